@@ -62,7 +62,7 @@ spark: setup ## the tests that need Spark
 	@$(JAVA) $(PYTEST) -m spark $(TWO) $(ARGS)
 
 laws: setup ## the property tests, with many more examples
-	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration lab/tests/dataflow lab/tests/workloads -m "not spark" -n auto $(ARGS)
+	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/tables tests/checkpoint tests/workloads tests/control tests/laws tests/migration lab/tests/dataflow lab/tests/workloads -m "not spark" -n auto $(ARGS)
 
 mutants: setup ## break one line at a time and see that its test fails; ARGS="--only word", "--part 3", "--drawn 200 --seed 7"
 	@$(JAVA) $(MUTANTS) $(ARGS)

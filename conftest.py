@@ -97,7 +97,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def one_process() -> Iterator[None]:
     """Simulate in this process: new ones take longer to start than small runs take."""
-    from headgate.sim import parallel
+    from headgate.whatif import parallel
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel.os, "cpu_count", lambda: 1)

@@ -28,7 +28,7 @@ DOOR, FRONT, LABORATORY = "headgate", "spark", "headgate_lab"
 and the whole of the second distribution."""
 _PURPOSES = {
     DOOR: "`import headgate as hg`: the public names, each fetched when it is asked for.",
-    FRONT: "What a user holds: `writer`, `query`, `verify`, `explain`, `sparkwriter`.",
+    FRONT: "The package itself: rooms only.",
 }
 
 Rooms = Mapping[str, frozenset[str]]

@@ -27,20 +27,20 @@ _WHERE = {
     "HeadgateError": "headgate.core.errors",
     "OperatorPlus": "headgate.operators.operator_plus",
     "Policy": "headgate.control.policy",
-    "Query": "headgate.spark.query",
+    "Query": "headgate.spark.api.query",
     "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
-    "Writer": "headgate.spark.writer",
+    "Writer": "headgate.spark.api.writer",
     "adopt": "headgate.spark.plain.adopting",
     "doctor": "headgate.spark.cluster.doctor",
-    "explain": "headgate.spark.explain",
+    "explain": "headgate.spark.api.explain",
     "export": "headgate.spark.plain.exporting",
     "inspect": "headgate.scenario.inspection",
-    "merge": "headgate.spark.step.merge",
+    "merge": "headgate.spark.sinks.merge",
     "session": "headgate.spark.cluster.session",
-    "stateful": "headgate.spark.operator_plus",
-    "verify": "headgate.spark.verify",
-    "writeStream": "headgate.spark.writer",
+    "stateful": "headgate.spark.api.operator_plus",
+    "verify": "headgate.spark.api.verify",
+    "writeStream": "headgate.spark.api.writer",
 }
 
 __all__ = [
@@ -88,15 +88,15 @@ if TYPE_CHECKING:
     from headgate.core.slo import Slo
     from headgate.operators.operator_plus import OperatorPlus
     from headgate.scenario.inspection import inspect
+    from headgate.spark.api.explain import explain
+    from headgate.spark.api.operator_plus import stateful
+    from headgate.spark.api.query import Query
+    from headgate.spark.api.verify import verify
+    from headgate.spark.api.writer import Writer, writeStream
     from headgate.spark.cluster.doctor import doctor
     from headgate.spark.cluster.session import session
-    from headgate.spark.explain import explain
     from headgate.spark.fleet.fleet import Fleet
-    from headgate.spark.operator_plus import stateful
     from headgate.spark.plain.adopting import adopt
     from headgate.spark.plain.exporting import export
-    from headgate.spark.query import Query
-    from headgate.spark.step.merge import merge
-    from headgate.spark.verify import verify
+    from headgate.spark.sinks.merge import merge
     from headgate.spark.worker.arrow_processor import ArrowProcessor
-    from headgate.spark.writer import Writer, writeStream

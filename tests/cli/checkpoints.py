@@ -7,11 +7,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from headgate.state import changelog
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.heap import HeapStore
-from headgate.state.manifest import BlobEntry, Heads, Manifest, SectionEntry
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.checkpoint import changelog
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import BlobEntry, Heads, Manifest, SectionEntry
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 from headgate_lab.testing.stores import LAYOUT, apply_changes
 
 OPERATOR = "aggregate-0"

@@ -11,10 +11,10 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from headgate.checkpoint.hdfs import HdfsFiles
+from headgate.checkpoint.objects import ObjectFiles
 from headgate.cli import app
 from headgate.core.errors import CheckpointError, EngineError
-from headgate.state.hdfs import HdfsFiles
-from headgate.state.objects import ObjectFiles
 
 NO_SIZES = ("nan", "inf", "-1", "1e300", "nan GB", "0 B", "", " ", "1 XB", "True", "0x10", "-1 GB")
 NO_NAMES = ("", " ", "\x1b[2J", "a" * 10_000, "\0", "\udcff")

@@ -112,7 +112,7 @@ def stop_at_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headgate_lab.bench.common.Input.write", reached)
     monkeypatch.setattr("headgate_lab.experiments.stretch.fig07.measure", reached)
     monkeypatch.setattr("headgate_lab.experiments.registry.run", reached)
-    monkeypatch.setattr("headgate.sim.parallel.ProcessPoolExecutor", reached)
+    monkeypatch.setattr("headgate.whatif.parallel.ProcessPoolExecutor", reached)
     monkeypatch.setattr(subprocess, "Popen", reached)
     monkeypatch.setattr(subprocess, "run", reached)
 
@@ -202,7 +202,7 @@ def test_any_trace_is_simulated_or_refused(gated: Path, rows: list[tuple[str, st
     lines = ["time,key,count", *(",".join(row) for row in rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogatepass")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headgate.scenario.simulate.run_all", lambda *_: [])
+        patch.setattr("headgate.whatif.simulate.run_all", lambda *_: [])
         words = ["--slo", "mean < 1 s over 1 s", "--service-rate", "10", "--json"]
         answered(["simulate", str(path), *words])
 

@@ -8,12 +8,12 @@ import checkpoints
 import pytest
 
 import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.assignment import Assignment
 from headgate.migration.events import Requested
 from headgate.migration.instructions import Prefetch
 from headgate.migration.protocol import Migration
 from headgate.report.finish import inspection_lines
-from headgate.state.checkpoint import Checkpoint
 
 
 def test_inspect_says_what_is_there_and_what_a_restart_would_read(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import pytest
 import runs
 from typer.testing import CliRunner
 
+from headgate.checkpoint.control import Command, ControlFiles
 from headgate.cli import app
 from headgate.journal import Decided, Wish
 from headgate.journal.schema import Event
 from headgate.spark.step.stop_requests import StopRequests
-from headgate.state.control import Command, ControlFiles
 
 
 @contextmanager

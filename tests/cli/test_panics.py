@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate import scenario as scenarios
+from headgate.checkpoint.objects import ObjectFiles
+from headgate.checkpoint.remote import panics_told
 from headgate.cli import app
 from headgate.core.errors import CheckpointError, ConfigError, EngineError, without_panics
 from headgate.core.quiet import NoiseFilter
 from headgate.core.stores import refuse_unsendable
 from headgate.operators.failure import FAILURES, explained
 from headgate.scenario.spark import call_user, user_function
-from headgate.state.objects import ObjectFiles
-from headgate.state.remote import panics_told
 
 
 class PanicException(BaseException):

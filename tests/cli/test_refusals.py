@@ -10,8 +10,8 @@ import pytest
 from headgate.cli.input import parse_conf
 from headgate.core.errors import ConfigError
 from headgate.scenario import Scenario
-from headgate.scenario.simulate import mode
 from headgate.scenario.spark import user_function
+from headgate.whatif.simulate import mode
 
 
 def scenario(**fields: object) -> Callable[[], object]:

@@ -344,7 +344,7 @@ def engine_calls(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     modules = {
         "headgate": recorder,
         "headgate.spark.cluster.session": recorder,
-        "headgate.spark.verify": recorder,
+        "headgate.spark.api.verify": recorder,
         "headgate.spark.workloads.sources": recorder,
         "headgate.spark.workloads.queries": types.SimpleNamespace(
             WORKLOADS={"nexmark-q5": workload}

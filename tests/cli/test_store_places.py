@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.control import ControlFiles
+from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.shipping import piece
 from headgate.cli.commands import app
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.control import ControlFiles
-from headgate.state.manifest import Manifest
-from headgate.state.shipping import piece
 from headgate_lab.testing import s3_server
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3
 

@@ -25,7 +25,7 @@ from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.scenario.description import Scenario
 from headgate.scenario.fleet_file import FleetSettings
-from headgate.scenario.simulate import WhatIf, simulate
+from headgate.whatif.simulate import WhatIf, simulate
 from headgate.workloads.traces import Trace
 
 VIEW = view([10.0] * 8, slots=2)

@@ -13,8 +13,8 @@ from headgate.operators.serve import serve
 from headgate.operators.spec import NO_TIME_US, Kind, Leaf, TimeKey
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.operators.warm import warm
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 STEPS, PER_STEP = 6, 20
 OUTPUTS = pa.schema([("number", pa.int64()), ("list", pa.list_(pa.int32()))])

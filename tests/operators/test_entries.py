@@ -24,8 +24,8 @@ from headgate.operators.spec import (
 )
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.spark.plain.processors import Placing
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 NUMBER, TEXT = Leaf(Kind.INTEGER), Leaf(Kind.BYTES)
 SUMS = (

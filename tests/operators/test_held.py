@@ -24,8 +24,8 @@ from headgate.operators.spec import (
     TimeKey,
 )
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 INTEGER = Leaf(Kind.INTEGER)
 HELD, OTHER = 0, 1

@@ -18,8 +18,8 @@ from headgate.operators.serve import serve
 from headgate.operators.spec import Kind, Leaf, TimeKey
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.operators.warm import warm
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 GROUPS, STEPS, PER_STEP, REACH = 4, 6, 40, 30
 INTEGER, FLOAT, BYTES = Leaf(Kind.INTEGER), Leaf(Kind.FLOAT), Leaf(Kind.BYTES)

@@ -27,8 +27,8 @@ from headgate.operators.spec import (
 )
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.operators.warm import warm
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 INTEGER, BYTES, FLOAT = Leaf(Kind.INTEGER), Leaf(Kind.BYTES), Leaf(Kind.FLOAT)
 STEPS, PER_STEP, GAP = 6, 30, 9

@@ -17,8 +17,8 @@ from headgate.operators.serve import serve
 from headgate.operators.spec import NEVER_US, Kind, Leaf
 from headgate.operators.step import GROUP, RECORDS, GroupState, Request
 from headgate.operators.warm import warm
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 GROUPS = 4
 OUTPUTS = pa.schema([("name", pa.string()), ("calls", pa.int32()), ("best", pa.float64())])

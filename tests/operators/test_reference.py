@@ -37,8 +37,8 @@ from headgate.operators.spec import (
     TimeKey,
 )
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request, Served
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN, Section
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN, Section
 from headgate_lab.testing.reference import Record, Reference, Row
 
 GROUPS = 6

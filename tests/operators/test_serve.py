@@ -35,8 +35,8 @@ from headgate.operators.step import (
     Request,
     Served,
 )
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 INTEGER = Leaf(Kind.INTEGER)
 SPEC = AggregateSpec(

@@ -13,8 +13,8 @@ from headgate.operators.serve import serve
 from headgate.operators.session import SessionOperator
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 GAP, STEPS, PER_STEP = 10, 8, 25
 INTEGER = Leaf(Kind.INTEGER)

@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.checkpoint.spark_log import newest_batch
 from headgate.core.errors import HeadgateError
-from headgate.state.spark_log import newest_batch
 
 WAIT_S = 120
 ROWS = 40

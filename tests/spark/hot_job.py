@@ -11,6 +11,7 @@ import secrets
 import numpy as np
 import pyarrow as pa
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.core.slo import parse_slo
 from headgate.journal import Decided
@@ -26,8 +27,7 @@ from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.payloads import TaskFiles
 from headgate.spark.worker.slot import SlotTask, _report
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.heap import HeapStore
+from headgate.tables.heap import HeapStore
 
 NAME, GROUPS, HOT = "aggregate", 32, 12
 FILE_S, SEEN_AFTER_S = 0.5, 0.05

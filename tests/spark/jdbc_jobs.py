@@ -67,12 +67,12 @@ def upserts(base: Database) -> Any:
 
 def leftovers(base: Database) -> Any:
     """Rows that a killed driver had staged are dropped by the next start."""
-    from headgate.spark.step.jdbc_merge import _prefix
+    from headgate.spark.sinks.jdbc_merge import _prefix
 
     base.sql("create table left_over (k int, n bigint)")
     base.sql(f"create table {_prefix('w')}dead (k int)")
     frame = base.spark.createDataFrame([(1, 2), (None, 3)], "k int, n bigint")
-    from headgate.spark.step.jdbc_merge import JdbcMerge
+    from headgate.spark.sinks.jdbc_merge import JdbcMerge
 
     made = JdbcMerge(base.spark, base.merge("left_over").spec)
     made.write("w", 0, frame, again=False)

@@ -11,7 +11,7 @@ import answers
 import nexmark_runs as runs
 from pyspark.sql import Row
 
-from headgate.state.checkpoint import Checkpoint
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate_lab.testing import nexmark as plain
 
 SECOND_US = 1_000_000

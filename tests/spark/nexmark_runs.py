@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import EngineError
 from headgate.spark.workloads import queries
-from headgate.state.checkpoint import Checkpoint
 from headgate.workloads import nexmark
 from headgate.workloads.nexmark import NexmarkConfig
 from headgate.workloads.rates import ConstantRate

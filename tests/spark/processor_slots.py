@@ -20,8 +20,8 @@ from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.read.declaration import declared
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.user_processor import RowProcessor
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 GROUPS = 4
 _KINDS = {"string": T.StringType(), "bigint": T.LongType()}

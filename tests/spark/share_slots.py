@@ -7,6 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.assignment import Assignment
 from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.serve import serve
@@ -17,8 +18,7 @@ from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.payloads import TaskFiles
 from headgate.spark.worker.slot import SlotTask, _report
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.heap import HeapStore
+from headgate.tables.heap import HeapStore
 
 NAME = "aggregate"
 GROUPS = 4

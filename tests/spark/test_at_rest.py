@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import CheckpointError
 from headgate.spark.plain import exporting, log
 from headgate.spark.settings.query_settings import QuerySettings
-from headgate.state.manifest import Manifest
 
 NOTES = {"batchWatermarkMs": 5000, "batchTimestampMs": 7, "conf": {}}
 OFFSET = '{"logOffset":3}'

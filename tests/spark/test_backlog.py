@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import CheckpointError
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
@@ -16,7 +17,6 @@ from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.payloads import table_payload
-from headgate.state.checkpoint import Checkpoint
 
 
 def facts(**given: Any) -> SlotFacts:

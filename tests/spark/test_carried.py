@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from headgate.checkpoint.carried import committed_by_spark, offsets_text
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import CheckpointError
 from headgate.spark.step.carried import CarriedLog
-from headgate.state.carried import committed_by_spark, offsets_text
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import Manifest
 from headgate_lab.testing import s3_server
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
 

@@ -12,10 +12,10 @@ from headgate.core.assignment import Assignment, spread
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
+from headgate.spark.api.writer import Writer
 from headgate.spark.move.carrier import Carrier
 from headgate.spark.move.porter import Urgency
 from headgate.spark.settings.query_settings import QuerySettings
-from headgate.spark.writer import Writer
 
 
 @pytest.mark.parametrize("name", [n for n in registry.names() if n != "shared"])

@@ -20,7 +20,7 @@ from headgate.spark.jvm.hosts import living_hosts
 from headgate.spark.workloads.queries import WORKLOADS
 from headgate.spark.cluster.session import session
 from headgate.spark.workloads.sources import register
-from headgate.spark.verify import verify
+from headgate.spark.api.verify import verify
 from headgate_lab.testing.cluster import StandaloneCluster
 
 base = Path(sys.argv[1])

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from headgate.checkpoint.control import Command, ControlFiles
 from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.estimators.task_cost import FIXED_MS
 from headgate.control.grant import Grant
@@ -34,7 +35,6 @@ from headgate.spark.job.reports import Ran, Report
 from headgate.spark.steer.commands import FREEZE, Commands
 from headgate.spark.steer.control import ControlConfig, Controller, Cores
 from headgate.spark.steer.holding import OperatorSlots
-from headgate.state.control import Command, ControlFiles
 
 GROUPS = 8
 TWO_CORES = Cores(lambda: 2)

@@ -11,6 +11,7 @@ from fake_porter import FakePorter
 from test_backlog import facts
 from test_migrations import FakePlacement
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.assignment import Assignment, spread
 from headgate.migration.protocol import PATIENCE_BOUNDARIES
 from headgate.spark.job.changes import Changes
@@ -18,7 +19,6 @@ from headgate.spark.job.job import OperatorState
 from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.porter import Urgency
 from headgate.spark.worker.payloads import table_payload
-from headgate.state.checkpoint import Checkpoint
 
 MOVED = 0
 """The key group that goes to slot 3, on the other host."""

@@ -13,6 +13,7 @@ from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator, 
 from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
+from headgate.spark.api.query import Query
 from headgate.spark.fleet import fleet as fleets
 from headgate.spark.fleet import member as members
 from headgate.spark.fleet import taking
@@ -23,7 +24,6 @@ from headgate.spark.fleet.seen import seen
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
-from headgate.spark.query import Query
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
 from headgate.spark.steer.holding import OperatorSlots
 from headgate.spark.worker.failure import QueryFailed

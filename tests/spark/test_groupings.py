@@ -66,9 +66,9 @@ def test_rows_go_to_replicas_as_the_grouping_says(spark, tmp_path, monkeypatch, 
     """In the eyes of the driver 40 rows wait at replica 1, and replica 2 is half as fast."""
     monkeypatch.setattr(PoolState, "queued", lambda self: [0, 40, 0])
     monkeypatch.setattr(PoolState, "_row_s", lambda self, config: np.array([1.0, 1.0, 2.0]))
-    monkeypatch.setattr("headgate.spark.step.pools.PoolWork.waits", False)
+    monkeypatch.setattr("headgate.spark.pools.pools.PoolWork.waits", False)
     monkeypatch.setattr(
-        "headgate.spark.step.pools.PoolWork.due", lambda self, watermark_us, clock_ms: False
+        "headgate.spark.pools.pools.PoolWork.due", lambda self, watermark_us, clock_ms: False
     )
     df = source(spark, tmp_path, 3).mapInArrow(placed, "v long, lane int")
     query, lanes = pooled(spark, df, tmp_path, grouping)
@@ -105,9 +105,9 @@ def test_rows_take_replicas_in_the_order_of_algorithm_1(spark, tmp_path, monkeyp
 
     # where U is what was processed, what waits does not count
     monkeypatch.setattr(PoolState, "queued", lambda self: [0, 70, 0] if printed else counted)
-    monkeypatch.setattr("headgate.spark.step.pools.PoolWork.waits", False)
+    monkeypatch.setattr("headgate.spark.pools.pools.PoolWork.waits", False)
     monkeypatch.setattr(
-        "headgate.spark.step.pools.PoolWork.due", lambda self, watermark_us, clock_ms: False
+        "headgate.spark.pools.pools.PoolWork.due", lambda self, watermark_us, clock_ms: False
     )
     monkeypatch.setattr(PoolState, "fresh", known)
     df = source(spark, tmp_path, 2).mapInArrow(placed, "v long, lane int")

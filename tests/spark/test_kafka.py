@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.core.errors import ConfigError, EngineError
 from headgate.spark.settings.kafka import kafka_target
-from headgate.spark.step import kafka_writer
-from headgate.spark.step.kafka_notes import NOTES
-from headgate.spark.step.kafka_writer import KafkaRecord
+from headgate.spark.sinks import kafka_writer
+from headgate.spark.sinks.kafka_notes import NOTES
+from headgate.spark.sinks.kafka_writer import KafkaRecord
 from headgate.spark.workloads.broker import Broker
 from headgate.spark.workloads.topics import (
     TopicRecord,

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from headgate.journal.schema import Batch
+from headgate.spark.api.verify import kafka_range, start_offsets
 from headgate.spark.step.progress import Progress, lag_of
-from headgate.spark.verify import kafka_range, start_offsets
 
 
 def test_a_partition_that_was_made_later_is_read_from_its_beginning() -> None:

@@ -15,9 +15,9 @@ from pyspark.sql import types as T
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.settings import kafka as settings
 from headgate.spark.settings.kafka import KafkaTarget, kafka_target
-from headgate.spark.step import kafka_sink, kafka_writer
-from headgate.spark.step.kafka_notes import NOTES
-from headgate.spark.step.kafka_writer import KafkaRecord, KafkaWriter
+from headgate.spark.sinks import kafka_sink, kafka_writer
+from headgate.spark.sinks.kafka_notes import NOTES
+from headgate.spark.sinks.kafka_writer import KafkaRecord, KafkaWriter
 
 TARGET = KafkaTarget("here:9092", "out", {"bootstrap.servers": "here:9092"}, 60.0, 0.5)
 

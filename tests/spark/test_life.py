@@ -18,9 +18,9 @@ from pyspark.errors import StreamingQueryException
 
 import headgate as hg
 from headgate.core.errors import EngineError, EngineGone, HeadgateError
+from headgate.spark.api.ending import Ending
 from headgate.spark.jvm import life
 from headgate.spark.jvm.life import JvmLife
-from headgate.spark.step.ending import Ending
 
 SENTENCE = r"Spark's JVM is gone.*start the job again"
 
@@ -229,7 +229,7 @@ class Inner:
 
 
 def test_a_stop_does_not_wait_for_a_batch_that_hangs_once_the_jvm_is_gone(listening, monkeypatch):
-    monkeypatch.setattr("headgate.spark.step.ending._LAST_BATCH_S", 0.0)
+    monkeypatch.setattr("headgate.spark.api.ending._LAST_BATCH_S", 0.0)
     port = listening.getsockname()[1]
     listening.close()
     inner, batches, closed = Inner(ConnectionRefusedError()), Batches(idle=False), []
@@ -243,7 +243,7 @@ def test_a_stop_does_not_wait_for_a_batch_that_hangs_once_the_jvm_is_gone(listen
 
 def test_a_batch_that_goes_on_is_broken_off_by_what_is_no_failure(listening, monkeypatch):
     for name, seconds in (("PATIENCE", 0.05), ("RAISES_AFTER", 0.1), ("AGAIN", 0.01)):
-        monkeypatch.setattr(f"headgate.spark.step.ending._{name}_S", seconds)
+        monkeypatch.setattr(f"headgate.spark.api.ending._{name}_S", seconds)
     inner, batches, closed, calls = Inner(ValueError("cancelled")), Batches(idle=False), [], []
     ends = inner.awaitTermination
     # as Spark's thread, it is in the batch until that returns
@@ -262,7 +262,7 @@ def test_a_batch_that_goes_on_is_broken_off_by_what_is_no_failure(listening, mon
 
 @pytest.mark.parametrize("outside", [False, True])
 def test_a_query_between_two_batches_stops_for_whoever_asks(listening, monkeypatch, outside):
-    monkeypatch.setattr("headgate.spark.step.ending._LOOK_S", 0.01)
+    monkeypatch.setattr("headgate.spark.api.ending._LOOK_S", 0.01)
     inner, batches, calls = Inner(None), Batches(), []
     life = life_at(listening.getsockname()[1])
     end = Ending(

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.job.ports import Ports
 from headgate.spark.step.machine import StepMachine
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import Manifest
 
 
 class FakeLog:

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.core.errors import CheckpointError, ConfigError, EngineError, HeadgateError
 from headgate.spark.jvm.tables import LastCommit
-from headgate.spark.step import merge_rows, merging
-from headgate.spark.step.merge_statement import SPARK, Dialect, MergedColumns
+from headgate.spark.sinks import merge_rows, merging
+from headgate.spark.sinks.merge_statement import SPARK, Dialect, MergedColumns
 
 POSTGRES = Dialect('"', "=")
 

@@ -18,10 +18,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.spark.worker.payloads import read_table
 from headgate.spark.workloads import sources
 from headgate.spark.workloads.queries import q5, q7
-from headgate.state.checkpoint import Checkpoint
 from headgate.workloads import nexmark
 from headgate.workloads.rates import ConstantRate
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import CheckpointError
 from headgate.spark.worker.payloads import INLINE_BYTES, TaskFiles, payload
-from headgate.state.checkpoint import Checkpoint
 
 LARGE = bytes(INLINE_BYTES)
 

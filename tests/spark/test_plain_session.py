@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 import headgate as hg
 from headgate.core.errors import HeadgateError
+from headgate.spark.api.verify import BatchSession
 from headgate.spark.cluster.session import advice, partitions_wanted
-from headgate.spark.verify import BatchSession
 
 PROGRAM = """
 import sys

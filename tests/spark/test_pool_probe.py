@@ -12,7 +12,7 @@ from headgate.spark.fleet import pool_probe
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.job.pools import PoolConfig
 from headgate.spark.job.reports import Ran
-from headgate.spark.step.pool_loop import PoolLoop
+from headgate.spark.pools.pool_loop import PoolLoop
 
 
 class Pool:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
 from headgate.control.estimators.service_time import ServiceTimeEstimate
 from headgate.control.groupings import Groupings
 from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
@@ -21,14 +23,12 @@ from headgate.journal.reader import read
 from headgate.report.live import event_text
 from headgate.report.run import Run
 from headgate.report.why import why, why_lines
-from headgate.spark.configured import pool_config
+from headgate.spark.api.configured import pool_config
 from headgate.spark.job.pools import PoolConfig, PoolState, stride
 from headgate.spark.job.reports import Payload, ReplicaReport
+from headgate.spark.pools.pool_record import PoolRecorder
 from headgate.spark.step.outcome import Outcome
-from headgate.spark.step.pool_record import PoolRecorder
 from headgate.spark.worker.replica import ARRIVED, Feed, _backlog, _kept
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import Manifest
 
 CONFIG = PoolConfig(least=1, most=4, start=2, interval_s=1.0)
 

@@ -23,9 +23,9 @@ from pyspark.sql.streaming import StatefulProcessor
 
 import headgate as hg
 from headgate.core.errors import UnsupportedQuery
+from headgate.spark.api.verify import verify
 from headgate.spark.job.faults import CRASH
 from headgate.spark.read.logical import read
-from headgate.spark.verify import verify
 from headgate.spark.workloads.matcher import TRADES, Matcher
 from headgate.spark.workloads.queries import stock_exchange, stock_exchange_reference
 from headgate_lab.testing import faults

@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
 
 SLOW_MACHINE = """
-from headgate.spark.running import RunningQuery
+from headgate.spark.api.running import RunningQuery
 
 _wait = RunningQuery.awaitTermination
 RunningQuery.awaitTermination = lambda query, timeout: _wait(query, timeout / 50)

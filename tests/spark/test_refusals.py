@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import (
     CheckpointError,
     ConfigError,
@@ -34,9 +35,8 @@ from headgate.core.errors import (
 from headgate.spark.cluster import session
 from headgate.spark.jvm import lock, sparklog
 from headgate.spark.read.logical import read
-from headgate.state.arena import ArenaStore
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.ports import EMPTY_TOKEN, TableLayout
+from headgate.tables.arena import ArenaStore
+from headgate.tables.ports import EMPTY_TOKEN, TableLayout
 
 BOUND_S = 90.0
 

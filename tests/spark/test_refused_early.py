@@ -20,21 +20,22 @@ from headgate.core.errors import (
     UnsupportedQuery,
 )
 from headgate.operators.processor import ProcessorError, TimeMode, Variable
+from headgate.spark.api.writer import Writer
 from headgate.spark.cluster import allocation, losing
 from headgate.spark.job import faults
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.pools import PoolConfig
 from headgate.spark.job.reports import consistent
+from headgate.spark.pools.pool_loop import PoolLoop
 from headgate.spark.read.declaration import declared
 from headgate.spark.read.logical import _check_with_spark
 from headgate.spark.read.types import leaves
 from headgate.spark.settings import kafka
 from headgate.spark.settings.options import taken
-from headgate.spark.step import jdbc_merge, kafka_sink, output, sinks
-from headgate.spark.step.pool_loop import PoolLoop
+from headgate.spark.sinks import jdbc_merge, kafka_sink, sinks
+from headgate.spark.step import output
 from headgate.spark.worker.state_handle import SlotHandle
-from headgate.spark.writer import Writer
 
 NUMBER = T.StructType([T.StructField("n", T.LongType())])
 LIST = Variable("seen", pa.schema([]), pa.schema([("n", pa.int64())]), ordered=True)

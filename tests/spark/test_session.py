@@ -19,8 +19,8 @@ import pytest
 
 import headgate as hg
 from headgate.core.errors import ConfigError
+from headgate.spark.cluster import warmup
 from headgate.spark.cluster.interpreter import check_interpreter
-from headgate.spark.step import warmup
 from headgate.spark.worker.daemon import own_directory, quiet_here
 
 

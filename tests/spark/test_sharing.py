@@ -17,7 +17,7 @@ import headgate as hg
 from headgate.journal.reader import locate
 from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import AssignmentChange, Batch
-from headgate.state.arena import arena_root
+from headgate.tables.arena import arena_root
 
 pytestmark = pytest.mark.timeout(600)
 

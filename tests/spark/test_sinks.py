@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.jvm import sparksinks
-from headgate.spark.step.sinks import ConsoleSink
+from headgate.spark.sinks.sinks import ConsoleSink
 
 Write = Callable[[DataFrame], Any]
 

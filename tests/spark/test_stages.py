@@ -84,7 +84,7 @@ def test_a_diamond_of_stages_puts_out_what_spark_does(spark, tmp_path):
 def test_the_shares_of_a_diamonds_edges_are_measured(spark, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "headgate.spark.step.pool_loop.run_interval",
+        "headgate.spark.pools.pool_loop.run_interval",
         lambda policy, engine: seen.append(engine.monitor()),
     )
     answers(spark, diamond, tmp_path, **{"replicas.interval": "1 ms"})

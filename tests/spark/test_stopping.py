@@ -23,7 +23,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 import headgate as hg
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
-from headgate.spark.step import ending
+from headgate.spark.api import ending
 
 WAIT_S = 300
 REPLACES = "spark.sql.streaming.stopActiveRunOnRestart"

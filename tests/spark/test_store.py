@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.shipping import journal_at
 from headgate.core.errors import CheckpointError
-from headgate.spark import configured
+from headgate.spark.api import configured
+from headgate.spark.api.verify import verify
 from headgate.spark.cluster.location import Place
-from headgate.spark.verify import verify
 from headgate.spark.workloads import sources
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.shipping import journal_at
 from headgate_lab.bench import kill, two_drivers
 from headgate_lab.testing import faults, s3_server
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault

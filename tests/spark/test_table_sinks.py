@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException
 
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.jvm.tables import LastCommit
-from headgate.spark.step import table_sinks
-from headgate.spark.step.table_sinks import KnownTable, TableSink, _check_columns, check_there
+from headgate.spark.sinks import table_sinks
+from headgate.spark.sinks.table_sinks import KnownTable, TableSink, _check_columns, check_there
 
 
 class FakeInner:

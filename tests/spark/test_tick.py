@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.spark.api import begin as beginning
 from headgate.spark.jvm.tick import Tick
-from headgate.spark.step import begin as beginning
 from headgate_lab.bench.common import descendants
 
 BOUND_S = 240.0

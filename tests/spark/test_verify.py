@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.spark import waiting
-from headgate.spark.comparison import compare
+from headgate.spark.api import waiting
+from headgate.spark.api.comparison import compare
 
 
 def test_a_session_that_is_open_is_not_taken_for_its_closed_part(

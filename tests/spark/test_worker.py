@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from headgate.spark.step import warmup
+from headgate.spark.cluster import warmup
 from headgate.spark.worker import worker
-from headgate.state.arena import join_run, open_run
+from headgate.tables.arena import join_run, open_run
 
 
 def test_the_daemon_removes_the_arena_of_a_driver_that_was_killed(tmp_path: Path) -> None:

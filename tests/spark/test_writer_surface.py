@@ -10,9 +10,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.core.errors import HeadgateError
-from headgate.spark.pool_query import PoolQuery
-from headgate.spark.query import Query
-from headgate.spark.writer import Writer
+from headgate.spark.api.pool_query import PoolQuery
+from headgate.spark.api.query import Query
+from headgate.spark.api.writer import Writer
 
 PAIRS: list[tuple[type, type]] = [
     (DataStreamWriter, Writer),

@@ -52,8 +52,8 @@ def test_the_guide_lists_every_setting() -> None:
 
 
 def test_the_guide_names_every_method_of_writer_and_query() -> None:
-    from headgate.spark.query import Query
-    from headgate.spark.writer import Writer
+    from headgate.spark.api.query import Query
+    from headgate.spark.api.writer import Writer
 
     text = (DOCS / "guide.md").read_text(encoding="utf-8")
     public = {n for of in (Writer, Query) for n in vars(of) if not n.startswith("_")}

@@ -25,7 +25,7 @@ CLAIMS = [
 TESTS_ONLY = "library, called by tests only"
 PROOF = re.compile(rf"Spark(, weaker: \S.*[^.])?|simulator|library|{TESTS_ONLY}")
 
-EXPERIMENTS = ("headgate_lab.experiments", "headgate.sim", "headgate_lab.testing")
+EXPERIMENTS = ("headgate_lab.experiments", "headgate.whatif", "headgate_lab.testing")
 BENCHMARKS = "headgate_lab.bench"
 APART = {"sim", "dataflow", "oplus", "tuple_buffer", "experiments"}
 """Tests of what does not run on Spark."""
@@ -107,7 +107,7 @@ def test_what_nobody_but_a_test_calls_says_so_and_nothing_else_does() -> None:
 def test_who_is_reached_is_seen_through_methods_and_names_made_of_text() -> None:
     on_spark, anywhere = reached(*EXPERIMENTS, BENCHMARKS), reached("headgate_lab.testing")
     assert "headgate_lab.rivals.drs.Drs.decide" in on_spark
-    assert "headgate.sim.simulation.Simulation" not in on_spark
+    assert "headgate.whatif.simulation.Simulation" not in on_spark
     assert "headgate_lab.experiments.drrs.fig10.run" in anywhere
     assert "headgate_lab.bench.henge.run" in anywhere
     assert "headgate.migration.deferral.Deferral" not in anywhere

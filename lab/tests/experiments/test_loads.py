@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.sim.oracle import Constants
-from headgate.sim.score import judged
+from headgate.whatif.oracle import Constants
+from headgate.whatif.score import judged
 from headgate_lab.experiments.loads import OPERATOR, LoadRuns, measure, rows_of, run
 from headgate_lab.workloads.loads import split, traces
 from headgate_lab.workloads.tails import tailed

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headgate.control.policies.psps import Psps
 from headgate.control.replicas import Interval, ReplicaDecision
 from headgate.core.errors import ConfigError
-from headgate.sim.model import Distribution, ServiceTime, SlotPool
+from headgate.whatif.model import Distribution, ServiceTime, SlotPool
 from headgate_lab.rivals.dabs import Dabs
 from headgate_lab.sim.replicas.model import (
     Edge,

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.assignment import spread
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Payload, Report
-from headgate.state.checkpoint import Checkpoint
 from headgate_lab.bench import isolation
 from headgate_lab.testing import faults
 

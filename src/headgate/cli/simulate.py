@@ -88,8 +88,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
 
     def work() -> dict[str, Any]:
         # Late: compiled kernels, which no other command needs.
-        simulation = importlib.import_module("headgate.scenario.simulate")
-        file = importlib.import_module("headgate.scenario.trace_file")
+        simulation = importlib.import_module("headgate.whatif.simulate")
+        file = importlib.import_module("headgate.whatif.trace_file")
         if out is not None:
             plot.check_target(out)
         columns = file.TraceColumns(
@@ -153,7 +153,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a command line has many options
     """
 
     def work() -> dict[str, Any]:
-        recorded = importlib.import_module("headgate.scenario.replay")
+        recorded = importlib.import_module("headgate.whatif.replay")
         return dict(
             recorded.replay(
                 checkpoint,

@@ -41,8 +41,8 @@ from headgate.operators.step import (
     SlotStep,
     slice_starts,
 )
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN, I64, Table
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN, I64, Table
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.operators import codec
-from headgate.state.ports import I64, Table
+from headgate.tables.ports import I64, Table
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 
 F64 = npt.NDArray[np.float64]
 

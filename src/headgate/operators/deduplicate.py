@@ -28,7 +28,7 @@ from headgate.operators.spec import (
     TimeKey,
 )
 from headgate.operators.step import Request
-from headgate.state.ports import Table, TableLayout
+from headgate.tables.ports import Table, TableLayout
 
 I64 = npt.NDArray[np.int64]
 

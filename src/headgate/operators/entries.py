@@ -24,7 +24,7 @@ from headgate.operators import codec
 from headgate.operators.leaves import from_leaf, from_leaves, leaf_of, to_leaf
 from headgate.operators.processor import Variable
 from headgate.operators.spec import Kind, Leaf
-from headgate.state.ports import Table, TableLayout
+from headgate.tables.ports import Table, TableLayout
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headgate.operators.operator import Operator
 from headgate.operators.step import Request, SlotStep
-from headgate.state.ports import Table
+from headgate.tables.ports import Table
 
 I64 = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headgate.operators.operator import Operator
 from headgate.operators.step import ARRIVED_LAST, GROUP, RECORDS, TIME, InputCounts
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 
 F64 = npt.NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from headgate.operators.numbering import Distinct
 from headgate.operators.session import SessionOperator
 from headgate.operators.spec import Keep, Kept
 from headgate.operators.step import SlotStep
-from headgate.state.ports import I64, Table
+from headgate.tables.ports import I64, Table
 
 _PLACES = 32
 """Bits of a record's place within its step; the step's number has the others."""

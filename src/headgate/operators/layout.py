@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headgate.operators.codec import null_at, null_words, positions
 from headgate.operators.spec import AggregateSpec, Kind, Leaf, Op
-from headgate.state.ports import TableLayout
+from headgate.tables.ports import TableLayout
 
 I64 = npt.NDArray[np.int64]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.operators.kernels.distinct import look_up, number
-from headgate.state.kernels import hash_words
+from headgate.tables.kernels import hash_words
 
 I64 = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headgate.operators.spec import OperatorSpec, TimeKey
 from headgate.operators.step import SlotStep, slice_starts
-from headgate.state.ports import Table, TableLayout
+from headgate.tables.ports import Table, TableLayout
 
 I64 = npt.NDArray[np.int64]
 

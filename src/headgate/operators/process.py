@@ -46,7 +46,7 @@ from headgate.operators.row_order import in_order
 from headgate.operators.spec import NEVER_US, TimeKey
 from headgate.operators.step import SlotStep
 from headgate.operators.time_limit import TimeLimit
-from headgate.state.ports import Table
+from headgate.tables.ports import Table
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

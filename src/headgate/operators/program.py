@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.operators.spec import Expression, Kind, Program
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 
 Mask = npt.NDArray[np.bool_]
 Value = tuple[npt.NDArray[Any], Mask]

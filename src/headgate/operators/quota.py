@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 
 _BURST_S = 10.0
 """The most that a slot at a fixed rate makes up for after a pause; a server would have gone on serving

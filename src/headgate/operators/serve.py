@@ -31,7 +31,7 @@ from headgate.operators.step import (
     SlotStep,
     slice_starts,
 )
-from headgate.state.ports import I64, Store
+from headgate.tables.ports import I64, Store
 
 F64 = npt.NDArray[np.float64]
 _NO_ROWS = np.zeros(0, dtype=np.int64)

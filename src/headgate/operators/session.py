@@ -15,7 +15,7 @@ from headgate.operators.arriving import Buffers, interned
 from headgate.operators.kernels.sessions import number_sessions
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import NEVER_US, AggregateSpec, OutputMode
-from headgate.state.ports import I64, Table
+from headgate.tables.ports import I64, Table
 
 
 class SessionOperator(AggregateOperator):

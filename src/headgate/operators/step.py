@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headgate.operators.counts import Counts
 from headgate.operators.spec import NEVER_US, TimeKey
-from headgate.state.ports import I64, Chain, Section, Store, Table
+from headgate.tables.ports import I64, Chain, Section, Store, Table
 
 F64 = npt.NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from headgate.operators.build import Spec, operator_of
 from headgate.operators.operator import Operator
 from headgate.operators.serve import serve
 from headgate.operators.step import GROUP, RECORDS, GroupState, Request
-from headgate.state import kernels
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN, Section
+from headgate.tables import kernels
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN, Section
 
 
 def warm(spec: Spec) -> None:

@@ -1,9 +1,9 @@
 """Composes runs: a workload on the Spark engine, for a while, with changes of slots on the way.
 
 Belongs here: the description of a run (description, fleet_file, fleet_schedule), running it (run, fleet,
-rehearsal), replaying and simulating it (recording, replay, calibration, simulate, trace_file, advice),
-every call into the engine (spark, carrying), requests to a running query (control), and the reading of a
-checkpoint (inspection, driver, places). Does not belong here: how anything is computed or drawn. The
+rehearsal), every call into the engine (spark, carrying), requests to a running query (control), and the reading of a
+checkpoint (inspection, driver, places). Does not belong here: simulations (whatif), how anything is
+computed or drawn. The
 engine is imported when a scenario runs, not before: the command line must start, explain itself and read
 journals without Spark.
 """

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.control import STOP, Command, ControlFiles
 from headgate.core.errors import ConfigError, EngineError
 from headgate.scenario.places import written
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.control import STOP, Command, ControlFiles
 
 _POLL_S = 0.1
 _WAIT_MAX_S = 86_400.0
@@ -33,7 +33,7 @@ def ask(
     ----------
     checkpoint : path
     act : str
-        One of `headgate.state.control.ACTS`.
+        One of `headgate.checkpoint.control.ACTS`.
     reason : str
         For the journal.
     arguments : mapping, optional

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headgate.checkpoint.place import files_at
 from headgate.control.registry import is_replica_policy, policy
 from headgate.core.assignment import check_slots
 from headgate.core.duration import LONGEST_S, parse_duration_s
@@ -34,7 +35,6 @@ from headgate.core.slo import parse_slo
 from headgate.core.stores import store_url
 from headgate.migration.registry import strategy
 from headgate.scenario.places import absolute, written
-from headgate.state.place import files_at
 from headgate.workloads.rates import parse_rate
 
 RECORD = "scenario.json"

@@ -9,10 +9,10 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import HeadgateError
 from headgate.core.stores import store_url
 from headgate.report.limits import DriverSeen
-from headgate.state.checkpoint import Checkpoint
 
 _LOCK = "driver.lock"
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from headgate.checkpoint.carried import committed_by_spark
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import KINDS, NO_STEP, SOURCES, Manifest, SectionEntry
+from headgate.checkpoint.verify import problems as problems_in
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import is_directory, shown
-from headgate.state.carried import committed_by_spark
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import KINDS, NO_STEP, SOURCES, Manifest, SectionEntry
-from headgate.state.verify import problems as problems_in
 
 _PLACES = ("intents", "manifests", *KINDS)
 _NOTHING = {"does": "begin from nothing", "groups": 0, "sections": 0, "rows": 0, "bytes": 0}

@@ -8,12 +8,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.shipping import JournalCopy
 from headgate.core.errors import CheckpointError
 from headgate.core.location import uri
 from headgate.core.stores import store_url
 from headgate.journal.reader import locate
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.shipping import JournalCopy
 
 
 def written(place: str | os.PathLike[str]) -> str:

@@ -148,7 +148,7 @@ class SparkEngine:
             return self._verified(scenario)
 
     def _verified(self, scenario: Scenario) -> Mapping[str, Any]:
-        verify = engine_module("headgate.spark.verify").verify
+        verify = engine_module("headgate.spark.api.verify").verify
         workload = self.workload(scenario.workload)
         beside = self._begun_beside(workload, scenario)
         options = self._options(workload, scenario)

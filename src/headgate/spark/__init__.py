@@ -1,8 +1,10 @@
-"""Headgate on Spark: the only place where pyspark and py4j are imported.
+"""Runs headgate on Spark: the only package that imports pyspark and py4j.
 
-What a user holds stands here (writer, query, verify, explain); everything else has a room: `settings`
-what a query was told, `read` from its plan to operators, `step` its micro-batches, `worker` what runs
-in Python workers, `job` what a running job knows, `move` how state moves, `steer` how its control
-loop is fed and obeyed, `cluster` sessions, hosts and executors, `fleet` many queries under one budget,
-`workloads` the ones that ``headgate run`` knows, and `jvm` every private call into Spark.
+Belongs here: rooms only, no file. `api` is the front room, with everything that a user holds;
+`settings` keeps a query's options, `read` turns its plan into operators, `step` does its micro-batches,
+`sinks` writes results, `pools` runs stateless stages on replicas, `worker` runs in Python workers, `job`
+keeps the state of a running job, `move` moves key groups, `steer` feeds and obeys the control loop,
+`cluster` knows sessions, hosts and executors, `fleet` runs many queries under one budget, `plain` reads
+and writes checkpoints of plain Spark, `workloads` has those of ``headgate run``, and `jvm` makes every
+private call into Spark.
 """

@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import EngineError
+from headgate.spark.api.verify import verify
 from headgate.spark.cluster.session import session
-from headgate.spark.verify import verify
 from headgate.spark.workloads import sources
-from headgate.state.checkpoint import Checkpoint
 from headgate_lab.bench.common import (
     child,
     machine,

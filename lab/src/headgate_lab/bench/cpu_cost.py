@@ -38,9 +38,9 @@ from headgate.core.errors import ConfigError
 from headgate.journal.reader import read
 from headgate.journal.schema import Batch
 from headgate.report.summary import summary
-from headgate.scenario.replay import replay
 from headgate.spark.cluster.session import session
 from headgate.spark.workloads import sources
+from headgate.whatif.replay import replay
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 from headgate_lab.bench.cpu_jobs import JOBS, Cost, CostlyJob, Truth, loops_of
 from headgate_lab.bench.cpu_table import lines

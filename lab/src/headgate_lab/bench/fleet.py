@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headgate.journal import Batch, read
+from headgate.spark.api.writer import Writer, writeStream
 from headgate.spark.cluster.session import session
 from headgate.spark.fleet.fleet import Fleet
-from headgate.spark.writer import Writer, writeStream
 from headgate_lab.bench.common import machine, parameters, progress, require
 
 _WARM_BATCHES = 2

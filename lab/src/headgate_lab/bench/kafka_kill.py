@@ -29,6 +29,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import EngineError
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
@@ -36,7 +37,6 @@ from headgate.spark.settings.kafka import SERVERS, confluent
 from headgate.spark.workloads.broker import Broker
 from headgate.spark.workloads.clicks import connector
 from headgate.spark.workloads.topics import committed, make_topic
-from headgate.state.checkpoint import Checkpoint
 from headgate_lab.bench.common import (
     machine,
     parameters,

@@ -30,14 +30,14 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.shipping import journal_at
 from headgate.core.errors import EngineError
+from headgate.spark.api.verify import verify
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
-from headgate.spark.verify import verify
 from headgate.spark.workloads import sources
 from headgate.spark.workloads.queries import WATERMARK_BIDS
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.shipping import journal_at
 from headgate_lab.bench.common import (
     child,
     machine,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import ConfigError, nearest
-from headgate.spark.step.jdbc_merge import STEPS
+from headgate.spark.sinks.jdbc_merge import STEPS
 from headgate_lab.testing import connectors, postgres
 
 TABLE = "kills"

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from headgate.journal import histogram, reader
 from headgate.journal.schema import Batch
 from headgate.spark.cluster.session import session
-from headgate.spark.step.pools import BatchLine
+from headgate.spark.pools.pools import BatchLine
 from headgate.spark.workloads import sources
 from headgate.workloads.rates import parse_rate
 from headgate_lab import replica_metrics

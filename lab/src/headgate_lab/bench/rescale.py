@@ -27,12 +27,12 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.control import Command, ControlFiles
 from headgate.core.size import parse_bytes
 from headgate.migration.registry import strategy
 from headgate.spark.cluster.session import session
 from headgate.spark.workloads import sources
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.control import Command, ControlFiles
 from headgate_lab.bench import repartition, wide
 from headgate_lab.bench.common import (
     child,

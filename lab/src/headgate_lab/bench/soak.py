@@ -31,10 +31,10 @@ from pyspark.sql import functions as F
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
+from headgate.spark.api.start import start
 from headgate.spark.cluster.session import session
 from headgate.spark.job.ports import NoObserver
 from headgate.spark.job.reports import Report
-from headgate.spark.start import start
 from headgate_lab.bench.common import (
     child,
     descendants,

@@ -5,7 +5,7 @@ call takes long. Three figures: how many slot tasks find the state of their key 
 (one that does not has to read the store), how long the median batch takes against the same job on the
 local disk, and how many objects a batch writes.
 
-The delay is added to each call that headgate makes, by `headgate.state.store_calls`. Spark's own two
+The delay is added to each call that headgate makes, by `headgate.checkpoint.store_calls`. Spark's own two
 logs are written by the JVM and know nothing of it, so two delays are added to each of its batches.
 """
 
@@ -28,10 +28,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headgate.checkpoint.store_calls import DELAY, TRACE
 from headgate.core.duration import parse_duration_s
 from headgate.core.size import parse_bytes
 from headgate.spark.cluster.session import session
-from headgate.state.store_calls import DELAY, TRACE
 from headgate_lab.bench import wide
 from headgate_lab.bench.common import (
     Answer,

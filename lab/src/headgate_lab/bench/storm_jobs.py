@@ -30,8 +30,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from headgate.spark.api.comparison import compare
 from headgate.spark.cluster.session import session
-from headgate.spark.comparison import compare
 from headgate.spark.job.faults import CRASH
 
 Read = Callable[[str], DataFrame]

@@ -29,13 +29,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import EngineError, HeadgateError, nearest
+from headgate.spark.api.verify import end_offsets
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
-from headgate.spark.verify import end_offsets
 from headgate.spark.workloads.jars import jars
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import Manifest
 from headgate_lab.bench.common import (
     child,
     machine,

@@ -29,8 +29,8 @@ from headgate.journal.fleet import FleetRound
 from headgate.scenario.fleet import fleet_result, writer_of
 from headgate.scenario.fleet_file import FleetFile, read_fleet
 from headgate.scenario.spark import SparkEngine
+from headgate.spark.api.writer import Writer
 from headgate.spark.fleet.fleet import Fleet
-from headgate.spark.writer import Writer
 from headgate_lab.bench.common import machine, parameters, progress, require
 
 SYSTEMS = ("plane", "equal-shares", "first-come", "alone")

@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import CheckpointError, EngineError
 from headgate.spark.cluster.session import session
 from headgate.spark.workloads import sources
-from headgate.state.checkpoint import Checkpoint
 from headgate_lab.bench import kill
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 from headgate_lab.bench.kill_sinks import TABLE

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headgate.report.plot import panels
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.henge import fig13, fig14, fig16, table4
 from headgate_lab.experiments.registry import Request
 from headgate_lab.experiments.streamswitch import waves

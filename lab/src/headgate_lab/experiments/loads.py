@@ -15,13 +15,13 @@ from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
 from headgate.core.slo import SUCCESS
 from headgate.loop.settings import OperatorSettings
-from headgate.sim.model import OperatorModel, ServiceTime
-from headgate.sim.oracle import Constants, Load, Point, oracle, whole
-from headgate.sim.parallel import run_all
-from headgate.sim.regret import regrets
-from headgate.sim.result import RunResult
-from headgate.sim.score import Score, score
-from headgate.sim.simulation import SimulatedJob, Simulation
+from headgate.whatif.model import OperatorModel, ServiceTime
+from headgate.whatif.oracle import Constants, Load, Point, oracle, whole
+from headgate.whatif.parallel import run_all
+from headgate.whatif.regret import regrets
+from headgate.whatif.result import RunResult
+from headgate.whatif.score import Score, score
+from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RecordedArrivals
 from headgate_lab.workloads.later import LATER, later
 from headgate_lab.workloads.loads import COUNT, SLOTS, NamedLoad, generated, split, traces

@@ -19,7 +19,7 @@ from headgate.control.registry import names
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.report.plot import panels
-from headgate.scenario.simulate import WhatIf, simulate
+from headgate.whatif.simulate import WhatIf, simulate
 from headgate.workloads.draws import zipf_shares
 from headgate.workloads.traces import Trace, group_shares, read_totals
 from headgate_lab.experiments.registry import Request

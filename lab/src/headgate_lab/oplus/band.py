@@ -22,7 +22,7 @@ import numpy.typing as npt
 from headgate.core.errors import ConfigError, ProtocolError
 from headgate.operators.join.kernels import compare_bands, compare_theta, look_up_bands
 from headgate.operators.join.match import Pairs, collect
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 
 Column = npt.NDArray[Any]
 

@@ -1,1 +1,1 @@
-"""Simulators beyond the one in `headgate.sim`: record by record, pools, fleets, a shared join."""
+"""Simulators beyond the one in `headgate.whatif`: record by record, pools, fleets, a shared join."""

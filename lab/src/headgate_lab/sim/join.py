@@ -23,8 +23,8 @@ from headgate.core.assignment import Assignment, check_slots, spread
 from headgate.core.errors import ProtocolError
 from headgate.loop.loop import ControlLoop
 from headgate.loop.settings import OperatorSettings
-from headgate.sim.decisions import DecisionLog
-from headgate.sim.kernels import serve_join
+from headgate.whatif.decisions import DecisionLog
+from headgate.whatif.kernels import serve_join
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

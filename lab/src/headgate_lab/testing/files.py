@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.checkpoint.place import Files
 from headgate.core.errors import CheckpointError
-from headgate.state.place import Files
 
 
 class FilesContract:

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from headgate.core.errors import EngineError
 from headgate.spark.settings.kafka import SERVERS, kafka_target
-from headgate.spark.step.kafka_notes import NOTES
-from headgate.spark.step.kafka_writer import KafkaRecord, KafkaWriter
+from headgate.spark.sinks.kafka_notes import NOTES
+from headgate.spark.sinks.kafka_writer import KafkaRecord, KafkaWriter
 from headgate.spark.workloads.broker import Broker
 from headgate.spark.workloads.topics import committed, has_topic, make_topic, put
 

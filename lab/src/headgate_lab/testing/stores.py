@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.core.errors import StateError
-from headgate.state.ports import EMPTY_TOKEN, I64, U8, Chain, Section, Store, Table, TableLayout
+from headgate.tables.ports import EMPTY_TOKEN, I64, U8, Chain, Section, Store, Table, TableLayout
 
 LAYOUT = TableLayout(key_words=2, fresh=(0, 100))
 """Key: a string's id + 1 and a number; values: a count from 0 and a balance from 100."""

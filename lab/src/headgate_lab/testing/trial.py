@@ -23,15 +23,16 @@ from pathlib import Path
 
 import numpy as np
 
+from headgate.checkpoint import changelog
+from headgate.checkpoint.changelog import SectionRef
 from headgate.core.errors import StateError
-from headgate.state import changelog, kernels
-from headgate.state.arena import ArenaStore
-from headgate.state.arena_file import ArenaFile
-from headgate.state.changelog import SectionRef
-from headgate.state.header import DIRTY, Header
-from headgate.state.lineage import build
-from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Table, TableLayout
-from headgate.state.table import BufferTable
+from headgate.tables import kernels
+from headgate.tables.arena import ArenaStore
+from headgate.tables.arena_file import ArenaFile
+from headgate.tables.header import DIRTY, Header
+from headgate.tables.lineage import build
+from headgate.tables.ports import EMPTY_TOKEN, I64, Chain, Section, Table, TableLayout
+from headgate.tables.table import BufferTable
 
 LAYOUT = TableLayout(key_words=1, fresh=(0, 0))
 GROUP = 0

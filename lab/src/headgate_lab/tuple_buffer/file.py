@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headgate.core.errors import StateError
-from headgate.state.mapping import map_file
-from headgate.state.ports import U8
-from headgate.state.room import allocate
-from headgate.state.runs import private_directory
+from headgate.tables.mapping import map_file
+from headgate.tables.ports import U8
+from headgate.tables.room import allocate
+from headgate.tables.runs import private_directory
 from headgate_lab.tuple_buffer.layout import HEADER_BYTES, BufferShape, read_shape
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC

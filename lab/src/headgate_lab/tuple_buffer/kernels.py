@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.core.jit import jit
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 from headgate_lab.tuple_buffer.layout import KIND_MASK, RANK_MASK, RANK_SHIFT
 
 NOBODY = -1

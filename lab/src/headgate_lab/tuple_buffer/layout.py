@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.core.errors import ConfigError, StateError
-from headgate.state.ports import I64, U8
+from headgate.tables.ports import I64, U8
 
 MAGIC = 0x68675F7475706C65
 VERSION = 1

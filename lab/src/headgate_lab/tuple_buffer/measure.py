@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from headgate.core.errors import EngineError
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 from headgate_lab.tuple_buffer.backoff import Backoff
 from headgate_lab.tuple_buffer.kernels import warm
 from headgate_lab.tuple_buffer.layout import BufferShape

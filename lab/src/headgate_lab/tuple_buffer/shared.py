@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.core.errors import ConfigError, ProtocolError
-from headgate.state.mapping import map_file
-from headgate.state.ports import I64, U8
+from headgate.tables.mapping import map_file
+from headgate.tables.ports import I64, U8
 from headgate_lab.tuple_buffer.file import find_file, make_file
 from headgate_lab.tuple_buffer.kernels import NOBODY, take_ready
 from headgate_lab.tuple_buffer.layout import (

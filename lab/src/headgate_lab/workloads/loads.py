@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyarrow import csv
 
 from headgate.core.errors import ConfigError
-from headgate.sim.oracle import Load
+from headgate.whatif.oracle import Load
 from headgate.workloads.draws import zipf_shares
 from headgate.workloads.traces import group_shares, groups_of_keys
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headgate.core.jit import jit
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 
 _CHUNK = 1024
 """Records that are compared before anybody looks for matches: long enough for vector instructions,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from headgate.operators.join.kernels import compare_keyed
 from headgate.operators.join.spec import LEFT, Comparison
 from headgate.operators.spec import Kind
-from headgate.state.ports import I64
+from headgate.tables.ports import I64
 
 Pairs = tuple[I64, I64]
 """Positions of the probe and of the stored record of each pair."""

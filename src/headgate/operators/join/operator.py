@@ -28,7 +28,7 @@ from headgate.operators.join.spec import LEFT, RIGHT, JoinKind, JoinSpec
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import BEFORE_ALL_US, NEVER_US, Kind, Leaf, TimeKey
 from headgate.operators.step import Request
-from headgate.state.ports import Table, TableLayout
+from headgate.tables.ports import Table, TableLayout
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

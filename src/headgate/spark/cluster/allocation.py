@@ -11,9 +11,9 @@ from headgate.core.errors import ConfigError
 from headgate.journal.schema import Event
 from headgate.operators.build import Spec
 from headgate.spark.cluster.following import ExecutorFollower, SharedNeeds
+from headgate.spark.cluster.warmup import warm_workers
 from headgate.spark.job.ports import Executors, SameExecutors
 from headgate.spark.jvm.executors import ExecutorPool
-from headgate.spark.step.warmup import warm_workers
 
 _needs: dict[str, SharedNeeds] = {}
 """What the queries of each application of this process need together."""

@@ -22,8 +22,8 @@ from headgate.core.errors import HeadgateError
 from headgate.core.input import open_regular, regular_bytes
 from headgate.spark.cluster.store_mark import StoreMark
 from headgate.spark.worker.whereabouts import executor_and_host
-from headgate.state.arena import arena_root
-from headgate.state.room import allocate
+from headgate.tables.arena import arena_root
+from headgate.tables.room import allocate
 
 PACKAGES = ("pyspark", "pyarrow", "numpy", "numba")
 """Packages whose versions must be the same everywhere, beside headgate's own."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from headgate.checkpoint.place import files_at
 from headgate.core.errors import CheckpointError
-from headgate.state.place import files_at
 
 
 @dataclass(frozen=True)

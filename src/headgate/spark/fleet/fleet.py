@@ -19,6 +19,9 @@ from headgate.core.errors import ConfigError, EngineGone, nearest
 from headgate.core.utility import Shape
 from headgate.journal.fleet import FleetDecided, FleetRound, FleetStart
 from headgate.journal.schema import VERSION
+from headgate.spark.api.query import Query
+from headgate.spark.api.start import start
+from headgate.spark.api.writer import Writer
 from headgate.spark.fleet.diary import Diary
 from headgate.spark.fleet.hosts import HostLoad, Hosts
 from headgate.spark.fleet.member import JobState, Member
@@ -32,9 +35,6 @@ from headgate.spark.fleet.taking import (
     taken_over,
 )
 from headgate.spark.jvm.life import asked
-from headgate.spark.query import Query
-from headgate.spark.start import start
-from headgate.spark.writer import Writer
 
 _FIRST_BATCH_S = 60.0
 """How long a job's first batch is waited for before the next job is started."""

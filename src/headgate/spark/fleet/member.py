@@ -16,10 +16,10 @@ from headgate.control.grant import Grant
 from headgate.core.duration import at_text
 from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
+from headgate.spark.api.query import Query
 from headgate.spark.fleet.hosts import HostTime
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.probe import Probe
-from headgate.spark.query import Query
 from headgate.spark.worker.failure import says
 
 _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")

@@ -17,7 +17,7 @@ from headgate.journal.histogram import Sparse
 from headgate.spark.fleet.hosts import ANYWHERE, HostTime, summed
 from headgate.spark.fleet.lag import SourceLag
 from headgate.spark.job.reports import ReplicaReport
-from headgate.spark.step.pools import PoolWork
+from headgate.spark.pools.pools import PoolWork
 
 _LEAST_S = 1e-3
 _SOURCE = -1

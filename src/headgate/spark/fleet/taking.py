@@ -12,13 +12,13 @@ from headgate.control.registry import replica_policy
 from headgate.core.errors import ConfigError
 from headgate.core.intents import utility_of
 from headgate.core.utility import Shape, Utility
+from headgate.spark.api.query import Query
+from headgate.spark.api.writer import Writer
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.fleet.seen import every_s
-from headgate.spark.query import Query
 from headgate.spark.read.stages import has_stages
 from headgate.spark.settings.query_settings import QuerySettings
-from headgate.spark.writer import Writer
 
 _OF_STAGES = "psps"
 """The policy of a stateless query that names none: a fleet's own policy has no pools to set."""

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.snapshots import LEAST, due, steps_between
 from headgate.control.estimators.task_cost import FIXED_MS
 from headgate.core.assignment import Assignment, spread
 from headgate.operators.quota import timed_quota
 from headgate.operators.spec import NEVER_US
 from headgate.spark.job.reports import Report
-from headgate.state.manifest import Manifest
-from headgate.state.ports import EMPTY_TOKEN
-from headgate.state.snapshots import LEAST, due, steps_between
+from headgate.tables.ports import EMPTY_TOKEN
 
 Segment = list[Any]
 """[file in the checkpoint's backlog, first row, rows, when it was deferred (ms)]; and a fifth, the
@@ -39,7 +39,7 @@ class JobConfig:
     mode : str
         append, update or complete.
     snapshot_every : int or None
-        Steps between two full sections of a key group; None: as `headgate.state.snapshots` has it.
+        Steps between two full sections of a key group; None: as `headgate.checkpoint.snapshots` has it.
     attempts : int
         Executions of a batch before the query fails.
     preaggregate : str

@@ -12,12 +12,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
+from headgate.checkpoint.changelog import SectionRef
 from headgate.core.errors import EngineError
 from headgate.journal.histogram import Sparse
 from headgate.operators.counts import Counts
 from headgate.operators.step import InputCounts
-from headgate.state.changelog import SectionRef
-from headgate.state.tiers import Tiering
+from headgate.tables.tiers import Tiering
 
 
 @dataclass(frozen=True)

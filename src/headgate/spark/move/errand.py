@@ -19,15 +19,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import HeadgateError
 from headgate.operators.build import Spec
 from headgate.spark.jvm.hosts import THIS_HOST, pinned
 from headgate.spark.jvm.plans import ArrowMap
 from headgate.spark.worker.slot import freeze_once
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
-from headgate.state.arena import ArenaStore
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.ports import EMPTY_TOKEN, Section
+from headgate.tables.arena import ArenaStore
+from headgate.tables.ports import EMPTY_TOKEN, Section
 
 ERRAND_PROPERTY = "headgate.errand"
 """Local property that carries an errand's facts to its tasks."""

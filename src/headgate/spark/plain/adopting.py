@@ -11,9 +11,13 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import CheckpointError, UnsupportedQuery
 from headgate.operators.build import Spec
-from headgate.spark import configured
+from headgate.spark.api import configured
+from headgate.spark.api.launch import opened
+from headgate.spark.api.sparkwriter import SparkWriter
+from headgate.spark.api.start import identity, planned
 from headgate.spark.cluster.location import resolved
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report, ReportChannel, consistent
@@ -22,21 +26,17 @@ from headgate.spark.jvm.plans import ArrowMap, analysed, run_through
 from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_read, state_rows
 from headgate.spark.jvm.streams import source_counts
-from headgate.spark.launch import opened
 from headgate.spark.plain import log
 from headgate.spark.plain.asked import PlainState
 from headgate.spark.plain.records import check_name, records
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.settings import options as own
-from headgate.spark.sparkwriter import SparkWriter
-from headgate.spark.start import identity, planned
 from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
-from headgate.state.arena import RunDirectory, arena_root, open_run
-from headgate.state.checkpoint import Checkpoint
+from headgate.tables.arena import RunDirectory, arena_root, open_run
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])

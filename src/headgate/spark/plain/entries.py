@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.operators.build import Spec, operator_of
 from headgate.spark.job.job import OperatorState
 from headgate.spark.jvm.expressions import data_type
@@ -21,9 +22,8 @@ from headgate.spark.plain.buffers import form_of, stored_types
 from headgate.spark.read import types
 from headgate.spark.read.aggregate import time_value
 from headgate.spark.read.plan import PlannedOperator
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
 
 DEFAULT = "default"
 """Spark's name of an operator's store where it has one."""

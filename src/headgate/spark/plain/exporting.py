@@ -14,10 +14,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import CheckpointError
 from headgate.core.formats import FILE_FORMATS
 from headgate.core.location import uri
-from headgate.spark import configured
+from headgate.spark.api import configured
+from headgate.spark.api.launch import opened
+from headgate.spark.api.sparkwriter import SparkWriter
+from headgate.spark.api.start import identity, planned
 from headgate.spark.cluster.location import resolved
 from headgate.spark.job.job import OperatorState
 from headgate.spark.jvm.expressions import data_type, known_not_null
@@ -31,7 +36,6 @@ from headgate.spark.jvm.statestores import (
     state_rows,
 )
 from headgate.spark.jvm.tick import Tick
-from headgate.spark.launch import opened
 from headgate.spark.plain import log
 from headgate.spark.plain.adopting import check_order, paired
 from headgate.spark.plain.entries import OurState
@@ -39,11 +43,7 @@ from headgate.spark.plain.leaving import stores
 from headgate.spark.plain.records import check_name
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
-from headgate.spark.sparkwriter import SparkWriter
-from headgate.spark.start import identity, planned
 from headgate.spark.step.machine import drained
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import Manifest
 
 
 def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:

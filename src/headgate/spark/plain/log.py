@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headgate.checkpoint.files import unwritable
 from headgate.core.errors import CheckpointError
 from headgate.core.input import read_file, regular_bytes, shown
 from headgate.core.stores import store_url
-from headgate.state.files import unwritable
 
 _VERSION = "v1"
 _NOTHING = "-"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from headgate.checkpoint.control import STOP, Command, ControlFiles, checked_until_s
 from headgate.core.assignment import Assignment, spread
 from headgate.core.duration import LONGEST_S, at_text
 from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
@@ -20,7 +21,6 @@ from headgate.journal.schema import AssignmentChange, ControlAct, Event, Start
 from headgate.loop import steering
 from headgate.spark.job.changes import Changes
 from headgate.spark.steer.control import Controller
-from headgate.state.control import STOP, Command, ControlFiles, checked_until_s
 
 FREEZE = "HEADGATE_FREEZE"
 """Environment variable: ``1`` starts a query frozen."""

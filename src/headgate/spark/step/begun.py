@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.state.manifest import Manifest
+from headgate.checkpoint.manifest import Manifest
 
 
 @dataclass(frozen=True)

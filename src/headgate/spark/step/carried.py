@@ -13,12 +13,12 @@ import zlib
 from dataclasses import replace
 from typing import Any
 
+from headgate.checkpoint.carried import carried_texts
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import SOURCES, FileEntry, Manifest, file_name
+from headgate.checkpoint.spark_log import needed_files
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
-from headgate.state.carried import carried_texts
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import SOURCES, FileEntry, Manifest, file_name
-from headgate.state.spark_log import needed_files
 
 _TEXT_BYTES = 2048
 """Up to here a file of a source's log is in the manifest, above it an object of its own. Chosen."""

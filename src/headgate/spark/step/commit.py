@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.checkpoint.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
 from headgate.core.assignment import Assignment
 from headgate.spark.job.job import OperatorState, Segment
 from headgate.spark.job.pools import PoolState
 from headgate.spark.job.reports import Report
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.output import Outputs
-from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
 
 LATE_FILES_KEPT = 256
 """Files of late records that a manifest names, the newest; older ones are garbage. Chosen: every manifest

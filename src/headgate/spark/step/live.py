@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headgate.checkpoint.manifest import Manifest
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.ports import Executors
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.step.record import Recorder
-from headgate.state.manifest import Manifest
 
 
 @dataclass

@@ -7,9 +7,9 @@ import os
 import threading
 from typing import Any
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.spark_log import STEP, LogNotes
 from headgate.core.errors import CheckpointError
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.spark_log import STEP, LogNotes
 
 _EVERY_S = 0.5
 """Seconds between two looks for a commit of Spark's. Chosen: what a killed driver has not noted."""

@@ -18,11 +18,16 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.spark_log import FIELD
+from headgate.checkpoint.traffic import Traffic
 from headgate.core.errors import AnotherDriver, CheckpointError, without_panics
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
+from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.batch_thread import BatchThread
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.carried import CarriedLog
@@ -39,12 +44,7 @@ from headgate.spark.step.recovery import (
     check_has_state,
     check_same_data,
 )
-from headgate.spark.step.sinks import Sink
 from headgate.spark.worker.failure import is_final, processor_error
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import Manifest
-from headgate.state.spark_log import FIELD
-from headgate.state.traffic import Traffic
 
 _FAR_US = 2**62
 """A time by which all that will ever be due is due, in microseconds."""

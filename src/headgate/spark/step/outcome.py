@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from headgate.state.manifest import Manifest
-from headgate.state.traffic import Traffic
+from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.traffic import Traffic
 
 R = TypeVar("R")
 

@@ -15,6 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import FileEntry, Manifest
 from headgate.core.errors import CheckpointError
 from headgate.operators.hidden import without_hidden_nulls
 from headgate.spark.job.reports import Payload
@@ -33,8 +35,6 @@ from headgate.spark.jvm.plans import (
 from headgate.spark.jvm.sessions import created
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.worker.payloads import read_table
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import FileEntry, Manifest
 
 
 class Reported(Protocol):

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from headgate.journal.schema import Batch
-from headgate.spark.step.sinks import Sink
+from headgate.spark.sinks.sinks import Sink
 
 _KEPT = "spark.sql.streaming.numRecentProgressUpdates"
 _TOTALS = ("numInputRows", "inputRowsPerSecond", "processedRowsPerSecond")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.assignment import Assignment
 from headgate.journal import histogram
 from headgate.journal.schema import (
@@ -35,8 +36,7 @@ from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.progress import Progress
 from headgate.spark.worker.failure import QueryFailed, told
-from headgate.state.manifest import Manifest
-from headgate.state.tiers import Tiering
+from headgate.tables.tiers import Tiering
 
 _HOTTEST = 5
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import CheckpointError
 from headgate.spark.jvm.sparklog import SparkLog
-from headgate.state.manifest import Manifest
 
 
 def check_same_data(path: str, latest: Manifest, batch_id: int, sources: list[str]) -> None:

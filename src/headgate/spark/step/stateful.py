@@ -10,6 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import EngineError
 from headgate.journal.hosts import SlotLost
 from headgate.spark.job.job import JobConfig
@@ -24,6 +26,7 @@ from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
 from headgate.spark.move.porter import Porter
 from headgate.spark.read.plan import PlannedOperator, row_by_row
+from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.chain import ChainJob
@@ -34,13 +37,10 @@ from headgate.spark.step.losses import Losses, stages_beside
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs, Results, raw_frame
 from headgate.spark.step.preaggregate import Preaggregation
-from headgate.spark.step.sinks import Sink
 from headgate.spark.step.unfold import unfolding
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
-from headgate.state.arena import RunDirectory
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import Manifest
+from headgate.tables.arena import RunDirectory
 
 _HEARTBEAT_STEPS = 40
 """Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from headgate.checkpoint.control import Asked, ControlFiles
 from headgate.core.errors import HeadgateError
 from headgate.journal.schema import ControlAct, Event
-from headgate.state.control import Asked, ControlFiles
 
 _LATER = "this run began after it was asked for; ask again."
 

@@ -95,7 +95,7 @@ def own_directory(undo: ExitStack) -> None:
 
 def clear_away() -> None:
     """Remove the run directories that nobody uses any more, when the workers have ended."""
-    arena = importlib.import_module("headgate.state.arena")
+    arena = importlib.import_module("headgate.tables.arena")
     errors = importlib.import_module("headgate.core.errors")
     deadline = time.monotonic() + _WORKERS_END_S
     while _has_children() and time.monotonic() < deadline:

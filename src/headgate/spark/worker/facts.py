@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 from pyspark import TaskContext
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.operators.step import GroupState, Request
 from headgate.spark.worker.payloads import read_table
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.ports import Chain
+from headgate.tables.ports import Chain
 
 
 class _Told:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.spark.job.reports import Payload
-from headgate.state.checkpoint import Checkpoint
 
 INLINE_BYTES = 256 * 1024
 """Up to here bytes travel in the report, and the driver writes one bundle for all slots."""

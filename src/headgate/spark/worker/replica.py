@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.spark.job.reports import Payload, ReplicaReport
 from headgate.spark.worker.facts import ReplicaFacts
 from headgate.spark.worker.payloads import INLINE_BYTES, TakesFiles, TaskFiles, payload, read_table
 from headgate.spark.worker.whereabouts import ran
-from headgate.state.checkpoint import Checkpoint
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What ``mapInArrow`` takes."""

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from headgate.checkpoint import changelog
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.operators.build import Spec
 from headgate.operators.operator import Operator
@@ -29,7 +30,6 @@ from headgate.spark.worker.hot_key import hottest_key
 from headgate.spark.worker.payloads import TaskFiles, payload, table_payload
 from headgate.spark.worker.whereabouts import ran, waited_for_core_ms
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
-from headgate.state import changelog
 
 _frozen = False
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.operators.build import Spec, operator_of
 from headgate.operators.operator import Operator
-from headgate.state.arena import (
+from headgate.tables.arena import (
     ArenaStore,
     RunDirectory,
     arena_root,
@@ -16,8 +17,7 @@ from headgate.state.arena import (
     spill_root,
     sweep,
 )
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.tiers import MemoryBound, Tiers
+from headgate.tables.tiers import MemoryBound, Tiers
 
 _operators: dict[str, Operator] = {}
 _runs: dict[str, RunDirectory] = {}

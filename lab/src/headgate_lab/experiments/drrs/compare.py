@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headgate.migration.plan import uniform
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate_lab import scaling_period
 from headgate_lab.experiments.drrs import workloads
 from headgate_lab.experiments.drrs.workloads import Workload

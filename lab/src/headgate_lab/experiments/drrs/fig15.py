@@ -20,7 +20,7 @@ import numpy as np
 
 from headgate.migration.plan import uniform
 from headgate.report.plot import panels
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.drrs.compare import ROUND_S
 from headgate_lab.experiments.drrs.workloads import STATE_UNIT_S, Workload, feed, network
 from headgate_lab.experiments.registry import Request

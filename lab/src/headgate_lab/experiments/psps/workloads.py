@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headgate.sim.model import Distribution, ServiceTime, SlotPool
+from headgate.whatif.model import Distribution, ServiceTime, SlotPool
 from headgate_lab.sim.replicas.model import Edge, PoolJob, StatelessOperator
 from headgate_lab.workloads.bursts import LENGTH_S, replicas_needed
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from headgate.control.registry import policy
 from headgate.loop.settings import OperatorSettings
-from headgate.sim.model import Distribution, OperatorModel, ServiceTime, TreatmentCost
-from headgate.sim.result import RunResult
-from headgate.sim.simulation import SimulatedJob, Simulation
+from headgate.whatif.model import Distribution, OperatorModel, ServiceTime, TreatmentCost
+from headgate.whatif.result import RunResult
+from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import TraceArrivals
 from headgate.workloads.traces import Trace
 from headgate_lab.workloads.stock_exchange_rates import StockExchange

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.report.plot import panels
-from headgate.sim.decisions import finite
-from headgate.sim.parallel import run_all
-from headgate.sim.result import F64, RunResult
+from headgate.whatif.decisions import finite
+from headgate.whatif.parallel import run_all
+from headgate.whatif.result import F64, RunResult
 from headgate_lab.experiments.registry import Request
 from headgate_lab.experiments.streamswitch.exchange import (
     OPERATOR,

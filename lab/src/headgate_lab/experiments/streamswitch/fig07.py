@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.report.plot import panels
-from headgate.sim.measures import AppliedChange, Measures
-from headgate.sim.result import F64
+from headgate.whatif.measures import AppliedChange, Measures
+from headgate.whatif.result import F64
 from headgate_lab.experiments.registry import Request
 from headgate_lab.experiments.streamswitch.exchange import (
     OPERATOR,

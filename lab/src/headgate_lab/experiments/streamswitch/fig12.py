@@ -16,7 +16,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from headgate.report.plot import panels
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.registry import Request
 from headgate_lab.experiments.streamswitch.waves import RATE_FACTOR, Wave, averaged, outcome
 

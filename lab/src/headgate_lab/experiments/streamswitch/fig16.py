@@ -23,9 +23,9 @@ import numpy as np
 from headgate.control.registry import policy
 from headgate.loop.settings import OperatorSettings
 from headgate.report.plot import panels
-from headgate.sim.model import OperatorModel, ServiceTime, TreatmentCost
-from headgate.sim.parallel import run_all
-from headgate.sim.simulation import SimulatedJob, Simulation
+from headgate.whatif.model import OperatorModel, ServiceTime, TreatmentCost
+from headgate.whatif.parallel import run_all
+from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import SineRate
 from headgate_lab.experiments.registry import Request

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.report.plot import panels
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.registry import Request
 from headgate_lab.experiments.streamswitch.exchange import SERVICE_RATE_PER_S, Trading
 from headgate_lab.experiments.streamswitch.sweep import (

@@ -18,9 +18,9 @@ import numpy as np
 
 from headgate.core.errors import ConfigError
 from headgate.report.plot import panels
-from headgate.scenario.calibration import calibrated
-from headgate.scenario.recording import Recorded
-from headgate.scenario.replay import replayed
+from headgate.whatif.calibration import calibrated
+from headgate.whatif.recording import Recorded
+from headgate.whatif.replay import replayed
 from headgate_lab.experiments.registry import Request
 
 if TYPE_CHECKING:

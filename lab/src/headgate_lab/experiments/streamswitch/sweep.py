@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from headgate.sim.decisions import finite
-from headgate.sim.parallel import run_all
+from headgate.whatif.decisions import finite
+from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.streamswitch.exchange import OPERATOR, Trading, simulate
 
 Point = dict[str, Any]

@@ -10,9 +10,9 @@ import numpy as np
 
 from headgate.control.registry import policy
 from headgate.loop.settings import OperatorSettings
-from headgate.sim.model import OperatorModel, ServiceTime, SlotPool, TreatmentCost
-from headgate.sim.result import RunResult
-from headgate.sim.simulation import SimulatedJob, Simulation
+from headgate.whatif.model import OperatorModel, ServiceTime, SlotPool, TreatmentCost
+from headgate.whatif.result import RunResult
+from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import SineRate
 

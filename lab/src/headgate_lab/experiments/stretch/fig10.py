@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from headgate.control.registry import policy
 from headgate.report.plot import panels
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate.workloads.rates import StepRate
 from headgate_lab.experiments.registry import Request
 from headgate_lab.sim.join import JoinModel, JoinRun, simulate_join

@@ -21,7 +21,7 @@ import numpy as np
 
 from headgate.control.registry import policy
 from headgate.report.plot import panels
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate.workloads.rates import StepRate
 from headgate_lab.experiments.registry import Request
 from headgate_lab.experiments.stretch.fig10 import COMPARISONS_PER_S, SLOTS_MAX, plain

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headgate.control.registry import policy
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.stretch.fig10 import COMPARISONS_PER_S, SLOTS_MAX
 from headgate_lab.experiments.stretch.fig11 import POLICY as PREDICTIVE
 from headgate_lab.experiments.stretch.fig11 import SPIKE_S, WINDOW_S, phases

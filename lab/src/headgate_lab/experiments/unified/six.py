@@ -18,7 +18,7 @@ from headgate.control.fleet_view import Action, FleetDecision, FleetPolicy, Flee
 from headgate.control.policies.henge import Henge, HengeParameters
 from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
 from headgate.report.plot import panels
-from headgate.sim.parallel import run_all
+from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.henge.fleets import within
 from headgate_lab.experiments.registry import Request
 from headgate_lab.rivals.shares import EqualShares

@@ -2,7 +2,7 @@
 
 Belongs here: the graph, queues per replica, grouping, activation without a restart and restarts that
 lose what is queued. Does not belong here: key groups and assignments, which stateless operators have
-none of (`headgate.sim`), and any decision (`headgate.control.policies`).
+none of (`headgate.whatif`), and any decision (`headgate.control.policies`).
 
 How exact it is: every event has its own arrival, service time and completion at every operator, and a
 replica serves in the order of arrival. Activations take effect between two intervals. The network

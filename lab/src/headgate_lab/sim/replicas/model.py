@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from headgate.control.limits import check_range
 from headgate.core.errors import ConfigError
-from headgate.sim.model import ServiceTime, SlotPool
+from headgate.whatif.model import ServiceTime, SlotPool
 
 
 class GroupingKind(StrEnum):

@@ -1,0 +1,560 @@
+"""Reads and writes a checkpoint: the files from which a job starts again, and the chains of sections.
+
+::
+
+    <path>/headgate/identity.json     the job that the checkpoint belongs to
+    <path>/headgate/meaning.json      the meaning of its state, where an earlier release began it
+                    intents/          the plan of a step, before it
+                    manifests/        the result of a step: the commit point
+                    changelog/ output/ backlog/ late/    files that manifests name
+
+Only the newest manifest is found by listing; a file that no manifest names is garbage.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+import uuid
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headgate.checkpoint.changelog import Blob, decode, open_blob
+from headgate.checkpoint.drivers import Driver
+from headgate.checkpoint.files import checked_file_name
+from headgate.checkpoint.garbage import Garbage
+from headgate.checkpoint.identity import MEANING, refuse_another
+from headgate.checkpoint.manifest import (
+    FIRST_STEPS,
+    FORMAT,
+    KINDS,
+    NO_STEP,
+    READABLE,
+    SOURCES,
+    BlobEntry,
+    Manifest,
+    SectionEntry,
+    damaged,
+    file_name,
+    json_line,
+    sealed,
+    unsealed,
+)
+from headgate.checkpoint.manifest import decode as decode_manifest
+from headgate.checkpoint.manifest import encode as encode_manifest
+from headgate.checkpoint.place import files_at
+from headgate.checkpoint.recent import Recent
+from headgate.checkpoint.spool import Spool
+from headgate.core.errors import AnotherDriver, CheckpointError
+from headgate.core.input import shown
+from headgate.core.location import local_path
+from headgate.core.stores import store_url
+from headgate.tables.ports import Chain, Section
+
+_DIRECTORIES = ("intents", "manifests", *KINDS)
+_IDENTITY = "identity.json"
+_NOTE = "sparklog.json"
+_LATER = "meaning.json"
+_STEP_DIGITS = 12
+_FIRST_STEPS_KEPT = 256
+"""First steps of drivers whose manifests stay. Chosen: some 100 kB each at most; a driver that sleeps
+while 256 others come and go would not be noticed."""
+_CACHE_BYTES = 64 << 20
+"""Bytes of manifests and of blobs kept after reading. Walking the chains of a slot's key groups meets
+each of the last 33 manifests once per group: with room for all of them 94 in 100 reads are of what is
+kept, with room for fewer almost none (measured; docs/design/0072). This holds 33 files of 1 MB."""
+
+_OBJECTS_PER_BYTE = 2
+"""What a manifest takes once it is read, for each byte of its file; as measured there."""
+
+_AT_ONCE = 16
+"""Requests to a store at a time. Chosen."""
+
+_KEPT_S = 60.0
+"""How long it is kept when nobody reads any more. Chosen: a migration's errands follow each other within
+a second or two."""
+
+_MAPPED_FOR_ONE = 32
+"""So many mapped bytes count as one that is kept: addresses, and pages that the system may take. A slot
+that is rebuilt walks the chains of its key groups one after the other, and each goes through every
+large file of the past."""
+
+
+class Checkpoint:
+    """Reads and writes the checkpoint at a path; making one touches no file: executors make their own.
+
+    Parameters
+    ----------
+    path : str or path
+        Spark's ``checkpointLocation``: a POSIX path, a ``file:`` URI, or a `store_url`.
+    options : mapping, optional
+        Of the store, see `headgate.core.stores`.
+    log : Path, optional
+        Where Spark keeps its own log of a checkpoint on a store; nobody but its driver asks.
+    known : bool
+        Whether the store has answered the driver already, as it has where a slot asks.
+
+    Attributes
+    ----------
+    location : str
+        The path or the address, as executors are told it.
+    files : Files
+        Those below ``headgate/``.
+
+    Raises
+    ------
+    CheckpointError
+        It names another file system.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        *,
+        known: bool = False,
+    ) -> None:
+        url = store_url(path)
+        self._log = local_path(path) if url is None else log
+        self.location = str(self._log) if url is None else url
+        self.options = dict(options or {})
+        self.files = files_at(path, "headgate", self.options, known=known)
+        self._driver = Driver.here()
+        self._first_steps: list[int] = []
+        self._has_committed = False
+        self._job: str | None = None
+        self._manifests: Recent[Manifest] = Recent(_CACHE_BYTES)
+        self._blobs: Recent[Blob] = Recent(_CACHE_BYTES)
+        self._spool = Spool()
+        self._read_s = time.monotonic()
+        self._next_back, self._along = NO_STEP, 0
+        """The step before those that were read last, and how many came along with the last one."""
+        self._garbage = Garbage(self.files, self.read)
+
+    @property
+    def path(self) -> Path:
+        """The directory that Spark's own log is in: the checkpoint's, where that is a directory.
+
+        Raises
+        ------
+        CheckpointError    The checkpoint lies on a store, and this is not its driver.
+        """
+        if self._log is None:
+            msg = f"checkpoint {self.location} is no directory; it lies on a store."
+            raise CheckpointError(msg)
+        return self._log
+
+    @property
+    def root(self) -> Path:
+        """Return headgate's directory: inside the checkpoint, or beside Spark's log on a store."""
+        return self.path / "headgate"
+
+    # Opening.
+
+    def open(self, identity: Mapping[str, Any]) -> str:
+        """Create the checkpoint, or check that it belongs to this query; return the job's uuid.
+
+        Called by the driver, before anything else.
+
+        Parameters
+        ----------
+        identity : mapping    What must never change, as JSON; for instance ``keys``, ``groups``.
+
+        Raises
+        ------
+        CheckpointError    It belongs to another query, to plain Spark, or cannot be written.
+        """
+        self.files.check()
+        known = self.files.exists(_IDENTITY)
+        if not known and not self.files.is_there():
+            self._refuse_plain_spark()
+        self.files.prepare(_DIRECTORIES)
+        if not known:
+            self._create_identity(identity)
+        found = self.identity()
+        mine = json.loads(json_line(identity))
+        begun = {**self.later_meaning(), **found["query"]}
+        refuse_another(begun, mine, self.location)
+        if MEANING in mine and MEANING not in begun:
+            self._put_first(_LATER, {MEANING: mine[MEANING]}, "what its state means")
+        self._job = str(found["job"])
+        return self._job
+
+    def later_meaning(self) -> dict[str, Any]:
+        """Return what the state means where that was written after ``identity.json``, else nothing."""
+        if not self.files.exists(_LATER):
+            return {}
+        found = self._json(_LATER)
+        if MEANING not in found:
+            raise damaged(self.files.at(_LATER), f"it lacks {MEANING}")
+        return found
+
+    def identity(self) -> dict[str, Any]:
+        """Return the content of ``identity.json``: ``format``, ``job``, ``query``."""
+        name, found = self.files.at(_IDENTITY), self._json(_IDENTITY)
+        if "format" not in found:
+            raise damaged(name, "it lacks format")
+        if found["format"] not in READABLE:
+            written = shown(found["format"], 40)
+            msg = f"{name} has format {written}, this headgate reads {FORMAT}: upgrade it"
+            raise CheckpointError(msg)
+        if not {"job", "query"} <= found.keys():
+            raise damaged(name, "it lacks job or query")
+        return found
+
+    def _create_identity(self, identity: Mapping[str, Any]) -> None:
+        if self.files.names("manifests"):
+            msg = f"{self.files.at('')} has manifests but no identity.json: restore it from a copy"
+            raise CheckpointError(msg)
+        content = {"format": FORMAT, "job": str(uuid.uuid4()), "query": identity}
+        self._put_first(_IDENTITY, content, "its identity")
+
+    def _put_first(self, name: str, content: Mapping[str, Any], what: str) -> None:
+        try:
+            self.files.put_new(name, sealed(json_line(content))[0])
+        except FileExistsError as error:
+            raise CheckpointError(_two_drivers(self.location, what, None)) from error
+
+    def _refuse_plain_spark(self) -> None:
+        beside = files_at(self.location, "", self.options)
+        if beside.exists("metadata") or beside.exists("offsets"):
+            msg = (
+                f"checkpoint {self.location} belongs to a plain Spark query: "
+                "use a new checkpointLocation for headgate"
+            )
+            raise CheckpointError(msg)
+
+    # Manifests and intents.
+
+    def latest(self) -> Manifest | None:
+        """Return the newest manifest, verified together with its link to the one before it.
+
+        Raises
+        ------
+        CheckpointError    It is damaged, or of another job or history.
+        """
+        steps = self.steps()
+        if self.files.shared:
+            self._look_ahead(steps)
+        if not steps:
+            return None
+        manifest = self.read(steps[-1])
+        before = manifest.step - 1
+        if before in steps and self.read(before).digest != manifest.previous:
+            raise damaged(self._file(manifest.step), f"it does not follow step {before}")
+        self._first_steps = list(manifest.engine.get(FIRST_STEPS, ()))
+        return manifest
+
+    def _look_ahead(self, steps: list[int]) -> None:
+        """Add newer steps to a list of steps: a store's list may lack the newest files."""
+        after = steps[-1] + 1 if steps else 0
+        while self.files.exists(_manifest_name(after)):
+            steps.append(after)
+            after += 1
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a manifest, ascending."""
+        try:
+            names = self.files.names("manifests")
+        except OSError as error:
+            msg = f"{self.location} is not a checkpoint of headgate ({error.strerror}): check the path"
+            raise CheckpointError(msg) from error
+        return sorted(int(name) for name in names if len(name) == _STEP_DIGITS and name.isdecimal())
+
+    def read(self, step: int) -> Manifest:
+        """Return the manifest of a step.
+
+        Raises
+        ------
+        CheckpointError    It is missing, truncated, altered, or not of this job.
+        """
+        self._read_s = time.monotonic()
+        manifest = self._manifests.get(step)
+        if manifest is not None:
+            return manifest
+        before = self._steps_before(step)
+        if not before:
+            return self._read(step)
+        with ThreadPoolExecutor(len(before) + 1) as pool:
+            wanted = pool.submit(self._read, step)
+            for one in before:
+                pool.submit(self._read, one)  # who needs it reads it again, should it fail
+        return wanted.result()
+
+    def _steps_before(self, step: int) -> list[int]:
+        """Return the steps to read along with a step: chains go back, and a store is slow for each read.
+
+        None at first, then twice as many each time that one just before is asked for.
+        """
+        if not self.files.shared:
+            return []
+        # a key group that a step left alone is not in its manifest
+        goes_on = self._next_back - _AT_ONCE < step <= self._next_back
+        self._along = min(2 * self._along + 1, _AT_ONCE - 1) if goes_on else 0
+        self._next_back = step - self._along - 1
+        steps = range(max(self._next_back + 1, 0), step)
+        return [before for before in steps if self._manifests.get(before) is None]
+
+    def _read(self, step: int) -> Manifest:
+        name = self._file(step)
+        raw = self.files.get(_manifest_name(step))
+        manifest = decode_manifest(raw, name)
+        if manifest.step != step or self._job not in (None, manifest.job):
+            raise damaged(name, f"it is step {manifest.step} of job {manifest.job}")
+        # chains come by each step once per key group, and what is in the manifest is most of it
+        payloads = {name: self._spool.put(data) for name, data in manifest.payloads.items()}
+        away = sum(len(data) for data in payloads.values() if isinstance(data, memoryview))
+        cost = _OBJECTS_PER_BYTE * (len(raw) - away) + away // _MAPPED_FOR_ONE
+        manifest = replace(manifest, payloads=payloads)
+        self._manifests.put(step, manifest, cost)
+        return manifest
+
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Make a step final; return the manifest with its digest.
+
+        The first step of each driver stays when all others go: an older driver that wakes again would
+        write that very one, and must find it there (docs/design/0131).
+
+        Raises
+        ------
+        CheckpointError    The step is committed already: another driver is at work.
+        """
+        first = self._first_steps if self._has_committed else [*self._first_steps, manifest.step]
+        own = {"driver": self._driver.to_json(), FIRST_STEPS: first[-_FIRST_STEPS_KEPT:]}
+        engine = {**manifest.engine, **own}
+        manifest = replace(manifest, engine=engine)
+        raw, digest = encode_manifest(manifest)
+        try:
+            self.files.put_new(_manifest_name(manifest.step), raw)
+        except FileExistsError as error:
+            other = self._other(manifest.step)
+            msg = _two_drivers(self.location, f"step {manifest.step}", other)
+            raise AnotherDriver(msg) from error
+        self._first_steps, self._has_committed = first, True
+        # not kept: who commits has it, and what a chain is read from is read elsewhere
+        return replace(manifest, digest=digest)
+
+    def refuse_after_another(self, step: int) -> None:
+        """Refuse to go on behind a step that another driver has gone on from.
+
+        Raises
+        ------
+        AnotherDriver      There is a step after it.
+        CheckpointError    The store cannot be read.
+        """
+        after = step + 1
+        if self.files.exists(_manifest_name(after)):
+            raise AnotherDriver(_two_drivers(self.location, f"step {after}", self._other(after)))
+
+    def _other(self, step: int) -> Driver | None:
+        """Return the driver that committed a step; None where its manifest does not say or is bad."""
+        try:
+            return Driver.of_json(self.read(step).engine.get("driver"))
+        except CheckpointError:
+            return None
+
+    def write_intent(self, step: int, intent: Mapping[str, Any]) -> None:
+        """Write the intent of a step; a retry may replace it.
+
+        Not forced to disk: an intent that is lost with the machine was for a step that is not
+        committed, and loses nothing.
+        """
+        raw, _ = sealed(json_line(intent))
+        self.files.put(f"intents/{file_name(step)}", raw, durable=False)
+
+    def read_intent(self, step: int) -> dict[str, Any] | None:
+        """Return the intent of a step, None if there is none.
+
+        Raises
+        ------
+        CheckpointError    It is damaged, or of another step.
+        """
+        name = f"intents/{file_name(step)}"
+        if not self.files.exists(name):
+            return None
+        intent = self._json(name)
+        if intent.get("step") not in (None, step):
+            raise damaged(self.files.at(name), f"it is of step {shown(intent['step'], 40)}")
+        return intent
+
+    def write_note(self, note: Mapping[str, Any]) -> None:
+        """Write a note of Spark's log (`headgate.checkpoint.spark_log`); not forced to disk."""
+        self.files.put(_NOTE, sealed(json_line(note))[0], durable=False)
+
+    def read_note(self) -> dict[str, Any] | None:
+        """Return what `write_note` wrote last, None if it never did.
+
+        Raises
+        ------
+        CheckpointError    It is damaged.
+        """
+        return self._json(_NOTE) if self.files.exists(_NOTE) else None
+
+    def _json(self, name: str) -> dict[str, Any]:
+        content, _ = unsealed(self.files.get(name), self.files.at(name))
+        try:
+            found = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise damaged(self.files.at(name), shown(repr(error), 80)) from error
+        if not isinstance(found, dict):
+            raise damaged(self.files.at(name), "it is no JSON object")
+        return found
+
+    def _file(self, step: int) -> str:
+        return self.files.at(_manifest_name(step))
+
+    # Other files.
+
+    def write_file(self, kind: str, name: str, data: bytes) -> None:
+        """Write a file named by a token; it is garbage until a manifest names it.
+
+        Raises
+        ------
+        CheckpointError    The name is taken or no name, or the directory cannot be written.
+        """
+        path = _named(kind, name)
+        try:
+            self.files.put_unique(path, data)
+        except FileExistsError as error:
+            msg = f"{self.files.at(path)} is there already: name files by a fresh token"
+            raise CheckpointError(msg) from error
+
+    def read_file(
+        self, kind: str, name: str, *, length: int | None = None, crc32: int | None = None
+    ) -> bytes:
+        """Return a file's bytes, compared with `length` and `crc32` where given."""
+        data = self.files.get(_named(kind, name))
+        self._compare_file(data, kind, name, length, crc32)
+        return data
+
+    def _compare_file(
+        self,
+        data: bytes | mmap.mmap,
+        kind: str,
+        name: str,
+        length: int | None,
+        crc32: int | None,
+    ) -> None:
+        wrong_length = length is not None and len(data) != length
+        if wrong_length or (crc32 is not None and zlib.crc32(data) != crc32):
+            raise damaged(self.files.at(f"{kind}/{name}"), "its checksum does not match")
+
+    def blob(self, manifest: Manifest, index: int) -> Blob:
+        """Return one of a manifest's changelog blobs, verified and opened."""
+        key = (manifest.step, manifest.digest, index)
+        opened = self._blobs.get(key)
+        if opened is None:
+            entry = manifest.blobs[index]
+            opened = self._keep(key, self._blob_bytes(manifest, entry))
+        return opened
+
+    def _keep(self, key: object, raw: bytes | mmap.mmap | memoryview) -> Blob:
+        kept = self._spool.put(raw) if isinstance(raw, bytes) else raw
+        opened = open_blob(kept)
+        cost = len(kept) if isinstance(kept, bytes) else len(kept) // _MAPPED_FOR_ONE
+        self._blobs.put(key, opened, cost)
+        return opened
+
+    def _blob_bytes(self, manifest: Manifest, entry: BlobEntry) -> bytes | mmap.mmap | memoryview:
+        if entry.name is not None:
+            data = self.files.get_large(_named("changelog", entry.name))
+            self._compare_file(data, "changelog", entry.name, entry.length, entry.crc32)
+            return data
+        assert entry.inline is not None, "decode checked it"
+        payload = manifest.payloads[entry.inline]
+        if len(payload) != entry.length or zlib.crc32(payload) != entry.crc32:
+            raise damaged(self._file(manifest.step), f"payload {entry.inline}")
+        return payload
+
+    # Chains.
+
+    def chain(self, operator: str, group: int, head_step: int) -> Chain:
+        """Return the chain that ends with the group's section of `head_step`.
+
+        Parameters
+        ----------
+        operator : str
+        group : int
+        head_step : int    From `Heads.steps`; -1 for a group nothing was ever written to.
+        """
+
+        def sections(token: str) -> Sequence[Section]:
+            found: list[tuple[Manifest, SectionEntry]] = []
+            step = head_step
+            while step != NO_STEP:
+                manifest = self.read(step)
+                entry = manifest.sections.get(operator, {}).get(group)
+                if entry is None or entry.previous_step >= step:
+                    name = self._file(step)
+                    raise damaged(name, f"it lacks the section of {operator}, key group {group}")
+                if entry.ref.token == token:
+                    break
+                found.append((manifest, entry))
+                if entry.ref.full:
+                    break
+                step = entry.previous_step
+            if self.files.shared:
+                self._fetch(found)
+            return [decode(self.blob(m, entry.blob), entry.ref) for m, entry in reversed(found)]
+
+        return sections
+
+    def _fetch(self, chain: Sequence[tuple[Manifest, SectionEntry]]) -> None:
+        """Read the blobs of a chain that are not known, several at a time."""
+        wanted = {
+            (manifest.step, manifest.digest, entry.blob): (manifest, manifest.blobs[entry.blob])
+            for manifest, entry in chain
+        }
+        new = {key: of for key, of in wanted.items() if of[1].name and self._blobs.get(key) is None}
+        if len(new) < 2:  # noqa: PLR2004 -- alone it is read when it is wanted
+            return
+        with ThreadPoolExecutor(min(len(new), _AT_ONCE)) as pool:
+            for key, raw in zip(
+                new, pool.map(lambda of: self._blob_bytes(*of), new.values()), strict=True
+            ):
+                self._keep(key, raw)
+
+    # Care.
+
+    def settle(self, kept_s: float = _KEPT_S) -> None:
+        """Drop the caches of earlier reads, if nothing was read for `kept_s` seconds.
+
+        Called with every task and every commit: chains are walked when key groups come to a process,
+        many of them together, and then perhaps not for hours.
+        """
+        if time.monotonic() - self._read_s >= kept_s:
+            self._manifests.clear()
+            self._blobs.clear()
+            self._spool.clear()
+
+    def collect_garbage(self, latest: Manifest) -> int:
+        """Remove files that no restart can need; return the number of removed files.
+
+        Called after each commit, off the critical path, with the manifest just committed. Cheap: it
+        remembers what it knows, and looks into the directories once in a while only.
+        """
+        removed = self._garbage.collect(latest)
+        self.settle()
+        return removed
+
+
+def _two_drivers(location: str, what: str, other: Driver | None) -> str:
+    who = "" if other is None else f" ({other})"
+    has = f"checkpoint {location} has {what} from another driver already{who}"
+    return f"{has}: stop one of the two drivers"
+
+
+def _manifest_name(step: int) -> str:
+    return f"manifests/{file_name(step)}"
+
+
+def _named(kind: str, name: str) -> str:
+    assert kind in (*KINDS, SOURCES), kind
+    return f"{kind}/{checked_file_name(name)}"

@@ -1,0 +1,212 @@
+"""Reads and writes files of a checkpoint so that a crash or a symbolic link does no harm."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from headgate.checkpoint.store_calls import called
+from headgate.core.errors import CheckpointError
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,3}")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_MAPPED_BYTES = 1 << 20
+"""Files of this size are worth a mapping. Chosen, not tuned."""
+
+Content = TypeVar("Content")
+
+
+def checked_file_name(name: str) -> str:
+    """Return `name` if it may name a file: up to 4 parts of letters, digits, _ and -, and dots.
+
+    Raises
+    ------
+    CheckpointError    It may not.
+    """
+    if not _NAME.fullmatch(name):
+        msg = f"{name!r} cannot name a file of a checkpoint: use letters, digits, _ and -"
+        raise CheckpointError(msg)
+    return name
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, _DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory of mode 0700 unless it is there.
+
+    Raises
+    ------
+    CheckpointError    It cannot be created or written, or something else is there.
+    """
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        with _opened(path):
+            writable = os.access(path, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise unwritable(path, error.strerror) from error
+    if not writable:
+        raise unwritable(path, "Permission denied")
+
+
+def unwritable(path: Path, why: str | None) -> CheckpointError:
+    """Return the error for a checkpoint directory that cannot be used."""
+    msg = (
+        f"checkpoint directory {path} cannot be used ({why}): make it a directory you may write to"
+    )
+    return CheckpointError(msg)
+
+
+def read_bytes(directory: Path, name: str) -> bytes:
+    """Return a file's bytes; follows no symbolic link, reads nothing but regular files.
+
+    Raises
+    ------
+    CheckpointError    The file is missing, a link, not a file, or cannot be read.
+    """
+    called("read", directory, name)
+    return _taken(directory, name, lambda file: file.read())
+
+
+def read_regular(root: Path, path: str) -> bytes | None:
+    """Return the bytes of a file of Spark's log, None where there is none; as `read_bytes` reads.
+
+    Raises
+    ------
+    CheckpointError    It is a link, not a file, or cannot be read.
+    """
+    below, _, name = path.rpartition("/")
+    try:
+        return _taken(root / below, name, lambda file: file.read())
+    except CheckpointError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
+
+
+def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
+    """Return the bytes as `read_bytes` does, a large file as a mapping that takes no memory.
+
+    Raises
+    ------
+    CheckpointError    As of `read_bytes`.
+    """
+    called("read", directory, name)
+    return _taken(directory, name, _mapped)
+
+
+def _mapped(file: BinaryIO) -> bytes | mmap.mmap:
+    if os.fstat(file.fileno()).st_size >= _MAPPED_BYTES:
+        # a limit on addresses, or a file system without mappings, is no reason to fail
+        with contextlib.suppress(OSError, ValueError):
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return file.read()
+
+
+def _taken(directory: Path, name: str, take: Callable[[BinaryIO], Content]) -> Content:
+    try:
+        with _opened(directory) as parent:
+            descriptor = os.open(name, _READ, dir_fd=parent)
+        with os.fdopen(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return take(file)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        why = "it is missing" if missing else error.strerror or str(error)
+        raise unreadable(str(directory / name), why) from error
+    raise unreadable(str(directory / name), "not a regular file")
+
+
+def unreadable(where: str, why: str = "it is missing") -> CheckpointError:
+    """Return the error for a file that cannot be read from where it should be."""
+    msg = (
+        f"{where} cannot be read ({why}): "
+        "`headgate inspect --verify` on the checkpoint says what else is affected"
+    )
+    return CheckpointError(msg)
+
+
+def write_bytes(
+    directory: Path, name: str, data: bytes, *, replace: bool = False, durable: bool = True
+) -> None:
+    """Write a file so that it is there whole or not at all, and on disk when this returns.
+
+    Parameters
+    ----------
+    directory, name    The name is taken as it is: see `checked_file_name`.
+    data : bytes
+    replace : bool     False: a file of that name is never overwritten.
+    durable : bool     False: it may be lost with the machine, though not with the process.
+
+    Raises
+    ------
+    FileExistsError    It is there already, and not `replace`.
+    CheckpointError    It cannot be written.
+    """
+    called("write", directory, name, len(data))
+    temporary = f".{secrets.token_hex(8)}.tmp"
+    try:
+        with _opened(directory) as parent:
+            _write_new(parent, temporary, data, durable=durable)
+            try:
+                if replace:
+                    os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+                else:
+                    # Unlike a rename, a link never overwrites: the loser of a race learns of it.
+                    os.link(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=parent)
+            if durable:
+                os.fsync(parent)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise unwritable(directory, error.strerror) from error
+
+
+def _write_new(parent: int, name: str, data: bytes, *, durable: bool) -> None:
+    descriptor = os.open(name, _CREATE, 0o600, dir_fd=parent)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if durable:
+            os.fsync(descriptor)
+    except BaseException:
+        os.unlink(name, dir_fd=parent)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def names_in(directory: Path) -> list[str]:
+    """Return the names in a directory, in no order; raises OSError where there is none."""
+    called("list", directory)
+    return os.listdir(directory)
+
+
+def remove(directory: Path, name: str) -> bool:
+    """Remove a file; False if that was not possible, which is never an error."""
+    called("remove", directory, name)
+    try:
+        os.unlink(directory / name)
+    except OSError:
+        return False
+    return True

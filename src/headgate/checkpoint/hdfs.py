@@ -1,0 +1,418 @@
+"""Reads and writes files of a checkpoint on HDFS, by a client without a JVM, in drivers and workers.
+
+A file is written under a name of its own and renamed. The name node renames at once or not at all, and on
+request never over an existing file: the commit. A request may be carried out though its answer is lost. A
+writer that is refused therefore looks whether the existing file is its own write, as on an object store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import cache, cached_property
+from typing import Any, TypeVar
+
+from headgate.checkpoint.files import unreadable
+from headgate.checkpoint.remote import RemoteFiles, panics_told
+from headgate.core.errors import CheckpointError
+
+_GIVE_UP_S = 120.0
+"""How long a name node may be away, in safe mode or on standby before a request fails. Chosen: a batch
+waits for it."""
+
+_GIVE_UP_FIRST_S = 5.0
+"""The same of one that has not answered yet: its address may be wrong. Chosen."""
+
+_ANSWER_S = 60.0
+"""How long a request may go without an answer, as on object stores. Chosen."""
+
+_BYTES_PER_S = 1e6
+"""What is written may take longer by. Chosen: slower than any network that a cluster has."""
+
+_WAIT_S = 0.1
+_WAIT_MOST_S = 5.0
+"""Before a request is repeated, the first time and at most; doubled each time. Chosen."""
+
+_CONNECT_S = 3.0
+"""How long a connection to a name node may take to be made, at the first try. Chosen."""
+
+_PRIVATE = 0o700
+_OWNERS = 0o600
+
+_CLASS = re.compile(r'RPCError\(\\?"([\w.$]{1,200})\\?", \\?"(.*)', re.DOTALL)
+"""A refusal of the name node's: the class of Java's exception, and what it says."""
+
+_PASSING = (
+    "SafeModeException",
+    "RetriableException",
+    "StandbyException",
+    "ObserverRetryOnActiveException",
+    "NotReplicatedYetException",
+    "ServerTooBusyException",
+)
+"""Refusals of a name node that will do what is asked later."""
+
+Result = TypeVar("Result")
+
+
+class HdfsFiles(RemoteFiles):
+    """Reads and writes files below a directory on HDFS; safe to use from several threads.
+
+    Parameters
+    ----------
+    url : str
+        A `headgate.core.stores.store_url`.
+    options : mapping
+        As `headgate.core.stores.options_for` returns them; all else is found in the configuration of
+        Hadoop, where ``HADOOP_CONF_DIR`` says.
+    known : bool
+        Whether a name node has answered somebody of this job already: then it is waited for longer.
+
+    Attributes
+    ----------
+    requests : Counter
+        Calls made, by kind; one of them is several requests to name and data nodes.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str], *, known: bool = False) -> None:
+        super().__init__(url, options, known=known)
+        scheme, _, rest = url.partition("://")
+        host, _, path = rest.partition("/")
+        self._node = f"{scheme}://{host}"
+        self._root = f"/{path}"
+
+    def _reach(self) -> None:
+        """Refuse a name node whose name nobody knows, or at whose address nobody listens.
+
+        The client would try that for a minute. A name service, which has no port, it knows itself; one
+        that is just starting is waited for as long as any that has not answered yet.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        host, colon, port = self._node.partition("://")[2].rpartition(":")
+        if not colon or not port.isdecimal():
+            return
+        until_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+                return
+            except (OSError, OverflowError, UnicodeError) as error:
+                unknown = not isinstance(error, OSError) or isinstance(error, socket.gaierror)
+                if unknown or time.monotonic() > until_s:
+                    why = getattr(error, "strerror", None) or str(error)
+                    msg = (
+                        f"{self.url}: nobody answers at {self._node} ({why}); see whether that is the "
+                        "name node's address."
+                    )
+                    raise CheckpointError(msg) from None
+            time.sleep(_WAIT_S)
+
+    @cached_property
+    def _client(self) -> Any:
+        with self._explained("open", ""):
+            return _client_of(self._node, self._options.get("configDir"))
+
+    @cached_property
+    def _new_file(self) -> Any:
+        """Return the options of a new file: owner only, no overwriting, directories made as needed."""
+        return _library().WriteOptions(permission=_OWNERS, overwrite=False, create_parent=True)
+
+    def check(self) -> None:
+        """Check that the place can hold a checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            Nobody answers there, it may not be used, or it lets one write over another.
+        """
+        there = self.exists("")
+        name, kept = self._tried()
+        self._call("remove", name, self._deleting(name))
+        if not there:  # a directory that is refused later leaves nothing behind
+            with contextlib.suppress(CheckpointError):
+                self._call("remove", "", self._deleting(""))
+        if not kept:
+            msg = f"{self.url} cannot hold a checkpoint: it lets one writer rename over another's file."
+            raise CheckpointError(msg)
+
+    def prepare(self, directories: Iterable[str]) -> None:
+        """Make the directories, of mode 0700."""
+        for name in ("", *directories):
+            self._call("write", name, self._making(self._path(name)))
+
+    def _making(self, path: str) -> Callable[[], None]:
+        def make() -> None:
+            self._client.mkdirs(path, _PRIVATE, True)
+
+        return make
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a file and rename it over one of that name.
+
+        The data nodes have it when this returns; when they force it to their disks is theirs to say.
+        """
+        self._call("write", name, lambda: self._place(name, data, over=True), len(data))
+
+    def put_new(self, name: str, data: bytes) -> None:
+        """Write a file and rename it, which the name node refuses where there is one of that name."""
+        began_s, wait_s = time.monotonic(), _WAIT_S
+        while True:
+            failure: Exception | None = None
+            try:
+                self._call(
+                    "write",
+                    name,
+                    lambda: self._place(name, data, over=False),
+                    len(data),
+                    again=False,
+                )
+            except FileExistsError:
+                pass
+            except _Passing as error:
+                failure = error.meant
+            else:
+                return
+            there = self._found(name)
+            if there == data:
+                return  # this write's own success, whose answer was lost
+            if there is not None:
+                raise FileExistsError(self.at(name))
+            if time.monotonic() > began_s + self._patience_s:
+                msg = f"{self.at(name)} cannot be written: each try was refused, and nothing is there."
+                raise failure or CheckpointError(msg)
+            wait_s = _waited(wait_s)
+
+    def put_unique(self, name: str, data: bytes) -> None:
+        """Write a file as `put_new` does."""
+        self.put_new(name, data)
+
+    def _place(self, name: str, data: bytes, *, over: bool) -> None:
+        directory, _, _ = self._path(name).rpartition("/")
+        temporary = f"{directory}/.{secrets.token_hex(8)}.tmp"
+        try:
+            with contextlib.closing(self._client.create(temporary, self._new_file)) as file:
+                file.write(data)
+            self._client.rename(temporary, self._path(name), over)
+        except BaseException:
+            # so that a rename whose answer was lost cannot happen later, either
+            with contextlib.suppress(Exception):
+                self._client.delete(temporary, False)
+            raise
+
+    def _found(self, name: str) -> bytes | None:
+        def read() -> bytes | None:
+            try:
+                return bytes(self._client.read(self._path(name)).read())
+            except FileNotFoundError:
+                return None
+
+        return self._call("read", name, read)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Return some of a file's bytes."""
+
+        def read() -> bytes:
+            try:
+                file = self._client.read(self._path(name))
+            except FileNotFoundError:
+                raise unreadable(self.at(name)) from None
+            length_here = min(length, len(file) - start)
+            return bytes(file.read_range(start, length_here)) if length_here > 0 else b""
+
+        return self._call("read", name, read)
+
+    def exists(self, name: str) -> bool:
+        """Return whether something of that name is there."""
+
+        def look() -> bool:
+            try:
+                self._client.get_file_info(self._path(name))
+            except FileNotFoundError:
+                return False
+            return True
+
+        return self._call("read", name, look)
+
+    def _listed(self, directory: str) -> dict[str, int]:
+        def listed() -> dict[str, int]:
+            try:
+                found = list(self._client.list_status(self._path(directory)))
+            except FileNotFoundError:
+                return {}
+            return {one.path.rpartition("/")[2]: int(one.length) for one in found if not one.isdir}
+
+        return self._call("list", f"{directory}/", listed)
+
+    def remove(self, names: Iterable[str]) -> int:
+        """Delete files, one after the other."""
+        removed = 0
+        for name in names:
+            with contextlib.suppress(CheckpointError, _Passing):
+                removed += self._call("remove", name, self._deleting(name), again=False)
+        return removed
+
+    def _deleting(self, name: str) -> Callable[[], bool]:
+        def delete() -> bool:
+            return bool(self._client.delete(self._path(name), False))
+
+        return delete
+
+    def set_aside(self, name: str) -> str:
+        """Rename a file."""
+        aside = f"{name}.damaged"
+
+        def rename() -> bool:
+            try:
+                self._client.rename(self._path(name), self._path(aside), True)
+            except FileNotFoundError:
+                return False
+            return True
+
+        try:
+            return aside.rpartition("/")[2] if self._call("write", name, rename) else ""
+        except CheckpointError:
+            return ""
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _call(
+        self,
+        act: str,
+        name: str,
+        do: Callable[[], Result],
+        length: int = 0,
+        *,
+        again: bool = True,
+    ) -> Result:
+        """Carry a call out, and `again` while the name node is away; else that is `_Passing`."""
+        if not self._known:
+            _library()
+            self._reach()
+        began_s, wait_s = time.monotonic(), _WAIT_S
+        while True:
+            self._count(act, name, length)
+            try:
+                with self._explained(act, name):
+                    found = self._answer(do, length)
+                self._known = True
+                return found
+            except _Passing as error:
+                if not again:
+                    raise
+                if time.monotonic() > began_s + self._patience_s:
+                    raise error.meant from None
+            wait_s = _waited(wait_s)
+
+    @property
+    def _patience_s(self) -> float:
+        return _GIVE_UP_S if self._known else min(_GIVE_UP_FIRST_S, _GIVE_UP_S)
+
+    def _answer(self, do: Callable[[], Result], length: int) -> Result:
+        """Carry a call out in a thread of its own: the library would wait for ever for an answer.
+
+        Raises
+        ------
+        TimeoutError
+            There is none; the next call makes a connection of its own, perhaps to another name node.
+        """
+        answer: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(do())
+            except BaseException as error:  # whoever waits raises it
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="headgate-hdfs", daemon=True).start()
+        try:
+            return answer.result(_ANSWER_S + length / _BYTES_PER_S)
+        except TimeoutError:
+            self.__dict__.pop("_client", None)
+            _client_of.cache_clear()
+            raise
+
+    @contextlib.contextmanager
+    def _explained(self, act: str, name: str) -> Iterator[None]:
+        """Turn an error of the library into one sentence; `_Passing` for a failure that may pass."""
+        try:
+            with panics_told(self.at(name), act):
+                yield
+        except (FileExistsError, CheckpointError):
+            raise
+        except (OSError, RuntimeError, NotImplementedError, ValueError) as error:
+            text = str(error)
+            found = _CLASS.search(text)
+            kind = found[1].rpartition(".")[2] if found else ""
+            self._known |= bool(kind)  # in safe mode, it may be, but there
+            said = _plain(found[2] if found else text)
+            if kind == "AccessControlException":
+                msg = (
+                    f"{self.at(name)}: HDFS refuses to {act} ({said}); give this user the right to."
+                )
+            elif "Quota" in kind:
+                msg = f"{self.at(name)}: HDFS refuses to {act} ({said}); raise the quota."
+            elif "SASL" in text or "GSSAPI" in text or kind == "InvalidToken":
+                msg = (
+                    f"{self.url}: HDFS does not accept who asks ({said}); get a Kerberos ticket or a "
+                    "delegation token."
+                )
+            else:
+                why = said or kind or "no answer"
+                msg = (
+                    f"{self.at(name)}: HDFS cannot {act} ({why}); see whether {self._node} answers."
+                )
+                lost = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+                if lost or kind in _PASSING:
+                    raise _Passing(CheckpointError(msg)) from None
+            raise CheckpointError(msg) from None
+
+
+class _Passing(Exception):
+    """Reports a failure that may pass, or a request that may have been carried out without an answer."""
+
+    def __init__(self, meant: CheckpointError) -> None:
+        super().__init__(str(meant))
+        self.meant = meant
+
+
+def _waited(wait_s: float) -> float:
+    """Wait about so long; return how long to wait the next time."""
+    time.sleep(wait_s * random.uniform(0.5, 1.5))
+    return min(_WAIT_MOST_S, 2.0 * wait_s)
+
+
+def _plain(text: str) -> str:
+    """Return the first sentence of Java's message, without its trace."""
+    return re.split(r"\\n|\n|\\t|\t", text, maxsplit=1)[0].strip().rstrip('"\\).')[:200]
+
+
+@cache
+def _client_of(node: str, directory: str | None) -> Any:
+    """Return this process's client of a name node: each has threads of its own."""
+    return _library().Client(node, config_dir=None if directory is None else str(directory))
+
+
+def _library() -> Any:
+    """Import the client.
+
+    Raises
+    ------
+    CheckpointError    It is not installed.
+    """
+    try:
+        return importlib.import_module("hdfs_native")
+    except ImportError as error:
+        msg = "a checkpoint on HDFS needs hdfs-native; run pip install 'headgate[hdfs]'."
+        raise CheckpointError(msg) from error

@@ -1,0 +1,377 @@
+"""Reads and writes files of a checkpoint on an object store: S3, Google, Azure and compatible stores.
+
+A request may be answered twice, late, or not at all. The object that exists therefore decides whether a
+write succeeded: a writer that is refused because an object exists looks whether the object is its own
+write.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from headgate.checkpoint.remote import RemoteFiles, panics_told
+from headgate.core.errors import CheckpointError
+from headgate.core.input import shown
+from headgate.core.stores import kind_of, refuse_unsendable
+
+_TRIES = 6
+"""Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
+
+_WAIT_S = 0.05
+"""Before the second of them; doubled each time. Chosen."""
+
+_PARTS_BYTES = 32 << 20
+"""From here on a file goes in parts, each with a time limit of its own. Chosen."""
+
+_TIMEOUT = "60s"
+_GIVE_UP = timedelta(minutes=2)
+"""How long a store may be throttling or away before a request fails. Chosen: a batch waits for it."""
+
+_GIVE_UP_FIRST = timedelta(seconds=5)
+"""The same of a store that has not answered yet: its address may be wrong. Chosen."""
+
+_RETRIES = 1_000_000
+"""No bound: the library's own, 10, is reached within three seconds where nobody listens."""
+
+_UNKNOWN = ("", "409", "412", "500", "502", "503", "504")
+"""Answers, or none, after which an object may be there or not."""
+
+_STORES = {"s3": "S3Store", "gs": "GCSStore", "abfss": "AzureStore"}
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
+}
+"""Environment variables in which the library finds an address."""
+
+_CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+"""As S3 and Azure say it."""
+_NO_CREDENTIALS = re.compile(r"Missing\w*Key|credential|token request|/latest/api/token", re.I)
+"""As the library says that it has found none, or that the cloud's own host for them has none."""
+_CREDENTIALS = ("ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException")
+"""What S3 answers with 400 to who has had the right."""
+_REDIRECTED = "redirect without LOCATION"
+"""How the library says that a bucket is in another region."""
+_REGION = (
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+)
+_STATUS = re.compile(r"status code: (\d{3})")
+
+Result = TypeVar("Result")
+
+
+class ObjectFiles(RemoteFiles):
+    """Reads and writes files below a place on an object store; safe to use from several threads.
+
+    Parameters
+    ----------
+    url : str
+        A `headgate.core.stores.store_url`.
+    options : mapping
+        As `headgate.core.stores.options_for` returns them; what is not given is found in the
+        environment or by the cloud's own chain.
+    known : bool
+        Whether the store has answered somebody of this job already: then it is waited for longer.
+
+    Attributes
+    ----------
+    requests : Counter
+        Calls made, by kind; what the library repeats by itself is not seen.
+    """
+
+    @property
+    def _store(self) -> Any:
+        return self._patient if self._known else self._hasty
+
+    @cached_property
+    def _patient(self) -> Any:
+        return self._opened(_GIVE_UP)
+
+    @cached_property
+    def _hasty(self) -> Any:
+        return self._opened(min(_GIVE_UP_FIRST, _GIVE_UP))
+
+    def _opened(self, give_up: timedelta) -> Any:
+        kind = kind_of(self.url)
+        refuse_unsendable(self.url, self._options)
+        config = {_snake(name): str(text) for name, text in self._options.items()}
+        timeout = config.pop("timeout", _TIMEOUT)
+        address = config.get("endpoint") or config.get("base_url")
+        address = address or next(filter(None, map(os.environ.get, _ENDPOINTS[kind])), "")
+        self._resolve(address)
+        # without encryption only where the address asks for that, as a server on this host does
+        client = {"timeout": timeout, "allow_http": address.startswith("http://")}
+        maker = getattr(_library("obstore.store"), _STORES[kind])
+        with self._explained("open", ""):
+            return maker.from_url(
+                self.url,
+                config=config,
+                client_options=client,
+                retry_config={"retry_timeout": give_up, "max_retries": _RETRIES},
+            )
+
+    def _resolve(self, address: str) -> None:
+        """Refuse an address whose name nobody knows; the library would ask again for seconds.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        host = urlsplit(address).hostname
+        if not host or any(name.lower().endswith("_proxy") for name in os.environ):
+            return
+        try:
+            socket.getaddrinfo(host, None)
+        except (socket.gaierror, UnicodeError) as error:
+            if getattr(error, "errno", None) == socket.EAI_AGAIN:
+                return  # whoever knows names is away; the library waits for that
+            where = shown(host, 80)
+            msg = f"{self.url}: nobody knows the host {where} of its store; correct its address."
+            raise CheckpointError(msg) from None
+
+    def prepare(self, directories: Iterable[str]) -> None:
+        """Do nothing: a store has no directories."""
+
+    def check(self) -> None:
+        """Check that the store can hold a checkpoint.
+
+        Raises
+        ------
+        CheckpointError    The bucket is not there, may not be used, or lets one write over another.
+        """
+        name, kept = self._tried()
+        self.names("manifests")
+        self._call("remove", name, lambda: _library("obstore").delete(self._store, [name]))
+        if not kept:
+            msg = (
+                f"{self.url} cannot hold a checkpoint: its store lets one writer write over another "
+                "(it ignores If-None-Match); use a store with conditional writes."
+            )
+            raise CheckpointError(msg)
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Write an object over one of that name; a store has it durably, whatever is asked for."""
+        parts = len(data) >= _PARTS_BYTES
+        self._call(
+            "write",
+            name,
+            lambda: _library("obstore").put(self._store, name, data, use_multipart=parts),
+            len(data),
+        )
+
+    def put_new(self, name: str, data: bytes) -> None:
+        """Create an object, unless there is one of that name with other bytes."""
+        wait_s, failure = _WAIT_S, None
+        patience = max(_GIVE_UP, _GIVE_UP_FIRST) if self._known else _GIVE_UP_FIRST
+        until_s = time.monotonic() + patience.total_seconds()
+        for tried in range(_TRIES):
+            if tried and failure is not None and time.monotonic() > until_s:
+                break  # the library has tried for as long as that already
+            try:
+                self._create(name, data)
+            except FileExistsError:
+                failure = None
+            except _Unanswered as error:
+                failure = error.meant
+            else:
+                return
+            # where the library has waited for long already, an answer is there soon or not at all
+            waited = failure is not None and time.monotonic() > until_s
+            there = self._read(self._hasty if waited else self._store, name)
+            if there == data:
+                return  # this write's own success, whose answer was lost
+            if there is not None:
+                raise FileExistsError(self.at(name))
+            # refused, and nothing there: another write was under way, and failed
+            time.sleep(wait_s * random.uniform(0.5, 1.5))
+            wait_s *= 2
+        msg = f"{self.at(name)} cannot be written: each try was refused, and nothing is there."
+        raise failure or CheckpointError(msg)
+
+    def put_unique(self, name: str, data: bytes) -> None:
+        """Create an object, a large one in parts; parts cannot be refused because the object exists."""
+        if len(data) < _PARTS_BYTES:
+            self.put_new(name, data)
+        else:
+            self.put(name, data)
+
+    def _create(self, name: str, data: bytes) -> None:
+        exceptions = _library("obstore.exceptions")
+        exists = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileExistsError)
+
+        def create() -> None:
+            try:
+                _library("obstore").put(self._store, name, data, mode="create", use_multipart=False)
+            except exists as error:
+                raise FileExistsError(self.at(name)) from error
+            except exceptions.GenericError as error:
+                meant = self._sentence("write", name, error)
+                if _status(error) in _UNKNOWN and _REDIRECTED not in str(error):
+                    raise _Unanswered(meant) from error
+                raise meant from error
+
+        self._call("write", name, create, len(data))
+
+    def _found(self, name: str) -> bytes | None:
+        return self._read(self._store, name)
+
+    def _read(self, store: Any, name: str) -> bytes | None:
+        def read() -> bytes | None:
+            try:
+                return bytes(_library("obstore").get(store, name).bytes())
+            except FileNotFoundError as error:
+                if _NO_BUCKET.search(str(error)):
+                    raise
+                return None
+
+        return self._call("read", name, read)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Return some of an object's bytes."""
+
+        def read() -> bytes:
+            try:
+                found = _library("obstore").get_range(self._store, name, start=start, length=length)
+            except _library("obstore.exceptions").GenericError as error:
+                if _status(error) == "416":  # it ends before
+                    return b""
+                raise
+            return bytes(found)
+
+        return self._call("read", name, read)
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an object of that name."""
+
+        def look() -> bool:
+            try:
+                _library("obstore").head(self._store, name)
+            except FileNotFoundError as error:
+                if _NO_BUCKET.search(str(error)):
+                    raise
+                return False
+            return True
+
+        return self._call("read", name, look)
+
+    def _listed(self, directory: str) -> dict[str, int]:
+        def listed() -> dict[str, int]:
+            found = _library("obstore").list(self._store, directory)
+            return {
+                str(one["path"]).removeprefix(f"{directory}/"): int(one["size"])
+                for chunk in found
+                for one in chunk
+            }
+
+        return self._call("list", f"{directory}/", listed)
+
+    def remove(self, names: Iterable[str]) -> int:
+        """Delete objects, many with one request."""
+        asked = list(names)
+        if not asked:
+            return 0
+        try:
+            self._call("remove", asked[0], lambda: _library("obstore").delete(self._store, asked))
+        except CheckpointError:
+            return 0
+        return len(asked)
+
+    def set_aside(self, name: str) -> str:
+        """Copy an object to another name, and delete it."""
+        aside = f"{name}.damaged"
+        try:
+            self.put(aside, self.get(name))
+        except CheckpointError:
+            return ""
+        self.remove([name])
+        return aside.rpartition("/")[2]
+
+    def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
+        self._count(act, name, length)
+        with self._explained(act, name):
+            found = do()
+        self._known = True
+        return found
+
+    @contextmanager
+    def _explained(self, act: str, name: str) -> Iterator[None]:
+        """Turn an error of the library into one sentence without an address's query or a key."""
+        errors = _library("obstore.exceptions").BaseError
+        try:
+            with panics_told(self.at(name), act):
+                yield
+        except (FileExistsError, _Unanswered, CheckpointError):
+            raise
+        except (errors, OSError, ValueError) as error:
+            raise self._sentence(act, name, error) from None
+
+    def _sentence(self, act: str, name: str, error: Exception) -> CheckpointError:
+        text = str(error)
+        found = _CODE.search(text)
+        code, status = found[1] if found else "", _status(error)
+        if _NO_BUCKET.search(text):
+            msg = f"checkpoint {self.url}: its bucket does not exist; create it, or name another."
+        elif _REDIRECTED in text or code in _REGION:
+            msg = (
+                f"{self.url}: its bucket is not in the region that was asked; name its own by option "
+                "headgate.store.region, or as its cloud does."
+            )
+        elif not code and _NO_CREDENTIALS.search(text):
+            msg = (
+                f"{self.url}: the store has no credentials to {act} with; set them as its cloud does, or "
+                "by options headgate.store.*."
+            )
+        elif status in ("401", "403") or code in _CREDENTIALS:
+            msg = (
+                f"{self.at(name)}: the store refuses to {act} ({status} {code or 'Forbidden'}); give "
+                "this user the right to, or other credentials."
+            )
+        else:
+            why = " ".join(filter(None, (status, code))) or "no answer from its address"
+            msg = f"{self.at(name)}: the store cannot {act} ({why}); see whether it can be reached."
+        return CheckpointError(msg)
+
+
+class _Unanswered(Exception):
+    """Reports a request that may or may not have been carried out."""
+
+    def __init__(self, meant: CheckpointError) -> None:
+        super().__init__(str(meant))
+        self.meant = meant
+
+
+def _snake(name: str) -> str:
+    return re.sub("([A-Z])", r"_\1", name).lower()
+
+
+def _status(error: Exception) -> str:
+    found = _STATUS.search(str(error))
+    return found[1] if found else ""
+
+
+def _library(name: str) -> Any:
+    """Import a part of the library for stores.
+
+    Raises
+    ------
+    CheckpointError    It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        msg = "a checkpoint on an object store needs obstore; run pip install 'headgate[store]'."
+        raise CheckpointError(msg) from error

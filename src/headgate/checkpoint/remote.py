@@ -1,0 +1,140 @@
+"""Implements the part of a checkpoint's remote files that all clients (HDFS, object stores) share."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from headgate.checkpoint.files import unreadable
+from headgate.checkpoint.store_calls import called, refuse_after_fork
+from headgate.checkpoint.traffic import Traffic
+from headgate.core.errors import CheckpointError, panicked
+from headgate.core.stores import Hidden
+
+
+@contextmanager
+def panics_told(where: str, act: str) -> Iterator[None]:
+    """Within, turn a panic of a store's library into one sentence.
+
+    Its text may hold what was sent, so it is left out; the library has written it to stderr.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not panicked(error):
+            raise
+        msg = (
+            f"{where}: the library for this store broke off when it was to {act}; look at the options "
+            "headgate.store.* and the variables with credentials."
+        )
+        raise CheckpointError(msg) from None
+
+
+class RemoteFiles(ABC):
+    """Reads and writes files below a place that all hosts reach; safe to use from several threads.
+
+    Parameters
+    ----------
+    url : str
+        A `headgate.core.stores.store_url`.
+    options : mapping
+        As `headgate.core.stores.options_for` returns them.
+    known : bool
+        Whether it has answered somebody of this job already: then it is waited for longer.
+
+    Attributes
+    ----------
+    requests : Counter
+        Calls made, by kind; what a client's library asks for beyond them is not seen.
+    """
+
+    shared = True
+
+    def __init__(self, url: str, options: Mapping[str, str], *, known: bool = False) -> None:
+        self.url = url
+        self._known = known
+        self._options = {name: Hidden(text) for name, text in options.items()}
+        self._lock = threading.Lock()
+        self.requests: Counter[str] = Counter()
+        self._written_bytes = 0
+
+    def at(self, name: str) -> str:
+        """Return the address of a file."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def is_there(self) -> bool:
+        """Return whether a checkpoint was begun here: its identity is its first file."""
+        return self.exists("identity.json")
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Return whether something of that name is there."""
+
+    @abstractmethod
+    def put_new(self, name: str, data: bytes) -> None:
+        """Write a file, unless there is one of that name with other bytes."""
+
+    def get(self, name: str) -> bytes:
+        """Return a file's bytes."""
+        found = self._found(name)
+        if found is None:
+            raise unreadable(self.at(name))
+        return found
+
+    def get_large(self, name: str) -> bytes:
+        """Return a file's bytes."""
+        return self.get(name)
+
+    @abstractmethod
+    def _found(self, name: str) -> bytes | None:
+        """Return a file's bytes, None where there is none of that name."""
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory; none where there is no such."""
+        return list(self._listed(directory))
+
+    def sizes(self, directory: str) -> Mapping[str, int]:
+        """Return the sizes of the files in a directory."""
+        return self._listed(directory)
+
+    @abstractmethod
+    def _listed(self, directory: str) -> dict[str, int]:
+        """Return the names in a directory and their sizes."""
+
+    def traffic(self) -> Traffic | None:
+        """Return the requests so far."""
+        with self._lock:
+            return Traffic(self.requests.total(), self._written_bytes)
+
+    def _count(self, act: str, name: str, length: int) -> None:
+        """Take note of a call that is about to be made.
+
+        Raises
+        ------
+        CheckpointError    This process was forked from one whose client has threads.
+        """
+        path = Path(name)
+        called(act, path.parent, path.name, length)
+        with self._lock:
+            self.requests[act] += 1
+            self._written_bytes += length
+        refuse_after_fork()
+
+    def _tried(self) -> tuple[str, bool]:
+        """Write one file twice; return its name, and whether the first writer's bytes stayed."""
+        name, mine = f"probe-{secrets.token_hex(8)}", b"first\n"
+        self.put_new(name, mine)
+        try:
+            self.put_new(name, b"second\n")
+        except FileExistsError:
+            return name, self.get(name) == mine
+        return name, False

@@ -1,0 +1,173 @@
+"""Explains, before a query runs, which part of it would run elastically."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from headgate.control.groupings import GROUPINGS, Groupings
+from headgate.core.errors import UnsupportedQuery
+from headgate.core.size import format_bytes
+from headgate.core.stores import store_url
+from headgate.operators.build import row_bytes
+from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.read.arrival import reads_kafka
+from headgate.spark.read.logical import ModeRefused, read, shown
+from headgate.spark.read.plan import PlannedQuery
+from headgate.spark.read.stages import NoPythonStage, read_pipeline
+from headgate.spark.settings import options as own
+from headgate.tables.arena import arena_root, spill_path
+
+_REQUESTS_PER_BATCH = 3
+"""Of the driver: intent, manifest, one deletion of garbage."""
+
+_REQUESTS_PER_S = 1
+"""Of the driver: the journal, and a look for what people ask, every 2 s each."""
+
+
+class Explanation(str):
+    """A text that a notebook shows as it is, line by line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+MODES = ("append", "update", "complete")
+
+
+def explain(
+    df: DataFrame,
+    outputMode: str | None = None,
+    *,
+    grouping: str | None = None,
+    memoryMax: str | None = None,
+    checkpointLocation: str | None = None,
+) -> Explanation:
+    """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
+
+    Then comes its plan as a tree: what runs in *slots*, what Spark's own *stream* does below them, and
+    what *Catalyst* makes, in each batch, of what slots put out.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A streaming DataFrame of a classic session.
+    outputMode : str or None
+        append, update or complete; None for append, or for the first of them in which it runs.
+    grouping : str or None
+        As option ``headgate.grouping``; of the Python stages of a stateless query.
+    memoryMax : str or None
+        As option ``headgate.state.memoryMax``.
+    checkpointLocation : str or None
+        Where its checkpoint would lie; nothing is asked of the place.
+
+    Raises
+    ------
+    ConfigError
+        There is no such grouping, or no such stage; or that is no size.
+    CheckpointError
+        The location names a store and no bucket or key.
+    """
+    chosen = own.GROUPING.default if grouping is None else own.GROUPING.value_of(grouping)
+    bound = None if memoryMax is None else own.MEMORY_MAX.value_of(memoryMax)
+    store = None if checkpointLocation is None else store_url(checkpointLocation)
+    require_classic(df.sparkSession)
+    refused: dict[str, UnsupportedQuery] = {}
+    runs: dict[str, PlannedQuery] = {}
+    for mode in MODES if outputMode is None else (outputMode,):
+        try:
+            runs[mode] = read(df, mode)
+        except UnsupportedQuery as error:
+            refused[mode] = error
+        if "append" in runs:
+            break
+    if not runs:
+        # what is said of a mode is not what hinders where another mode has another reason
+        reasons = sorted(refused.values(), key=lambda e: (_of_mode(e), isinstance(e, ModeRefused)))
+        return Explanation(f"not elastic   {reasons[0]}")
+    mode, query = next(iter(runs.items()))
+    lines = _lines(query)
+    if query.operators:
+        lines += [
+            f"{'where' if n == 0 else '':<14}{line}" for n, line in enumerate(shown(df, mode))
+        ]
+    if query.operators and bound is not None:
+        lines.insert(len(query.operators), _memory(bound))
+    if query.operators and store is not None:
+        lines.insert(len(query.operators), _requests(store))
+    if not query.operators:
+        lines[1:1] = _stages(df, chosen)
+    if refused:
+        modes = " or ".join(f'"{mode}"' for mode in runs)
+        lines.insert(0, f"output mode   {modes}; not append: {refused['append']}")
+    return Explanation("\n".join(lines))
+
+
+def _of_mode(error: UnsupportedQuery) -> bool:
+    return "STREAMING_OUTPUT_MODE" in str(error)
+
+
+def _stages(df: DataFrame, chosen: Groupings) -> list[str]:
+    """Return what of a stateless query would run on pools of replicas, and what hinders it."""
+    try:
+        stages = read_pipeline(df, "psps").stages
+    except NoPythonStage:
+        return []
+    except UnsupportedQuery as error:
+        return [f"no pools      {error}"]
+    chosen.check(stage.id for stage in stages)
+    return ['pools         with .policy("psps"), of replicas that follow the load:'] + [
+        f"  {stage.id:<12}{stage.what}; rows go to {GROUPINGS[chosen.of(stage.id)]}: "
+        f"{chosen.of(stage.id)}"
+        for stage in stages
+    ]
+
+
+def _memory(bound: int) -> str:
+    """Return what a bound on memory means on this host."""
+    return (
+        f"memory        at most {format_bytes(bound)} of each host's for state in {arena_root()}; "
+        f"key groups that are touched least lie in {spill_path()}"
+    )
+
+
+def _requests(store: str) -> str:
+    """Return what a checkpoint on a store is going to cost."""
+    per_h = 3600 * (_REQUESTS_PER_BATCH + _REQUESTS_PER_S)
+    return (
+        f"store         {store}: about {_REQUESTS_PER_BATCH} requests per batch, {_REQUESTS_PER_S} per "
+        "second, and 1 of each slot that changes more than its share of 1 MB; with a batch per second "
+        f"{per_h:,} an hour"
+    )
+
+
+def _arrivals(query: PlannedQuery) -> list[str]:
+    """Return whether latency counts from when Kafka got a record, where one is read from there."""
+    found = []
+    for first in (chain[0] for chain in query.sources):
+        if not reads_kafka(first.input_plan):
+            continue
+        if first.arrival is not None:
+            found.append(f"arrival       of {first.id}: Kafka's timestamp")
+        else:
+            found.append(
+                f"arrival       of {first.id}: unknown, since Kafka's timestamp does not reach it; name "
+                f'a column by .option("{own.ARRIVAL.key}", ...)'
+            )
+    return found
+
+
+def _lines(query: PlannedQuery) -> list[str]:
+    lines = [
+        f"elastic       {op.what}; about {row_bytes(op.spec)} B per entry" for op in query.operators
+    ]
+    if not query.operators:
+        lines.append("elastic       nothing: the query is stateless, Catalyst runs all of it")
+    lines += _arrivals(query)
+    above = ", ".join(query.notes) or "nothing"
+    lines.append(f"catalyst      all below the first operator; above: {above} (unchanged)")
+    if any(op.parents for op in query.operators):
+        lines.append("              what stands between two operators (unchanged)")
+    lines.append("not elastic   none")
+    return lines

@@ -1,0 +1,262 @@
+"""The handle of a running query, of whatever kind."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headgate.checkpoint.control import ControlFiles
+from headgate.core.errors import HeadgateError
+from headgate.spark.api.ending import Ending
+from headgate.spark.job.ports import SlotHolder
+from headgate.spark.jvm.completing import complete_events
+from headgate.spark.jvm.life import JvmLife
+from headgate.spark.jvm.plans import analysed
+from headgate.spark.read.brokers import kafka_sources
+from headgate.spark.step.machine import StepMachine, drained
+from headgate.spark.step.record import StepRecorder
+from headgate.spark.step.stop_requests import StopRequests
+
+_POLL_S = 0.02
+_COMMIT_WAIT_S = 5.0
+
+R = TypeVar("R")
+
+
+class RunningQuery(Generic[R]):
+    """A streaming query that runs on headgate.
+
+    Everything of PySpark's ``StreamingQuery`` is here with the same meaning, and the query is in
+    ``spark.streams.active``.
+
+    Parameters
+    ----------
+    inner : StreamingQuery
+        Spark's.
+    machine : StepMachine
+    recorder : StepRecorder
+    control : ControlFiles
+        Where somebody outside may ask it to stop.
+    finite : bool
+        Whether the sources end, after which what waits is served.
+    release : callable
+        Gives back what the query held.
+    """
+
+    _slots: SlotHolder
+    """What it holds of a fleet's slots."""
+
+    def __init__(
+        self,
+        inner: StreamingQuery,
+        machine: StepMachine[R],
+        recorder: StepRecorder,
+        *,
+        control: ControlFiles,
+        finite: bool,
+        release: Callable[[], None],
+    ) -> None:
+        self._inner = inner
+        self._machine = machine
+        self._recorder = recorder
+        self._release = release
+        self._life = JvmLife(machine.spark)
+        self._stops = StopRequests(control, recorder.write)
+        rest = (lambda: machine.drain(str(inner.runId))) if finite else None
+        plan = analysed(machine.work.intake.stream)
+        self._end = Ending(
+            inner,
+            machine,
+            self._life,
+            rest=rest,
+            close=self._close,
+            before=self._await_commit,
+            look=self._stops.look,
+            reads=lambda: kafka_sources(plan),
+        )
+        self._end.start()
+        complete_events(machine.spark, inner, recorder.progress)
+        recorder.progress.follow(lambda: inner.lastProgress)
+
+    def __repr__(self) -> str:
+        latest = self._machine.latest
+        state = "running" if self.isActive else "failed" if self._end.failure else "ended"
+        step = "no batch yet" if latest is None else f"step {latest.step}"
+        return f"<{type(self).__name__}: {state}, {step}, journal {self.journal}>"
+
+    # -- headgate ---------------------------------------------------------------------------------
+
+    @property
+    def journal(self) -> Path:
+        """Path of the run's journal."""
+        return self._recorder.path
+
+    def _progress(self) -> tuple[int, bool]:
+        """Return how many batches were begun, and whether none is under way."""
+        return self._machine.batches_begun, self._machine.idle.is_set()
+
+    def drain(self, timeout_s: float = 60.0) -> None:
+        """Wait until everything that has arrived is served and all that is due is out.
+
+        Raises
+        ------
+        HeadgateError
+            It took longer than `timeout_s`, or the query failed, or Spark's JVM is gone.
+        """
+        self._await_settled(timeout_s)
+
+    def _await_settled(self, timeout_s: float | None) -> None:
+        """Wait for a quiet batch that was planned after this call; return at once without steps."""
+        machine = self._machine
+        if not machine.work.has_steps:
+            return
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        # the batch under way may have been planned before the call, so it is the next one that counts
+        wanted = machine.batches_begun + 2
+        machine.awaited += 1
+        try:
+            while machine.settled_batch < wanted:
+                if self._end.wait(_POLL_S):
+                    return
+                if deadline is not None and time.monotonic() > deadline:
+                    waiting = machine.work.waiting_rows()
+                    msg = (
+                        f"not drained after {timeout_s:g} s: {waiting} rows wait; raise timeout_s."
+                    )
+                    raise HeadgateError(msg)
+        finally:
+            machine.awaited -= 1
+
+    # -- StreamingQuery ---------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Identity of the query, kept in its checkpoint."""
+        with self._life.asked():
+            return str(self._inner.id)
+
+    @property
+    def runId(self) -> str:
+        """Identity of this run."""
+        with self._life.asked():
+            return str(self._inner.runId)
+
+    @property
+    def name(self) -> str | None:
+        """The query's name; None if it was given none."""
+        with self._life.asked():
+            return None if self._inner.name is None else str(self._inner.name)
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it is running (a last drain counts)."""
+        return not self._end.is_over
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status of the query."""
+        with self._life.asked():
+            return dict(self._inner.status)
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:
+        """The newest progress, with the figures of its batch; our own ones under ``headgate``."""
+        with self._life.asked():
+            progress = self._inner.lastProgress
+        return None if progress is None else self._filled(progress)
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:
+        """Recent progress, each as `lastProgress` has it."""
+        with self._life.asked():
+            recent = list(self._inner.recentProgress)
+        return [self._filled(progress) for progress in recent]
+
+    def _filled(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        figures = self._recorder.progress
+        filled = StreamingQueryProgress.fromJson(figures.filled(json.loads(progress.json)))
+        filled["headgate"] = figures.own(progress.batchId)
+        return filled
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until the query ends; raise its failure.
+
+        Returns
+        -------
+        bool or None
+            With a timeout: whether it has ended.
+
+        Raises
+        ------
+        StreamingQueryException
+            It failed; begins with one sentence, and what Spark says is its ``__cause__``.
+        HeadgateError
+            Spark's JVM is gone.
+        """
+        ended = self._end.wait(timeout)
+        return None if timeout is None else ended
+
+    def processAllAvailable(self) -> None:
+        """Wait until all that the sources have now is processed and what is due is out."""
+        if not self._machine.work.has_steps:
+            with self._life.asked():
+                self._inner.processAllAvailable()
+            return
+        # Spark's own waits for a trigger without any new offset, and the tick brings one each second
+        self._await_settled(None)
+
+    def stop(self) -> None:
+        """Stop at the next batch boundary, and within seconds where the batch goes on.
+
+        A batch that goes on for 10 s is broken off, as Spark breaks it off: its jobs are cancelled, and
+        the next start does it again. Called in the query's own function, it returns at once, and the
+        query ends with that batch.
+
+        Raises
+        ------
+        HeadgateError
+            It ended because Spark's JVM did; or code of the user's does not return, whatever is done.
+        """
+        self._end.stop()
+
+    def _await_commit(self) -> None:
+        """Let Spark commit the batch just done: else the next start delivers its output again.
+
+        The next batch waits for our stop meanwhile, so nothing is begun.
+        """
+        latest = self._machine.latest
+        if latest is None or drained(latest):
+            return
+        done = self._machine.checkpoint.path / "commits" / str(latest.spark_batch)
+        deadline = time.monotonic() + _COMMIT_WAIT_S
+        while self._inner.isActive and not done.exists() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def explain(self, extended: bool = False) -> None:
+        """Print Spark's plan of the last batch."""
+        with self._life.asked():
+            self._inner.explain(extended)
+
+    def exception(self) -> Exception | None:
+        """Return what the query failed with, or None."""
+        return self._end.failure
+
+    def _before_end(self) -> None:
+        """End what changes the query from outside of its batches."""
+
+    def _close(self, failure: Exception | None) -> None:
+        """Write the end down, and give back what the query held."""
+        asked = self._machine.stopping.is_set()
+        reason = "failed" if failure else "stopped" if asked else "source ended"
+        try:
+            self._before_end()
+            self._recorder.stop(reason, failure)
+        finally:
+            self._release()
+            self._stops.answer()

@@ -1,0 +1,325 @@
+"""Starts a query from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.checkpoint.control import ControlFiles
+from headgate.control import registry
+from headgate.control.replicas import ReplicaPolicy
+from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
+from headgate.core.jit import announce_compiling
+from headgate.operators.spec import OutputMode
+from headgate.spark.api import configured
+from headgate.spark.api.launch import (
+    check_name,
+    giving_back,
+    journal_of,
+    launched,
+    noted,
+    opened,
+)
+from headgate.spark.api.pool_query import PoolQuery
+from headgate.spark.api.query import Query
+from headgate.spark.cluster.allocation import follow_slots
+from headgate.spark.cluster.location import Place
+from headgate.spark.cluster.warmup import Warming, warm_workers
+from headgate.spark.job.job import JobConfig
+from headgate.spark.job.ports import (
+    Executors,
+    NoObserver,
+    NoPoolObserver,
+    Observer,
+    PoolObserver,
+    Ports,
+)
+from headgate.spark.jvm.plans import analysed
+from headgate.spark.jvm.sessions import clone_of
+from headgate.spark.pools.pool_loop import PoolLoop
+from headgate.spark.pools.pool_record import PoolRecorder
+from headgate.spark.pools.pools import PoolWork
+from headgate.spark.read.brokers import check_brokers
+from headgate.spark.read.limits import source_limits
+from headgate.spark.read.logical import read
+from headgate.spark.read.meaning import meaning
+from headgate.spark.read.plan import PlannedQuery, results_after_us
+from headgate.spark.read.stages import read_pipeline
+from headgate.spark.settings import given
+from headgate.spark.settings import options as own
+from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.steer.commands import Commands
+from headgate.spark.steer.control import ControlConfig, Controller, Cores
+from headgate.spark.step.live import LiveJob
+from headgate.spark.step.machine import StepMachine
+from headgate.spark.step.record import Recorder
+from headgate.spark.step.stateful import StatefulWork
+from headgate.tables.arena import arena_root, open_run, spill_root, sweep
+
+_WITHOUT_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Whether Spark has batches without new records, which put out what the last batch made due."""
+
+Watch = Callable[[Observer | None, LiveJob], Observer | None]
+"""From a query's own control loop to what is told about its batches, with that loop inside."""
+
+WatchPools = Callable[[PoolWork], PoolObserver]
+"""From the work of a query of pools to what is told about its batches."""
+
+
+@announce_compiling()
+def start(
+    df: DataFrame,
+    settings: QuerySettings,
+    watch: Watch = lambda loop, _: loop,
+    watch_pools: WatchPools = lambda _: NoPoolObserver(),
+) -> Query:
+    """Start a query.
+
+    Parameters
+    ----------
+    df : DataFrame
+        The user's.
+    settings : QuerySettings
+    watch : callable, optional
+        What a fleet puts around the query's own control loop.
+    watch_pools : callable, optional
+        Likewise where the query runs on pools of replicas.
+
+    Raises
+    ------
+    UnsupportedQuery
+        A part of the query cannot run elastically.
+    ConfigError
+        A setting is out of range, or no broker answers where the query reads Kafka.
+    CheckpointError
+        The checkpoint belongs to something else, is held, or is damaged.
+    """
+    if settings.replica_policy is not None:
+        # not a Query: pools have neither assignments nor an SLO to steer by
+        pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
+        return pooled
+    warming = Warming(df.sparkSession)
+    try:
+        plan = planned(df, settings)
+    except UnsupportedQuery:
+        if settings.fallback == "spark":
+            plain: Query = _start_plain(df, settings)
+            return plain
+        raise
+    check_brokers(analysed(df))
+    check_name(df.sparkSession, settings.name)
+    return _start_slots(df, settings, plan, watch, warming)
+
+
+def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
+    """Return a query as its settings have it run in slots.
+
+    Parameters
+    ----------
+    df : DataFrame
+    settings : QuerySettings
+    arrivals : bool
+        False for a query that is only looked at: nobody asks when its records arrived.
+
+    Raises
+    ------
+    UnsupportedQuery
+        A part of the query cannot run elastically.
+    """
+    return read(
+        df,
+        settings.mode,
+        own.ARRIVAL.of(settings.options) if arrivals else None,
+        own.ORDERED.of(settings.options) or (),
+        asks_kafka=arrivals,
+        whole_windows=own.WINDOWS.of(settings.options) == own.WHOLE,
+    )
+
+
+def _start_plain(df: DataFrame, settings: QuerySettings) -> Any:
+    """Run the whole query as plain Spark."""
+    writer = configured.plain_writer(df, settings)
+    return writer.toTable(settings.table) if settings.table else writer.start()
+
+
+def _start_pools(
+    df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy, watch: WatchPools
+) -> Any:
+    """Run the Python stages of a stateless query on pools of replicas."""
+    if settings.advise:
+        msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
+        raise ConfigError(msg)
+    if settings.mode == "complete":
+        msg = f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
+        raise ConfigError(msg)
+    spark = df.sparkSession
+    pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
+    check_brokers(analysed(df))
+    check_name(spark, settings.name)
+    plan = PlannedQuery([], pipeline.plan, df.schema, OutputMode.APPEND)
+    config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
+    config.groupings.check(stage.id for stage in pipeline.stages)
+    identity = {"stages": {stage.id: stage.raw_schema.jsonValue() for stage in pipeline.stages}}
+    with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
+        where = configured.checkpoint_place(spark, settings)
+        undo.callback(where.leave, failed=False)
+        sink = configured.sink(spark, settings, plan, where)
+        checkpoint, uuid, unlock = opened(spark, where, identity, undo)
+        sink.begin()
+        latest = checkpoint.latest()
+        texts = own.ERROR_TEXT.of(settings.options)
+        recorder = PoolRecorder(journal_of(where), policy.name, texts=texts)
+        parents = {stage.id: stage.parents for stage in pipeline.stages}
+        loop = PoolLoop(list(parents), config, policy, latest, recorder, parents)
+        recorder.begin_with([stage.id for stage in pipeline.sources], pipeline.last)
+        work = PoolWork(spark, clone_of(spark), pipeline, loop, checkpoint, uuid)
+        work.observer = watch(work)
+        machine = StepMachine(spark, work, checkpoint, latest, sink, Ports())
+        undo.callback(machine.close)
+        warm_workers(spark, [])
+        parameters = {"policy": policy.name, "checkpoint": str(where.path), **asdict(config)}
+        name = settings.name or pipeline.stages[-1].id
+        recorder.started(uuid, name, work.states, latest, parameters, loop.dropped())
+        recorder.progress.begin(spark, sink)
+        machine.redeliver_drained()
+        writer = configured.inner_writer(work.intake.stream, settings, where)
+        finite = "availableNow" in settings.trigger
+        inner = launched(machine, writer, undo, finite=finite)
+        undo.pop_all()
+    release = giving_back(inner, where, unlock, machine.close)
+    return noted(where, PoolQuery(inner, machine, work, finite=finite, release=release))
+
+
+def _start_slots(
+    df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch, warming: Warming
+) -> Query:
+    """Run the stateful part of a query in slots."""
+    spark = df.sparkSession
+    cores = configured.cores_of(spark)
+    config = configured.job_config(settings, cores)
+    with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
+        where = configured.checkpoint_place(spark, settings)
+        undo.callback(where.leave, failed=False)
+        _check_has_steps(where, plan)
+        sink = configured.sink(spark, settings, plan, where)
+        checkpoint, uuid, unlock = opened(spark, where, identity(spark, plan, config), undo)
+        root = arena_root()
+        sweep(root)
+        run = open_run(root, spill_root() if config.memory_max is not None else None)
+        undo.callback(run.close)
+        sink.begin()
+        latest = checkpoint.latest()
+        texts = own.ERROR_TEXT.of(settings.options)
+        recorder = Recorder(journal_of(where), plan, texts=texts)
+        specs = [op.spec for op in plan.operators]
+        executors = follow_slots(
+            spark, specs, run.run_id, recorder.write, own.EXECUTORS.of(settings.options)
+        )
+        undo.callback(executors.leave)
+        job = LiveJob.begin(plan, config, latest, executors, recorder)
+        machine_cores = configured.machine_cores(spark)
+        controller = _controller(settings, job, executors, machine_cores)
+        commands = Commands(
+            ControlFiles(checkpoint.files),
+            job.changes,
+            controller,
+            recorder.write,
+            recorder.path,
+            job.set_budget if settings.budget == "auto" else lambda _: None,
+        )
+        ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
+        work = StatefulWork(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
+        machine = StepMachine(
+            spark, work, checkpoint, latest, sink, ports, held=_needs_records(spark, settings)
+        )
+        undo.callback(machine.close)
+        warming.load(specs)
+        work.rehearse()
+        parameters = configured.parameters(settings, config, cores, machine_cores)
+        parameters["source_limits"] = source_limits(analysed(df))
+        parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
+        workload = own.WORKLOAD.of(settings.options)
+        recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
+        held = recorder.operators(job.states, [])
+        recorder.progress.begin(spark, sink, held, counted=bool(held))
+        machine.redeliver_drained()
+        if controller is not None:
+            controller.start()
+            undo.callback(controller.stop)
+        commands.restore()
+        writer = configured.inner_writer(work.intake.stream, settings, where)
+        finite = "availableNow" in settings.trigger
+        warming.wait()
+        inner = launched(machine, writer, undo, finite=finite)
+        undo.pop_all()
+    release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
+    query = Query(inner, machine, work, controller, commands, finite=finite, release=release)
+    return noted(where, query)
+
+
+def _check_has_steps(where: Place, plan: PlannedQuery) -> None:
+    """Refuse a store for a query without operators: its log would never get there."""
+    if where.url is not None and not plan.operators:
+        msg = (
+            f"checkpoint {where.url} would hold nothing: a query without stateful operators has no "
+            "steps of headgate's, with which Spark's log goes to a store; give it a directory."
+        )
+        raise CheckpointError(msg)
+
+
+def _needs_records(spark: SparkSession, settings: QuerySettings) -> bool:
+    """Return whether only batches with new records put out what is due, as Spark does it."""
+    return "once" in settings.trigger or spark.conf.get(_WITHOUT_DATA) == "false"
+
+
+def _controller(
+    settings: QuerySettings, job: LiveJob, executors: Executors, machine_cores: int | None
+) -> Controller | None:
+    """Return what steers the query; None without an SLO or without operators."""
+    policy, operators = settings.policy, job.query.operators
+    if not settings.slos or not operators:
+        if policy is not None and policy.name != "static":
+            msg = (
+                f"policy {policy.name} has nothing to steer by; add .slo(...) to a query with a "
+                "stateful operator."
+            )
+            raise ConfigError(msg)
+        return None
+    config = ControlConfig(
+        settings.slos,
+        policy or given.policy_of(registry.DEFAULT, {}),
+        advise=settings.advise,
+        unsplittable={op.id: op.spec.unsplittable for op in operators},
+        windows_us=results_after_us(operators),
+        **configured.limits(settings, job.config, executors.cores),
+    )
+    parents = {op.id: tuple(one.id for one in op.parents) for op in operators if op.parents}
+    controller = Controller(
+        config,
+        job.config,
+        job.states,
+        job.changes,
+        job.recorder.write,
+        budget_s=lambda: job.config.budget_s,
+        cores=Cores(lambda: executors.cores, machine_cores),
+        parents=parents,
+    )
+    controller.follow_sources(lambda: job.recorder.progress.unread)
+    return controller
+
+
+def identity(spark: SparkSession, plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:
+    """Return what of a query its checkpoint depends on."""
+    return {
+        "meaning": meaning(spark, plan.operators),
+        "key_groups": config.key_groups,
+        "mode": config.mode,
+        "operators": {
+            op.id: {**op.spec.to_json(), "keys": op.key_names, "kinds": op.spec.to_json()["keys"]}
+            for op in plan.operators
+        },
+    }

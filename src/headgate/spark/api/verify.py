@@ -1,0 +1,330 @@
+"""Comparing what a job put out with Spark's own batch answer on the same input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.checkpoint.carried import offsets_text
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.shipping import journal_at
+from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.core.input import regular_bytes
+from headgate.journal.reader import read as read_journal
+from headgate.journal.schema import Batch
+from headgate.operators.spec import AggregateSpec
+from headgate.spark.api.comparison import compare
+from headgate.spark.api.waiting import telling
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import analysed, of_rows
+from headgate.spark.read.logical import read
+from headgate.spark.read.plan import PlannedQuery
+from headgate.spark.read.table_offsets import rows_until
+from headgate.spark.workloads.sources import BUILT_IN
+
+
+class BatchSession:
+    """A session whose ``readStream`` reads the same source as a batch, up to where the job came.
+
+    Everything else is the session's own, so the user's function runs unchanged.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    until : list of (str or None)
+        End offset (JSON) of each source, in the order of the query: of headgate's own, which take it as
+        option ``until``, and of Kafka.
+    since : list of (str or None), optional
+        Offset at which each source began, where it keeps that.
+    """
+
+    def __init__(
+        self, spark: SparkSession, until: list[str | None], since: Sequence[str | None] = ()
+    ) -> None:
+        self._spark = spark
+        self._until = list(until)
+        self._since = list(since)
+
+    @property
+    def readStream(self) -> Any:
+        """A batch reader in place of the streaming reader; the next one is of the next source."""
+        until, since = (known[0] if known else None for known in (self._until, self._since))
+        for known in (self._until, self._since):
+            if len(known) > 1:
+                known.pop(0)
+        return _BatchReader(self._spark, until, since)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the session's."""
+        return getattr(self._spark, name)
+
+
+class _BatchReader:
+    def __init__(self, spark: SparkSession, until: str | None, since: str | None) -> None:
+        self._reader = spark.read
+        self._until = until
+        self._since = since
+        self._source = "parquet"
+        self._spark = spark
+        self._options: dict[str, str] = {}
+
+    def format(self, source: str) -> _BatchReader:
+        self._reader, self._source = self._reader.format(source), source
+        if source in BUILT_IN and self._until is not None:
+            self._reader = self._reader.option("until", self._until)
+        return self
+
+    def option(self, key: str, value: Any) -> _BatchReader:
+        if key.lower() not in _WHERE_KAFKA_BEGINS:
+            self._reader = self._reader.option(key, value)
+        return self
+
+    def options(self, **options: Any) -> _BatchReader:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def load(self, path: Any = None, format: str | None = None, **more: Any) -> DataFrame:
+        if format is not None:
+            self.format(format)
+        self.options(**more)
+        if self._source == "kafka" and self._until is not None:
+            since, until = kafka_range(self._since, self._until)
+            self._reader = self._reader.option("startingOffsets", since)
+            self._reader = self._reader.option("endingOffsets", until)
+        loaded: DataFrame = self.__getattr__("load")(*([] if path is None else [path]))
+        return loaded
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._reader, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = self._rows_until(name, args)
+                result = found(*args, **kwargs) if result is None else result
+            except AnalysisException as error:
+                if "is not a valid Spark SQL Data Source" not in str(error):
+                    raise
+                msg = (
+                    f'source "{self._source}" cannot be read a second time, so its answer cannot be '
+                    "verified; read files, Kafka or headgate's own sources."
+                )
+                raise HeadgateError(msg) from error
+            if isinstance(result, DataFrame):
+                return result
+            self._reader = result
+            if name == "option":
+                self._options[args[0]] = str(args[1])
+            self._options |= {key: str(value) for key, value in kwargs.items()}
+            return self
+
+        return call
+
+    def _rows_until(self, name: str, args: tuple[Any, ...]) -> DataFrame | None:
+        """Return what the job had read of a table; None of any other source."""
+        if name not in ("table", "load") or not args:
+            return None
+        return rows_until(
+            self._spark, self._until, args[0], path=name == "load", options=self._options
+        )
+
+
+_WHERE_KAFKA_BEGINS = (
+    "startingoffsets",
+    "startingoffsetsbytimestamp",
+    "startingtimestamp",
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+)
+"""Options of Kafka's streaming source that say what its batches cover: the job's own log knows that."""
+
+_EARLIEST = -2
+
+
+def kafka_range(since: str | None, until: str) -> tuple[str, str]:
+    """Return the options ``startingOffsets`` and ``endingOffsets`` for what a job has read of Kafka.
+
+    Parameters
+    ----------
+    since : str or None
+        Where its source began; a partition that it does not name was made later.
+    until : str
+        Up to where it came.
+    """
+    began = {} if since is None else json.loads(since)
+    ends = json.loads(until)
+    starts = {
+        topic: {number: began.get(topic, {}).get(number, _EARLIEST) for number in partitions}
+        for topic, partitions in ends.items()
+    }
+    return json.dumps(starts), until
+
+
+def verify(
+    spark: SparkSession,
+    build: Callable[..., DataFrame],
+    *,
+    checkpoint: str,
+    output: DataFrame,
+    options: Mapping[str, Any] | None = None,
+    mode: str = "append",
+    reference: Callable[..., DataFrame] | None = None,
+    progress: Callable[[str], object] | None = None,
+) -> dict[str, Any]:
+    """Compare a stopped job's output with the batch answer of the same function.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(spark, **options)`` gives the query; it reads through ``spark.readStream``.
+    checkpoint : str
+    output : DataFrame
+        Everything the job's sink holds.
+    options : mapping, optional
+        For `build`.
+    mode : str
+        Output mode of the job; append is compared where windows are closed.
+    reference : callable, optional
+        Gives the expected rows, as `build` gives the query; default: `build` itself, so that the
+        expected rows are Spark's batch answer.
+    progress : callable, optional
+        Takes a line every ten seconds, of how far the comparison is; default: writes it on stderr.
+
+    Returns
+    -------
+    dict
+        verified (None where neither side has a row, so that nothing was compared), rows_compared,
+        missing, extra, differing (up to three: `want` and `got`), within_tolerance (columns),
+        dropped {late, null_keys}.
+
+    Notes
+    -----
+    Columns of floating-point numbers that may be sums match within a tolerance, since addition in
+    another order changes the last bits: 1e-9 of the larger number (1e-5 where it has 32 bits). All
+    else is compared exactly, also keys, ``min``, ``max`` and how often a row comes.
+
+    Records that were late are in the batch answer and not in the output, so a run that dropped any
+    does not verify; `dropped` says how many.
+    """
+    store = Checkpoint(checkpoint)
+    latest = store.latest()
+    with journal_at(store) as journal:
+        late, last_batch = _journalled(journal)
+    if last_batch is None:
+        msg = f"checkpoint {checkpoint} holds no batch yet; let the job run first."
+        raise CheckpointError(msg)
+    # a stateless query has no manifest; what it wrote is what its journal says
+    until = last_batch if latest is None else latest.spark_batch
+    if store.files.shared:
+        offsets, starts = carried_offsets(latest, until), []
+    else:
+        offsets = end_offsets(store.path, until)
+        starts = start_offsets(store.path, len(offsets))
+    session = BatchSession(spark, offsets, starts)
+    expected = (reference or build)(session, **dict(options or {}))
+    if mode == "append" and latest is not None:
+        query = read(build(spark, **dict(options or {})), mode)
+        expected = closed(expected, query, latest)
+    with telling(spark, "verify, Spark's batch answer beside the output", progress):
+        found = compare(expected, output)
+    return found | {"dropped": {"late": late, "null_keys": 0}}
+
+
+def end_offsets(location: Path, batch: int) -> list[str | None]:
+    """Return the end offsets of a Spark batch, as JSON, by source."""
+    path = location / "offsets" / str(batch)
+    return _offsets(regular_bytes(path).decode()) if path.exists() else [None]
+
+
+def _offsets(text: str) -> list[str | None]:
+    # the format's version, Spark's metadata, then one line per source
+    _, _, *sources = text.splitlines()
+    return [None if source == "-" else source for source in sources]
+
+
+def start_offsets(location: Path, count: int) -> list[str | None]:
+    """Return the offset at which each source began, as JSON; None of those that do not keep it."""
+    found: list[str | None] = []
+    for number in range(count):
+        path = location / "sources" / str(number) / "0"
+        text = regular_bytes(path).decode() if path.is_file() else ""
+        # a byte of padding and the format's version come before it
+        _, brace, rest = text.partition("{")
+        found.append(brace + rest if brace else None)
+    return found
+
+
+def carried_offsets(latest: Manifest | None, batch: int) -> list[str | None]:
+    """Return the end offsets of a Spark batch as `end_offsets` does, from a manifest that has them."""
+    text = None if latest is None else offsets_text(latest, batch)
+    return [None] if text is None else _offsets(text)
+
+
+def _journalled(journal: Path) -> tuple[int, int | None]:
+    """Return how many records were late, and Spark's number of the last batch."""
+    late, last = 0, None
+    for event in read_journal(journal):
+        if isinstance(event, Batch):
+            late += event.late
+            last = event.spark_batch
+    return late, last
+
+
+def closed(batch: DataFrame, query: PlannedQuery, latest: Manifest) -> DataFrame:
+    """Return a batch query with only the windows that the job had closed.
+
+    Parameters
+    ----------
+    batch : DataFrame
+        The batch form of `query`.
+    query : PlannedQuery
+        The streaming form, as headgate reads it.
+    latest : Manifest
+        The job's last manifest: every key group knows up to where it has emitted.
+    """
+    spark, plan = batch.sparkSession, analysed(batch)
+    facts = latest.engine["operators"]
+    found = [op for op in query.operators if isinstance(op.spec, AggregateSpec)]
+    if _aggregates(plan) != len(
+        found
+    ):  # a table of the user's is aggregated, too: only the last ones
+        found = [op for op in query.last if isinstance(op.spec, AggregateSpec)]
+    whole = len(found) == _aggregates(plan)
+    bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in found]
+    return of_rows(spark, _closed(spark, plan, iter(bounds), whole=whole))
+
+
+def _aggregates(plan: Jvm) -> int:
+    return (class_name(plan) == "Aggregate") + sum(map(_aggregates, each(plan.children())))
+
+
+def _closed(
+    spark: SparkSession, plan: Jvm, bounds: Iterator[tuple[int | None, int]], *, whole: bool
+) -> Jvm:
+    """Return `plan` with only closed windows: of all aggregates, in their order, or of the upper ones."""
+    aggregate = class_name(plan) == "Aggregate"
+    if whole or not aggregate:
+        children = [_closed(spark, one, bounds, whole=whole) for one in each(plan.children())]
+        plan = plan.withNewChildren(seq(spark, children)) if children else plan
+    if not aggregate:
+        return plan
+    position, watermark_us = next(bounds, (None, 0))
+    if position is None:
+        return plan
+    frame = of_rows(spark, plan)
+    field = frame.schema.fields[position]
+    time = F.col(f"`{field.name}`")
+    end = time.getField("end") if isinstance(field.dataType, T.StructType) else time
+    # Spark moves a filter on a session's end below what makes sessions, where records make windows of
+    # their own. It leaves one where it is that may differ from row to row; this random number is 0.
+    nothing = F.rand().cast("long")
+    return analysed(frame.where(F.unix_micros(end) + nothing <= watermark_us))

@@ -1,0 +1,272 @@
+"""`hg.writeStream`: PySpark's ``DataFrame.writeStream`` with elastic slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+
+from headgate.control import registry
+from headgate.control.policy import Policy
+from headgate.core.errors import ConfigError, nearest
+from headgate.core.slo import Slo
+from headgate.migration import registry as strategies
+from headgate.spark.api.query import Query
+from headgate.spark.api.sparkwriter import SparkWriter
+from headgate.spark.api.start import start
+from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.settings import given
+from headgate.spark.settings import options as own
+from headgate.spark.settings.query_settings import SlotRange
+
+
+def writeStream(df: DataFrame) -> Writer:
+    """Return a writer for `df`, as ``df.writeStream`` does.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A streaming DataFrame of a classic session.
+
+    Raises
+    ------
+    HeadgateError
+        The session is Spark Connect.
+    """
+    return Writer(df)
+
+
+class Writer(SparkWriter):
+    """PySpark's ``DataStreamWriter`` with slots.
+
+    Methods of PySpark's writer have its meaning and defaults; every method returns the writer.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        require_classic(df.sparkSession)
+        super().__init__(df)
+
+    def __repr__(self) -> str:
+        it = self.settings
+        options = {key.lower(): value for key, value in it.options.items()}
+        # no option but these two: there are passwords among them
+        where = it.table or options.get("path") or ""
+        named = {
+            "name": it.name,
+            "to": f"{it.format or ('foreachBatch' if it.function else 'parquet')} {where}".strip(),
+            "mode": it.mode,
+            "checkpoint": options.get("checkpointlocation"),
+            "slo": "; ".join(map(str, it.slos)) or None,
+        }
+        told = ", ".join(f"{key} {value}" for key, value in named.items() if value is not None)
+        return f"<Writer: {told}; .start() starts it>"
+
+    # -- PySpark's --------------------------------------------------------------------------------
+
+    def format(self, source: str) -> Writer:
+        """Set the sink's format: a file format, memory, console, noop, or any batch writer's."""
+        return self._with(format=given.text("format", source, 'a name such as "parquet"'))
+
+    def option(self, key: str, value: Any) -> Writer:
+        """Set an option of the sink, or one of headgate's (``headgate.*``).
+
+        Raises
+        ------
+        ConfigError
+            An option of headgate's is unknown, or may not be that.
+        """
+        given.text("option name", key, "the name of an option")
+        options = dict(self.settings.options)
+        if value is None:  # to Spark's writer this says nothing
+            if own.is_own(key):
+                options.pop(key, None)
+            return self._with(options=options)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if own.is_own(key):
+            key, text = own.taken(key, value)
+        return self._with(options={**options, key: text})
+
+    def options(self, **options: Any) -> Writer:
+        """Set several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def outputMode(self, outputMode: str) -> Writer:
+        """Set append, update or complete."""
+        modes = ("append", "update", "complete")
+        given.text("output mode", outputMode, "append, update or complete")
+        if outputMode.lower() not in modes:
+            msg = f'unknown output mode "{outputMode}"{nearest(outputMode, modes)}.'
+            raise ConfigError(msg)
+        return self._with(mode=outputMode.lower())
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
+        """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
+        given.check_function(func)
+        return self._with(function=func, row_function=None)
+
+    # -- headgate's -------------------------------------------------------------------------------
+
+    def slots(self, min: int = 1, max: int | str = "auto", start: int | str = "auto") -> Writer:
+        """Set the least, the most and the first number of slots.
+
+        Parameters
+        ----------
+        min : int
+        max : int or "auto"
+            auto: the number of key groups; a policy stays within the cores granted.
+        start : int or "auto"
+            auto: the cores granted, at most 4.
+
+        Raises
+        ------
+        ConfigError
+            One is no number of slots, or they are not min <= start <= max.
+        """
+        given.check_slots(min, max, start)
+        return self._with(slots=SlotRange(min, max, start))
+
+    def keyGroups(self, count: int) -> Writer:
+        """Set the number of key groups, 1 to 32,767; fixed once the checkpoint exists."""
+        given.check_key_groups(count)
+        return self._with(key_groups=count)
+
+    def budget(self, budget: str | None) -> Writer:
+        """Set how long a slot may serve per batch, for instance ``"800 ms"``.
+
+        What exceeds it waits in the slot's durable backlog. None serves everything in its batch;
+        ``"auto"``, the default, is 0.8 of the tightest latency bound, and None without an SLO.
+        """
+        given.check_budget(budget)
+        return self._with(budget=budget)
+
+    def slo(self, *slos: str | Slo) -> Writer:
+        """Set what the query must achieve: ``"mean < 1 s over 1 s"``; all given must hold.
+
+        Parameters
+        ----------
+        slos : str or Slo
+            See `headgate.core.slo.parse_slo`; none takes them back.
+
+        Raises
+        ------
+        ConfigError
+            A text is no SLO.
+        """
+        return self._with(slos=tuple(given.slo(one) for one in slos))
+
+    def policy(self, policy: str | Policy, **parameters: float) -> Writer:
+        """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.
+
+        A name may be one that an installed package brings; see docs/own-policy.md.
+
+        The default is ``"unified"`` with an SLO, and ``"static"`` without. ``"psps"`` and
+        ``"unified-pools"`` run the ``mapInArrow`` stages of a stateless query on pools of replicas.
+        Every policy over slots also takes `hysteresis`, `cooldown_s` and `per_minute`.
+
+        Raises
+        ------
+        ConfigError
+            No policy has that name, or a parameter is unknown or out of range.
+        """
+        given.check_policy(policy, parameters)
+        if isinstance(policy, str) and registry.is_replica_policy(policy):
+            return self._with(
+                replica_policy=registry.replica_policy(given.call(policy, parameters))
+            )
+        found = given.policy_of(policy, parameters) if isinstance(policy, str) else policy
+        return self._with(policy=found, replica_policy=None)
+
+    def advise(self, advise: bool = True) -> Writer:
+        """Let the policy decide and write down why, and change nothing."""
+        given.require(isinstance(advise, bool), "advise", advise, "True or False")
+        return self._with(advise=advise)
+
+    def migration(self, strategy: str) -> Writer:
+        """Set how a change of assignment is carried out: ``"subscale"``, ``"fluid(...)"`` and others.
+
+        By default state that stays on its host is only handed over (``"shared"``), and what changes
+        host goes by ``"subscale"``; see `headgate.migration.registry`.
+
+        Raises
+        ------
+        ConfigError
+            No strategy has that name, or a parameter is unknown or out of range.
+        """
+        given.text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
+        return self._with(migration=str(strategies.strategy(strategy)))
+
+    def fallback(self, to: Literal["error", "spark"]) -> Writer:
+        """Say what happens to a query that cannot run elastically: refuse it, or plain Spark."""
+        if to not in ("error", "spark"):
+            msg = f'unknown fallback "{to}"; use "error" or "spark".'
+            raise ConfigError(msg)
+        return self._with(fallback=to)
+
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Query:
+        """Start the query into a table, which is made if it is not there; parameters as of PySpark's.
+
+        Raises
+        ------
+        UnsupportedQuery, ConfigError, CheckpointError
+            As `start` does.
+        """
+        self._with(table=tableName)
+        return self.start(None, format, outputMode, partitionBy, queryName, **options)
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Query:
+        """Start the query; parameters as of PySpark's ``start``.
+
+        Raises
+        ------
+        UnsupportedQuery
+            A part of the query cannot run elastically.
+        ConfigError
+            A setting is out of range.
+        CheckpointError
+            The checkpoint belongs to something else, is held, or is damaged.
+        """
+        self._take_start_arguments(path, format, outputMode, partitionBy, queryName, options)
+        return start(self.df, self.settings)
+
+    def _take_start_arguments(
+        self,
+        path: str | None,
+        source: str | None,
+        mode: str | None,
+        partition_by: str | list[str] | None,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.options(**options)
+        if mode is not None:
+            self.outputMode(mode)
+        if partition_by is not None:
+            self.partitionBy(partition_by)
+        if source is not None:
+            self.format(source)
+        if name is not None:
+            self.queryName(name)
+        if path is not None:
+            if any(key.lower() == "path" for key in self.settings.options):
+                msg = f'start("{path}") and option "path" both say where to; leave one out, as in Spark.'
+                raise ConfigError(msg)
+            self.option("path", path)

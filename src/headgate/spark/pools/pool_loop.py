@@ -1,0 +1,231 @@
+"""The loop that has pools of replicas follow the load, between two batches."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+from headgate.checkpoint.manifest import Manifest
+from headgate.control.grant import Grant
+from headgate.control.granted import GrantedPools
+from headgate.control.replicas import Interval, ReplicaPolicy
+from headgate.core.errors import ConfigError, NotReady
+from headgate.journal.fleet import GrantChange, SlotRequest
+from headgate.loop.replicas import run_interval
+from headgate.spark.job.pools import PoolConfig, PoolState
+from headgate.spark.pools.pool_record import PoolRecorder
+
+RESTARTED = "restart"
+"""Why rows are dropped: a policy that restarts the job drops what waits."""
+
+_KEPT = 10_000
+"""Decisions that a query tells of; a query may run for months."""
+
+
+class PoolLoop:
+    """Ends intervals, and carries out what policy, users and fleet want; a `PoolEngine`, a `SlotHolder`.
+
+    Parameters
+    ----------
+    stages : sequence of str
+        From the source upwards.
+    config : PoolConfig
+    policy : ReplicaPolicy
+    latest : Manifest or None
+        Where the checkpoint left the pools.
+    recorder : PoolRecorder
+    parents : mapping of str to sequence of str, optional
+        The stages that each one reads; without it they are a chain.
+
+    Attributes
+    ----------
+    states : dict of str to PoolState
+        By stage, from the source upwards.
+    step : int
+        The one that comes next.
+    decisions : deque of (float, str)
+        The last ones: when, in seconds since the query began, and why.
+    began_s : float
+        When the query began, on the monotonic clock.
+    lost : int
+        Rows lost in restarts since the first start.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[str],
+        config: PoolConfig,
+        policy: ReplicaPolicy,
+        latest: Manifest | None,
+        recorder: PoolRecorder,
+        parents: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.config = config
+        self._policy = GrantedPools(policy)
+        self.recorder = recorder
+        if parents is None:
+            parents = {stage: stages[max(0, n - 1) : n] for n, stage in enumerate(stages)}
+        number = {stage: n for n, stage in enumerate(stages)}
+        self._parents = {
+            stage: {number[parent]: parent for parent in parents[stage]} for stage in stages
+        }
+        known = {} if latest is None else latest.engine["pools"]
+        self.states: dict[str, PoolState] = {
+            stage: PoolState.recovered(config, known[stage])
+            if stage in known
+            else PoolState.fresh(config)
+            for stage in stages
+        }
+        for stage, state in self.states.items():
+            state.grouping = config.groupings.of(stage)
+        self.lost = 0 if latest is None else int(latest.engine["lost"])
+        self.step = 0 if latest is None else latest.step + 1
+        self.decisions: deque[tuple[float, str]] = deque(maxlen=_KEPT)
+        self.began_s = self._interval_s = time.monotonic()
+        self._blocked_until_s = 0.0
+        self._input = 0
+        self._wanted: dict[str, int] = {}
+        self._asked = ("user", "")
+        self._seen: Interval | None = None
+        self._noted: dict[str, int] = {}
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a restart is going on, in which nothing is served."""
+        return time.monotonic() < self._blocked_until_s
+
+    def ask(self, wanted: Mapping[str, int], by: str = "user", reason: str = "") -> None:
+        """Have so many replicas of each stage named active from the next batch on.
+
+        Raises
+        ------
+        ConfigError
+            A fleet grants fewer.
+        """
+        for name, replicas in wanted.items():
+            if replicas > self.most(name):
+                msg = (
+                    f"replicas={replicas} exceeds the {self.most(name)} that the fleet grants {name}; "
+                    "raise the job's priority or the fleet's budget."
+                )
+                raise ConfigError(msg)
+        self._wanted = {**self._wanted, **wanted}
+        self._asked = (by, reason)
+
+    # -- the port of a fleet ----------------------------------------------------------------------
+
+    def held(self) -> dict[str, int]:
+        """Return the active replicas of each stage; one that only serves what it holds is not."""
+        return {name: len(state.active) for name, state in self.states.items()}
+
+    def holds(self) -> dict[str, float]:
+        """Return nothing: nobody holds the replicas of a stage."""
+        return {}
+
+    def changing(self) -> bool:
+        """Return whether replicas that were asked for are not active yet, or the other way round."""
+        held = self.held()
+        return any(held[name] != replicas for name, replicas in self._wanted.items())
+
+    def limit(self, grant: Grant) -> None:
+        """Have at most so many replicas active from the next batch on."""
+        if dict(grant.slots) != dict(self._policy.grant.slots):
+            self.recorder.write(GrantChange(dict(grant.slots), grant.by, grant.reason))
+        self._policy.grant = grant
+
+    def requests(self) -> dict[str, int]:
+        """Return the replicas that the policy would like, where that is more than granted."""
+        return {name: n for name, n in self._policy.requests.items() if n > self.most(name)}
+
+    def most(self, stage: str) -> int:
+        """Return the most replicas of a stage that may be active."""
+        return self._policy.grant.most(stage, self.config.most)
+
+    def arrived(self, rows: int) -> None:
+        """Take note of rows that came from the source."""
+        self._input += rows
+
+    def dropped(self) -> dict[str, int]:
+        """Return the rows dropped since the query's first start, by reason."""
+        total = Counter({RESTARTED: self.lost})
+        for state in self.states.values():
+            total.update(state.dropped)
+        return {reason: rows for reason, rows in total.items() if rows}
+
+    def between_batches(self) -> None:
+        """End the interval if it is over, and do what was asked for."""
+        self._end_interval()
+        wanted, self._wanted = self._wanted, {}
+        before = {name: len(self.states[name].active) for name in wanted}
+        for name, replicas in wanted.items():
+            self.states[name].resize(min(replicas, self.most(name)))
+        self._note_sizes(before, *self._asked)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Deactivate the replicas that are no longer granted; what they hold they still serve."""
+        before = self.held()
+        for name, active in before.items():
+            if active > self.most(name):
+                self.states[name].resize(self.most(name))
+        self._note_sizes(before, self._policy.grant.by, self._policy.grant.reason)
+
+    def _end_interval(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._interval_s < self.config.interval_s or now_s < self._blocked_until_s:
+            return
+        before = {name: len(state.active) for name, state in self.states.items()}
+        try:
+            decision = run_interval(self._policy, self)
+        except NotReady:
+            return
+        finally:
+            self._interval_s, self._input = now_s, 0
+        self._note_requests()
+        if decision:
+            assert self._seen is not None  # it was decided on
+            self.decisions.append((now_s - self.began_s, decision.reason))
+            self.recorder.decided(now_s, self._seen, decision)
+            self._note_sizes(before, self._policy.name, decision.reason)
+
+    def _note_requests(self) -> None:
+        """Write down what the policy would like beyond the grant, where that changed."""
+        found = dict(self._policy.requests)
+        if found != self._noted:
+            self._noted = found
+            granted = {name: self.most(name) for name in self.states}
+            self.recorder.write(SlotRequest(found, granted))
+
+    def _note_sizes(self, before: Mapping[str, int], by: str, reason: str) -> None:
+        """Write down which stages have another number of active replicas than `before`."""
+        for name, replicas in before.items():
+            after = len(self.states[name].active)
+            if after != replicas:
+                self.recorder.resized(self.step, name, replicas, after, by, reason)
+
+    # -- the port of an engine --------------------------------------------------------------------
+
+    def monitor(self) -> Interval:
+        """Return what happened since the last decision; NotReady before anything was measured."""
+        operators = {}
+        for name, state in self.states.items():
+            seen = state.interval(self.config, self._parents[name])
+            if seen is not None:
+                operators[name] = seen
+        if len(operators) < len(self.states):
+            msg = "a stage has served nothing yet."
+            raise NotReady(msg)
+        self._seen = Interval(time.monotonic() - self._interval_s, float(self._input), operators)
+        return self._seen
+
+    def resize(self, active: Mapping[str, int]) -> None:
+        """Activate and deactivate from the next batch on."""
+        for name, wanted in active.items():
+            self.states[name].resize(min(max(wanted, self.config.least), self.most(name)))
+
+    def restart(self, active: Mapping[str, int]) -> None:
+        """Drop what waits, and serve nothing for a while."""
+        self.lost += sum(state.forget() for state in self.states.values())
+        self._blocked_until_s = time.monotonic() + self.config.restart_s
+        self.resize(active)

@@ -1,0 +1,373 @@
+"""The steps of a query of stateless Python stages, each run by a pool of replicas that follow the load.
+
+A replica is a slot whose rows may be any: a task of its own in each batch, which runs on one of the
+warm Python workers. A replica that is inactive and holds nothing has no task at all, so it costs
+nothing; one that is deactivated has tasks until what it holds is served.
+
+What a stage puts out is kept in the checkpoint before the next one reads it, so that an execution that
+Spark repeats reads, and puts out, rows of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import FileEntry, Manifest
+from headgate.core.errors import EngineError
+from headgate.journal.histogram import Sparse, merge
+from headgate.spark.job.phases import Phases
+from headgate.spark.job.ports import NoPoolObserver, PoolObserver
+from headgate.spark.job.reports import ReplicaReport, ReportChannel
+from headgate.spark.jvm.plans import ArrowMap, run_through
+from headgate.spark.jvm.sparklog import SparkLog
+from headgate.spark.pools.dealing import lane_of_rows
+from headgate.spark.pools.pool_input import Grafts, SourceRows
+from headgate.spark.pools.pool_loop import PoolLoop
+from headgate.spark.read.stages import Pipeline, Stage
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import pool_manifest
+from headgate.spark.step.intake import Intake
+from headgate.spark.step.outcome import Outcome
+from headgate.spark.step.output import Outputs, raw_frame
+from headgate.spark.worker.facts import ReplicaFacts
+from headgate.spark.worker.replica import ARRIVED, LANE, ORIGIN, ReplicaTask
+
+_NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
+_KEPT = 10_000
+"""Batches that a query tells of; a query may run for months."""
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """Holds the result of one step of pools.
+
+    Attributes
+    ----------
+    at_s : float
+        Since the query began.
+    arrived, emitted, waiting, lost : int
+        Rows: of the source, put out, waiting at all stages, lost in restarts since the start.
+    dropped : dict of str to int
+        Rows dropped at all stages since the query's first start, by reason.
+    active, lanes : dict of str to int
+        Active replicas, and tasks, of each stage.
+    took_ms : float
+    latency_sum_ms : float
+        At the last stage.
+    histogram : Sparse
+        At the last stage.
+    """
+
+    at_s: float
+    arrived: int
+    emitted: int
+    waiting: int
+    lost: int
+    active: dict[str, int]
+    lanes: dict[str, int]
+    took_ms: float
+    latency_sum_ms: float
+    histogram: Sparse
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Plan:
+    """Holds the plan of one step of pools."""
+
+    lanes: dict[str, list[int]]
+    elapsed_s: float
+    payloads: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    outputs: Outputs = field(default_factory=Outputs)
+
+
+class PoolWork:
+    """Does the steps of pools of replicas; a `Work`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that the query was started in.
+    results : SparkSession
+        The query's own copy of it, which results belong to.
+    pipeline : Pipeline
+    loop : PoolLoop
+        Holds the pools, and changes them between two batches.
+    checkpoint : Checkpoint
+        Opened.
+    uuid : str
+        Of the checkpoint.
+
+    Attributes
+    ----------
+    batches : deque of BatchLine
+        The last ones of this run.
+    observer : PoolObserver
+        Set before the first batch, by who watches.
+    intake : Intake
+    """
+
+    has_steps = True
+    changing = False
+    """What was asked for does not need a step to come into force."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        results: SparkSession,
+        pipeline: Pipeline,
+        loop: PoolLoop,
+        checkpoint: Checkpoint,
+        uuid: str,
+    ) -> None:
+        self.spark = spark
+        self.pipeline = pipeline
+        self.loop = loop
+        self.config = loop.config
+        self.states = loop.states
+        self.recorder = loop.recorder
+        self.checkpoint = checkpoint
+        self.uuid = uuid
+        schemas = {stage.id: stage.input_plan.schema() for stage in pipeline.stages}
+        self.columns = {name: str(schema.catalogString()) for name, schema in schemas.items()}
+        self.observer: PoolObserver = NoPoolObserver()
+        self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
+        self._sources = SourceRows(spark, pipeline.sources)
+        stream = self._sources.stream
+        self.intake = Intake(stream, checkpoint.path, results, ticks=True, stateful=False)
+        self._session, self._results = spark, results
+        self._channel: ReportChannel[ReplicaReport] = ReportChannel(spark.sparkContext)
+        self._maps = {
+            stage.id: ArrowMap(
+                ReplicaTask(
+                    stage.id,
+                    stage.function,
+                    self._channel.sender,
+                    stage.feeds,
+                    checkpoint.options,
+                ),
+                _NOTHING,
+            )
+            for stage in pipeline.stages
+        }
+        self._numbers = {stage.id: n for n, stage in enumerate(pipeline.stages)}
+        self._inputs = {
+            stage.id: Grafts(spark, stage.input_plan, stage.holes)
+            for stage in pipeline.stages
+            if stage.holes
+        }
+        self._top = Grafts(spark, pipeline.plan, pipeline.holes)
+        self._served_s = time.monotonic()
+        self._plan = _Plan({}, 0.0)
+
+    # -- what there is to do ----------------------------------------------------------------------
+
+    @property
+    def attempts(self) -> int:
+        """Executions of a step before the query fails."""
+        return self.config.attempts
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows wait at a replica."""
+        return self.waiting_rows() > 0
+
+    def waiting_rows(self) -> int:
+        """Return how many rows wait to be served."""
+        return sum(sum(state.queued()) for state in self.states.values())
+
+    def settle_in(self, batch: DataFrame) -> None:
+        """Take the session that batches come with."""
+        self._session = self.intake.settle_in(batch)
+
+    def arrived(self) -> None:
+        """Let the policy decide, and do what was asked for: within a batch, replicas never change."""
+        self.loop.between_batches()
+
+    def due(self, watermark_us: int, clock_ms: float) -> bool:
+        """Return whether rows wait: a stateless stage waits for no time."""
+        return self.waits
+
+    def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
+        """Take note of a batch with nothing to do, which needs no step."""
+        self._served_s = time.monotonic()
+        self.observer.quiet()
+        return False
+
+    def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
+        """Return 0: nothing depends on it."""
+        return 0
+
+    # -- a step -----------------------------------------------------------------------------------
+
+    def prepare(self, begun: Begun) -> dict[str, Any]:
+        """Fix the step's lanes: a task for each active replica, and for each that holds rows."""
+        began_s = time.monotonic()
+        elapsed_s, self._served_s = began_s - self._served_s, began_s
+        lanes = {name: state.lanes for name, state in self.states.items()}
+        self._plan = _Plan(lanes, elapsed_s)
+        return {"lanes": lanes}
+
+    def compute(
+        self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases
+    ) -> list[ReplicaReport]:
+        """Run all stages, one job each; return one report of each lane."""
+        plan = self._plan = _Plan(self._plan.lanes, self._plan.elapsed_s)
+        found: list[ReplicaReport] = []
+        made: dict[str, Outputs] = {}
+        for stage in self.pipeline.stages:
+            frame, rows = self._input(stage, batch, made)
+            reports = self._run(stage, frame, rows, begun, attempt, clock)
+            found += reports
+            outputs = made[stage.id] = Outputs(inline=plan.payloads)
+            for report in reports:
+                if report.output is not None:
+                    outputs.add(report, plan.payloads, plan.files)
+            if stage.id in self.pipeline.last:
+                plan.outputs.entries += outputs.entries
+        return found
+
+    def _input(
+        self, stage: Stage, batch: DataFrame, made: dict[str, Outputs]
+    ) -> tuple[DataFrame, int | None]:
+        """Return the rows that a stage reads, and about how many, where that is known."""
+        if not stage.holes:
+            return self._sources.of(stage, batch), None
+        rows = sum(made[parent].rows for parent in stage.parents)
+        filled = self._inputs[stage.id].over(lambda name: self._rows(name, made[name]))
+        return filled, rows
+
+    def _run(
+        self,
+        stage: Stage,
+        frame: DataFrame,
+        rows: int | None,
+        begun: Begun,
+        attempt: int,
+        clock: Phases,
+    ) -> list[ReplicaReport]:
+        """Run one stage's replicas on the rows of `frame`."""
+        state, context = self.states[stage.id], self.spark.sparkContext
+        lanes = self._plan.lanes[stage.id]
+        facts = self._facts(stage, begun, attempt).to_json()
+        context.setLocalProperty(ReplicaFacts.PROPERTY + stage.id, facts)
+        text = f"b{begun.number}: {stage.id} x{len(state.active)}, {len(lanes)} tasks"
+        context.setLocalProperty("spark.job.description", text)
+        lane = lane_of_rows(state, self.config, rows, seed=begun.number)
+        routed = frame.withColumn(LANE, lane)
+        routed = routed.repartitionById(len(lanes), LANE)
+        mapped = self._maps[stage.id].apply(routed)
+        clock.lap("plan")
+        run_through(mapped)
+        clock.lap("slots")
+        reports = self._channel.drain(begun.number, attempt)
+        found = {r.lane: r for r in reports if r.operator == stage.id}
+        if len(found) != len(lanes):
+            msg = (
+                f"{len(found)} reports came from {len(lanes)} replicas of {stage.id}; the batch runs "
+                "again."
+            )
+            raise EngineError(msg, transient=True)
+        return list(found.values())
+
+    def _facts(self, stage: Stage, begun: Begun, attempt: int) -> ReplicaFacts:
+        state, lanes = self.states[stage.id], self._plan.lanes[stage.id]
+        quotas = state.quotas(self.config, self._plan.elapsed_s)
+        return ReplicaFacts(
+            step=begun.number,
+            attempt=attempt,
+            checkpoint=self.checkpoint.location,
+            backlog=[state.backlog.get(replica, []) for replica in lanes],
+            waiting_crc32=begun.latest.checksums("backlog") if begun.latest else {},
+            quotas=[0] * len(lanes) if self.loop.blocked else quotas,
+            box_s=self.config.box_s,
+            now_ms=time.time() * 1e3,
+            timeout_s=self.config.timeout_s,
+        )
+
+    def _rows(self, name: str, outputs: Outputs, session: SparkSession | None = None) -> DataFrame:
+        """Return what a stage put out, with what goes along with each row."""
+        stage = self.pipeline.stages[self._numbers[name]]
+        mine = [entry for entry in outputs.entries if entry["operator"] == name]
+        schema = stage.raw_schema
+        if stage.feeds:
+            schema = T.StructType([*schema.fields, T.StructField(ARRIVED, T.DoubleType())])
+        frame = raw_frame(session or self._session, schema, mine, outputs.inline, self.checkpoint)
+        if not stage.feeds:
+            frame = frame.withColumn(ARRIVED, F.lit(None).cast("double"))
+        return frame.withColumn(ORIGIN, F.lit(self._numbers[name]))
+
+    # -- commit and delivery ----------------------------------------------------------------------
+
+    def manifest(self, begun: Begun, reports: list[ReplicaReport]) -> Manifest:
+        """Return the manifest that commits the step, and take over what its replicas did."""
+        plan = self._plan
+        for name, state in self.states.items():
+            mine = [report for report in reports if report.operator == name]
+            state.apply(mine, plan.lanes[name])
+            if self.config.queue_max is not None:
+                state.refuse(self.config.queue_max, mine, plan.lanes[name])
+            kept = {segment[0] for segments in state.backlog.values() for segment in segments}
+            for report in mine:
+                if report.waiting is not None and report.waiting.name in kept:
+                    file = f"backlog/{report.waiting.name}"
+                    waiting = report.waiting
+                    plan.files[file] = FileEntry(file, waiting.length, waiting.crc32)
+        return pool_manifest(
+            begun,
+            self.uuid,
+            self.states,
+            plan.outputs,
+            plan.files,
+            plan.payloads,
+            lost=self.loop.lost,
+        )
+
+    def committed(self, step: int) -> None:
+        """Count on from the step."""
+        self.loop.step = step + 1
+
+    def result(self, outputs: Outputs) -> DataFrame:
+        """Return what stands above the last stages, over what their replicas put out."""
+        return self._top.over(lambda name: self._rows(name, outputs, self._results))
+
+    def done(self, outcome: Outcome[ReplicaReport], begun: Begun) -> None:
+        """Write down a step that is out."""
+        first = [stage.id for stage in self.pipeline.sources]
+        leaving = [r for r in outcome.reports if r.operator in self.pipeline.last]
+        now_s, lanes = time.monotonic(), self._plan.lanes
+        arrived = sum(r.arrived for r in outcome.reports if r.operator in first)
+        self.loop.arrived(arrived)
+        self.batches.append(
+            BatchLine(
+                at_s=now_s - self.loop.began_s,
+                arrived=arrived,
+                emitted=outcome.emitted,
+                waiting=self.waiting_rows(),
+                lost=self.loop.lost,
+                active={name: len(state.active) for name, state in self.states.items()},
+                lanes={name: len(mine) for name, mine in lanes.items()},
+                took_ms=sum(outcome.phases_ms.values()),
+                latency_sum_ms=sum(r.latency_sum_ms for r in leaving),
+                histogram=merge(r.histogram for r in leaving),
+                dropped=self.loop.dropped(),
+            )
+        )
+        self.recorder.batch(outcome, self.states, lanes[first[0]], now_s, self.loop.dropped())
+        self.observer.committed(outcome.reports, lanes, outcome.phases_ms, begun.started_ms)
+
+    def retry(self, step: int, attempt: int, error: Exception) -> None:
+        """Write down that an attempt failed and the step runs again."""
+        self.recorder.retry(step, attempt, error)
+
+    def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
+        """Do nothing: there is always a stage."""

@@ -1,0 +1,198 @@
+"""Kafka, exactly once: each step is one transaction, with a note of the step in it.
+
+Spark's own Kafka sink writes a step again after a crash, so readers see it twice. This one's rows are
+written by the driver, from committed bytes: a transaction belongs to one producer, and a step that is
+seen whole or not at all needs one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import ConfigError, EngineError
+from headgate.core.input import regular_bytes
+from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target
+from headgate.spark.sinks.kafka_notes import make_notes
+from headgate.spark.sinks.kafka_writer import NO_TOPIC, KafkaRecord, KafkaWriter
+
+_HEADERS = T.ArrayType(
+    T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+)
+_TEXT = (T.StringType, T.BinaryType)
+_TAKEN = {"key": _TEXT, "value": _TEXT, "topic": (T.StringType,), "partition": (T.IntegerType,)}
+"""The columns that Spark's Kafka sink reads, and their types."""
+
+_LOOK_S = 10.0
+
+
+class KafkaSink:
+    """Writes each step into Kafka, so that a ``read_committed`` reader sees it once.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        The writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
+    schema : StructType
+        Of the results.
+    checkpoint : Path
+        The query's.
+    newest_output : callable
+        Returns the number of the newest step that may have been delivered, -1 for none.
+
+    Raises
+    ------
+    ConfigError
+        The client is not installed, or an option or a column is not as it must be.
+    """
+
+    inside = False
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: T.StructType,
+        checkpoint: Path,
+        newest_output: Callable[[], int],
+    ) -> None:
+        self._target = kafka_target(options)
+        self._columns = _columns(schema, self._target)
+        self._checkpoint = checkpoint
+        self._newest_output = newest_output
+        self._writer: KafkaWriter | None = None
+        self.description = f"KafkaSink[{self._target.topic or 'by row'}]"
+
+    def begin(self) -> None:
+        """See that the topic is there, and end what an earlier driver left open.
+
+        Raises
+        ------
+        ConfigError
+            No broker answers, or it has no such topic.
+        CheckpointError
+            Kafka has a step that the checkpoint does not know of.
+        """
+        _look(self._target)
+        if self._metadata.is_file():  # else this is the first start, and nothing was written
+            # a step is in the checkpoint before it is in Kafka; by its number alone, the first one
+            # after it would pass for one that is delivered again
+            self._opened().check_last(self._newest_output())
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write the step; one that readers see already is skipped."""
+        rows = frame.select(*self._columns).toArrow()
+        if rows.num_rows:
+            self._opened().write(batch, lambda: _records(rows, self._target.topic))
+
+    @property
+    def _metadata(self) -> Path:
+        return self._checkpoint / "metadata"
+
+    def _opened(self) -> KafkaWriter:
+        if self._writer is None:
+            # Spark's id of the query, which is the same for as long as there is a checkpoint
+            job = json.loads(regular_bytes(self._metadata))["id"]
+            self._writer = KafkaWriter(self._target, job)
+            self._writer.open()
+        return self._writer
+
+
+def _columns(schema: T.StructType, target: KafkaTarget) -> list[Column]:
+    """Return the columns of a record, as Spark casts them.
+
+    Raises
+    ------
+    ConfigError
+        A column is missing, or of another type than Spark takes.
+    """
+    have = {field.name: field.dataType for field in schema}
+    if "value" not in have:
+        msg = (
+            f'format "kafka" needs a column "value", as in Spark; the result has {", ".join(have)}: make '
+            'one, as by .selectExpr("to_json(struct(*)) AS value").'
+        )
+        raise ConfigError(msg)
+    if target.topic is None and "topic" not in have:
+        msg = 'format "kafka" needs a topic; add .option("topic", ...), or a column "topic".'
+        raise ConfigError(msg)
+    for name, kinds in _TAKEN.items():
+        if name in have and not isinstance(have[name], kinds):
+            wanted = " or ".join(kind.typeName() for kind in kinds)
+            msg = (
+                f'column "{name}" is a {have[name].simpleString()}, and format "kafka" takes {wanted}; '
+                "cast it."
+            )
+            raise ConfigError(msg)
+    if "headers" in have and have["headers"].simpleString() != _HEADERS.simpleString():
+        msg = (
+            f'column "headers" is a {have["headers"].simpleString()}, and format "kafka" takes '
+            f"{_HEADERS.simpleString()}, as in Spark; cast it."
+        )
+        raise ConfigError(msg)
+    known = {"key": "binary", "value": "binary", "topic": "string", "partition": "int"}
+    columns = [F.col(name).cast(kind).alias(name) for name, kind in known.items() if name in have]
+    return [*columns, F.col("headers")] if "headers" in have else columns
+
+
+def _records(rows: pa.Table, topic: str | None) -> Iterator[KafkaRecord]:
+    """Return a step's records.
+
+    Raises
+    ------
+    EngineError
+        A row names no topic.
+    """
+    nothing = [None]
+    for batch in rows.to_batches():
+        count = batch.num_rows
+        of = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        topics: list[Any] = of["topic"] if topic is None else [topic] * count
+        keys, partitions = of.get("key", nothing * count), of.get("partition", nothing * count)
+        headers = of.get("headers", nothing * count)
+        for to, key, value, heads, partition in zip(
+            topics, keys, of["value"], headers, partitions, strict=True
+        ):
+            if to is None:
+                msg = (
+                    'a row of the result has no topic; give each one, or add .option("topic", ...).'
+                )
+                raise EngineError(msg)
+            made = None if heads is None else [(head["key"], head["value"]) for head in heads]
+            yield KafkaRecord(to, key, value, made, partition)
+
+
+def _look(target: KafkaTarget) -> None:
+    """Refuse a start where no broker answers, or where it has no such topic.
+
+    Raises
+    ------
+    ConfigError
+    """
+    module = confluent()
+    client = module.Producer({**target.client, "log_level": 0})
+    try:
+        limit_s = min(_LOOK_S, target.patience_s)
+        found = client.list_topics(target.topic, timeout=limit_s)
+        notes = client.list_topics(timeout=limit_s)
+    except module.KafkaException as error:
+        text = str(error.args[0].str()).strip().rstrip(".")
+        msg = (
+            f"Kafka at {target.servers} does not answer ({text}); start it, or correct "
+            "kafka.bootstrap.servers."
+        )
+        raise ConfigError(msg) from error
+    wrong = found.topics[target.topic].error if target.topic is not None else None
+    if wrong is not None and wrong.name() in NO_TOPIC:
+        msg = (
+            f'Kafka at {target.servers} has no topic "{target.topic}"; make it, or correct option '
+            "topic."
+        )
+        raise ConfigError(msg)
+    make_notes(module, target, notes.topics)

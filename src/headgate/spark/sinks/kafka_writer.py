@@ -1,0 +1,251 @@
+"""Records into Kafka, each step of a job in one transaction together with a note that it is there.
+
+The note is a record of that transaction, too, in a topic of its own: who reads it when nothing is under
+way knows the last step that readers see, whatever died in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from headgate.core.errors import CheckpointError, EngineError
+from headgate.spark.settings.kafka import PREFIX, KafkaTarget, confluent
+from headgate.spark.sinks.kafka_notes import NOTES, last_note, note
+
+_ATTEMPTS = 3
+"""Transactions begun for a step before it fails: each after the broker was asked what became of the one
+before. Chosen, not tuned."""
+
+_CALL_S = 10.0
+_POLL_S = 0.05
+
+_TIMED_OUT = -185
+"""What librdkafka calls so."""
+
+_FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
+NO_TOPIC = {"_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
+_FINAL = _FENCED | {
+    "GROUP_AUTHORIZATION_FAILED",
+    "INVALID_TRANSACTION_TIMEOUT",
+    "MSG_SIZE_TOO_LARGE",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+}
+"""Errors of librdkafka, by their names, after which trying again helps nobody."""
+
+_LOG = logging.getLogger("headgate.kafka")
+_LOG.addHandler(logging.NullHandler())
+
+
+class KafkaRecord(NamedTuple):
+    """Holds the parts of one Kafka record, as Spark's Kafka sink reads its columns."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    partition: int | None
+
+
+class KafkaWriter:
+    """Writes the steps of one job; whoever opens it last is the only one who can.
+
+    Parameters
+    ----------
+    target : KafkaTarget
+    job : str
+        Identity of the job, kept in its checkpoint.
+    """
+
+    def __init__(self, target: KafkaTarget, job: str) -> None:
+        self._target = target
+        self._client = confluent()
+        self._name = f"headgate-{job}"
+        self._producer: Any = None
+        self._last: int | None = None
+        self._said = ""
+
+    def open(self) -> int | None:
+        """Take over from whoever wrote for this job before; return the last step that readers see.
+
+        A transaction that was left open is aborted, so that readers wait no longer for it.
+
+        Raises
+        ------
+        EngineError
+            No broker answers, or it does not take the settings.
+        """
+        self.close()
+        settings = {
+            **self._target.client,
+            "transactional.id": self._name,
+            "error_cb": self._take_note,
+        }
+        self._producer = self._client.Producer(settings, logger=_LOG)
+        until_s = time.monotonic() + self._target.patience_s
+        try:
+            self._call(self._producer.init_transactions, until_s)
+            self._last = last_note(self._client, self._target, self._name, until_s)
+        except self._client.KafkaException as error:
+            raise self._failed(error, "begin to write") from error
+        return self._last
+
+    def write(self, step: int, records: Callable[[], Iterable[KafkaRecord]]) -> bool:
+        """Write a step's records; return False where readers see them already.
+
+        Parameters
+        ----------
+        step : int
+            The job's number of it; grows.
+        records : callable
+            Returns the records, the same whenever it is called.
+
+        Raises
+        ------
+        CheckpointError
+            Later steps were written, so this job's checkpoint was put back.
+        EngineError
+            They could not be written; nothing of them is seen, or all of them and the note.
+        """
+        if self._producer is None:
+            self.open()
+        for attempt in range(1, _ATTEMPTS + 1):
+            if self._last is not None and step <= self._last:
+                self.check_last(step)
+                return False
+            began_s = time.monotonic()
+            try:
+                self._transaction(step, records())
+            except self._client.KafkaException as error:
+                overdue = time.monotonic() - began_s >= self._target.transaction_s
+                if overdue or attempt == _ATTEMPTS or self._is_final(error):
+                    failed = self._failed(error, f"write step {step}", overdue=overdue)
+                    self.close()
+                    raise failed from error
+                _LOG.warning("step %d is begun anew: %s", step, error)
+                self.open()  # which ends what is under way, and tells whether that was the commit
+            else:
+                self._last = step
+                return True
+        return False  # pragma: no cover - the last attempt returns or raises
+
+    def check_last(self, step: int) -> None:
+        """Refuse a checkpoint whose newest step is `step`, where readers see later ones.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        if self._last is not None and step < self._last:
+            msg = (
+                f"{self._where} has step {self._last} of this job, and the checkpoint's newest is "
+                f"{step}: it was put back; use the newest copy of it, or a new one."
+            )
+            raise CheckpointError(msg)
+
+    def close(self) -> None:
+        """Let go of the broker; what is under way is left to `open`."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge(blocking=False)
+
+    def _transaction(self, step: int, records: Iterable[KafkaRecord]) -> None:
+        until_s = time.monotonic() + min(self._target.transaction_s, self._target.patience_s)
+        producer = self._producer
+        producer.begin_transaction()
+        for record in records:
+            self._produce(record, until_s)
+        self._produce(KafkaRecord(NOTES, self._name.encode(), note(step), None, 0), until_s)
+        self._call(producer.commit_transaction, until_s)
+
+    def _produce(self, record: KafkaRecord, until_s: float) -> None:
+        """Hand one record to the client, waiting where its queue is full."""
+        more: dict[str, Any] = {}
+        if record.headers is not None:
+            more["headers"] = record.headers
+        if record.partition is not None:
+            more["partition"] = record.partition
+        while True:
+            try:
+                self._producer.produce(record.topic, record.value, record.key, **more)
+                return
+            except BufferError:
+                self._producer.poll(_POLL_S)
+                if time.monotonic() > until_s:
+                    timed_out = self._client.KafkaError(_TIMED_OUT)
+                    raise self._client.KafkaException(timed_out) from None
+
+    def _call(self, call: Callable[[float], Any], until_s: float) -> None:
+        """Call what may be called again until it has been done, or the time is over."""
+        while True:
+            left_s = max(until_s - time.monotonic(), 0.1)
+            try:
+                call(min(left_s, _CALL_S))
+                return
+            except self._client.KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() >= until_s:
+                    raise
+                time.sleep(_POLL_S)
+
+    # -- what went wrong --------------------------------------------------------------------------
+
+    @property
+    def _where(self) -> str:
+        return f"Kafka at {self._target.servers}"
+
+    def _take_note(self, error: Any) -> None:
+        self._said = str(error.str())
+
+    def _has_topic(self) -> bool | None:
+        """Return whether the topic is there; None where no broker answers.
+
+        Of one that was deleted the client hopes for long that it was not.
+        """
+        topic = self._target.topic
+        try:
+            found = self._producer.list_topics(topic, timeout=_CALL_S)
+        except self._client.KafkaException:
+            return None
+        wrong = None if topic is None else found.topics[topic].error
+        return wrong is None or wrong.name() not in NO_TOPIC
+
+    def _is_final(self, error: Exception) -> bool:
+        """Return whether another transaction would fail as well."""
+        return error.args[0].name() in _FINAL
+
+    def _failed(self, error: Exception, what: str, *, overdue: bool = False) -> EngineError:
+        """Return one sentence for what the client says."""
+        found = error.args[0]
+        name, text = found.name(), str(found.str()).strip().rstrip(".")
+        has_topic = self._has_topic() if overdue else None
+        limit = f"{PREFIX}transaction.timeout.ms={round(self._target.transaction_s * 1e3)}"
+        if name == "INVALID_TRANSACTION_TIMEOUT":
+            msg = (
+                f"{self._where} does not allow {limit}; lower it, or raise the broker's "
+                "transaction.max.timeout.ms."
+            )
+        elif name in NO_TOPIC or has_topic is False:
+            msg = (
+                f"{self._where} has no such topic or partition as was to be written ({text}); make it, "
+                "and start the query again."
+            )
+        elif has_topic:
+            msg = (
+                f"{self._where} did not get all of a step within {limit} ({text}); raise it, or write "
+                "less per batch."
+            )
+        elif name in _FENCED:
+            msg = (
+                f"another driver writes to {self._where} for this job since, so this one may not "
+                f"({text}); run a checkpoint, or a copy of it, once only."
+            )
+        else:
+            why = text if not self._said or self._said == text else f"{text}; last: {self._said}"
+            msg = (
+                f"{self._where} could not {what} within {self._target.patience_s:g} s ({why}); see that "
+                "it runs, and start the query again."
+            )
+        return EngineError(msg, transient=True)

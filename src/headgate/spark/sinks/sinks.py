@@ -1,0 +1,429 @@
+"""Writes results to each kind of sink, and skips or replaces a step that a sink has.
+
+========  ==============================================================================
+replace   writing a step again replaces it
+skip      a step that was written is skipped
+plain     a step may be there twice after a crash between the sink and Spark's commit
+========  ==============================================================================
+
+A step's output is the same bytes each time it is delivered, so *skip* loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.checkpoint.spark_log import newest_batch
+from headgate.core import formats
+from headgate.core.calls import refuse_call
+from headgate.core.errors import ConfigError
+from headgate.spark.jvm import sparksinks
+from headgate.spark.jvm.files import path_of
+from headgate.spark.jvm.formats import (
+    Format,
+    NamedTable,
+    clustering,
+    of_session_catalog,
+    quoted,
+    writes_streams,
+)
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.plans import of_rows
+from headgate.spark.sinks import table_sinks
+from headgate.spark.sinks.kafka_sink import KafkaSink
+from headgate.spark.sinks.merge import Merge
+from headgate.spark.sinks.merging import MergeSink
+
+
+class Sink(Protocol):
+    """Takes the output of steps, in order; may be given a step again."""
+
+    inside: bool
+    """Whether rows need only be computed, by the very job that computes their step."""
+    description: str
+    """What Spark's own progress would call it."""
+
+    def begin(self) -> None:
+        """Make ready: the checkpoint is held, and the query starts."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write one step's rows."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Holds the target of a writer, in the words of PySpark's ``DataStreamWriter``.
+
+    Attributes
+    ----------
+    file_format, name, table : str or None
+    mode : str
+    partition_by, cluster_by : list of str
+    options : mapping of str to str
+        All but headgate's own.
+    function : callable or None
+        For ``foreachBatch``.
+    checkpoint : Path
+        The query's.
+    last_output : callable
+        Returns the number of the last output that the checkpoint knows of; None without a manifest.
+    row_function : callable, object or None
+        For ``foreach``.
+    exactly_once : bool
+        Whether a format that headgate writes exactly once itself is not left to Spark.
+    """
+
+    file_format: str | None
+    mode: str
+    name: str | None
+    table: str | None
+    partition_by: list[str]
+    options: Mapping[str, str]
+    function: Callable[[DataFrame, int], None] | None
+    checkpoint: Path
+    last_output: Callable[[], int | None]
+    row_function: Any = None
+    cluster_by: list[str] = field(default_factory=list)
+    exactly_once: bool = True
+
+
+def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
+    """Return the sink of a target; `plan` is that of the results.
+
+    A table that is not there is made, as Spark's writer makes it.
+
+    Raises
+    ------
+    ConfigError
+        The format needs a name or a path, or does not take the mode, a column or an option.
+    """
+    name = (target.file_format or "").lower()
+    if target.cluster_by and target.partition_by:
+        msg = "clusterBy and partitionBy exclude each other, as in Spark; leave one out."
+        raise ConfigError(msg)
+    target = replace(
+        target,
+        partition_by=_columns(spark, target.partition_by, plan, "partitionBy"),
+        cluster_by=_columns(spark, target.cluster_by, plan, "clusterBy"),
+    )
+    if target.table is not None:
+        return _TableFinder(spark, target, plan).sink()
+    if target.function is not None:
+        _refuse_partitions(target, "foreachBatch")
+        if isinstance(target.function, Merge):
+            columns = tuple(plan.schema().fieldNames())
+            return MergeSink(
+                spark, target.function.spec, columns, target.checkpoint, target.last_output
+            )
+        refuse_call(target.function, "the function of foreachBatch", "df", "batch_id")
+        return FunctionSink(target.function, sparksinks.WrittenStream(spark, target.checkpoint))
+    if target.row_function is not None:
+        _refuse_partitions(target, "foreach")
+        _check_row_function(target.row_function)
+        table = sparksinks.row_table(spark, target.row_function, plan.schema())
+        return _table_sink(spark, table, target, plan)
+    if name in ("console", "noop", "memory") or (name == "kafka" and target.exactly_once):
+        return _sink_by_name(spark, name, target, plan)
+    return _format_sink(spark, target, plan)
+
+
+def _check_row_function(given: Any) -> None:
+    """Refuse what ``foreach`` is given if it cannot be called as Spark calls it."""
+    if callable(given):
+        refuse_call(given, "the function of foreach", "row")
+        return
+    name = type(given).__name__
+    for method, arguments in _OF_ROWS.items():
+        if hasattr(given, method):
+            refuse_call(getattr(given, method), f"{name}.{method}", *arguments)
+
+
+_OF_ROWS = {"open": ("partition_id", "epoch_id"), "process": ("row",), "close": ("error",)}
+"""What Spark gives the methods of an object for ``foreach``."""
+
+
+def _sink_by_name(spark: SparkSession, name: str, target: Target, plan: Jvm) -> Sink:
+    """Return the sink of a format that no file and no table of Spark's is."""
+    if name == "console":
+        return ConsoleSink({k.lower(): v for k, v in target.options.items()})
+    if name == "noop":
+        return NoopSink()
+    if name == "memory":
+        _refuse_partitions(target, "memory")
+        if target.name is None:
+            msg = 'format "memory" needs a table name; add .queryName(...).'
+            raise ConfigError(msg)
+        return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+    _refuse_partitions(target, "kafka")
+    schema = of_rows(spark, plan).schema
+    return KafkaSink(target.options, schema, target.checkpoint, partial(newest_output, target))
+
+
+def _refuse_partitions(target: Target, what: str) -> None:
+    if target.partition_by:
+        msg = f'"{what}" takes no partitionBy, as in Spark; leave it out.'
+        raise ConfigError(msg)
+
+
+def _columns(spark: SparkSession, names: list[str], plan: Jvm, what: str) -> list[str]:
+    """Return columns as the result spells them."""
+    have = list(plan.schema().fieldNames())
+    exact = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+    found = []
+    for name in names:
+        same = [h for h in have if h == name or (not exact and h.lower() == name.lower())]
+        if not same:
+            msg = f'{what} names "{name}", which the result does not have; use one of {", ".join(have)}.'
+            raise ConfigError(msg)
+        found.append(same[0])
+    return found
+
+
+def _format_sink(
+    spark: SparkSession, target: Target, plan: Jvm, table: tuple[str, str] | None = None
+) -> Sink:
+    """Return the sink of a format; `table` is a table's name and directory."""
+    name = target.file_format or _default_format(spark)
+    what = f'format "{name}"'
+    if name.lower() == "hive":
+        msg = f"{what} is for tables only, as in Spark; use toTable."
+        raise ConfigError(msg)
+    if name.lower() in formats.FILE_FORMATS:
+        require_path(target.options, name)
+        if target.mode != "append":
+            msg = f"{what} takes append mode only, as in Spark; got {target.mode}."
+            raise ConfigError(msg)
+    with sparksinks.refused(what):
+        found = Format(spark, name)
+        made = None if found.older else found.table(target.options, plan.schema())
+    if made is not None and writes_streams(spark, made):
+        return _table_sink(spark, made, target, plan)
+    if not (found.older or found.makes_sinks or found.is_files):
+        return _batch_sink(found, made, target)
+    options = dict(target.options)
+    if target.cluster_by:
+        options |= clustering(spark, target.cluster_by)
+
+    def made_v1() -> Jvm:
+        return sparksinks.v1_sink(
+            spark, name, target.mode, options, target.partition_by, plan.schema()
+        )
+
+    last = partial(newest_output, target)
+    if table is not None and (found.older or found.is_files):
+        return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table, last)
+    with sparksinks.refused(what):
+        made_sink = made_v1()
+    if found.is_files:
+        path = require_path(target.options, name)
+        return sparksinks.FileSink(spark, made_sink, target.checkpoint, path, last)
+    sink = sparksinks.V1Sink(spark, made_sink, target.checkpoint, table[0] if table else None)
+    return table_sinks.delta(spark, sink, target, plan) or sink
+
+
+def _table_sink(
+    spark: SparkSession,
+    table: Jvm,
+    target: Target,
+    plan: Jvm,
+    named: tuple[Jvm, Jvm] | None = None,
+) -> Sink:
+    sparksinks.check_mode(spark, table, target.mode, target.options, plan.schema())
+    sink = sparksinks.V2Sink(spark, table, target.mode, target.options, target.checkpoint, named)
+    return table_sinks.iceberg(spark, sink, table, target, plan) or sink
+
+
+def _batch_sink(found: Format, table: Jvm | None, target: Target) -> Sink:
+    """Return a sink that appends by a batch writer: more than Spark does with such a format."""
+    if not found.appends(table):
+        msg = f'format "{target.file_format}" cannot be written to, as in Spark; use another one.'
+        raise ConfigError(msg)
+    if target.mode != "append":
+        msg = (
+            f'format "{target.file_format}" has no streaming writer in Spark, and headgate only appends '
+            f"to it; got {target.mode} mode, for which foreachBatch is the way."
+        )
+        raise ConfigError(msg)
+    own = ("checkpointlocation", "queryname")
+    options = {k: v for k, v in target.options.items() if k.lower() not in own}
+    return WriterSink(str(target.file_format), target.partition_by, options)
+
+
+class _TableFinder:
+    """Finds the sink of ``toTable``, step by step as Spark's writer does."""
+
+    def __init__(self, spark: SparkSession, target: Target, plan: Jvm) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._format = target.file_format or _default_format(spark)
+        self._target = replace(target, file_format=self._format)
+        self._name = str(target.table)
+
+    def sink(self) -> Sink:
+        """Return the sink of the table, which is made if it is not there."""
+        spark = self._spark
+        with sparksinks.refused(f"table {self._name}"):
+            named = NamedTable(spark, self._name)
+            if named.is_temporary_view:
+                msg = f"table {self._name} is a temporary view; name a table."
+                raise ConfigError(msg)
+            if not named.exists:
+                table_sinks.check_there(self._name, self._target.last_output())
+                spark.sql(self._create(".".join(quoted(part) for part in named.parts)))
+            table = named.loaded()
+        if writes_streams(spark, table):
+            return _table_sink(spark, table, self._target, self._plan, named.at)
+        files = of_session_catalog(spark, table)
+        if files is None:
+            msg = f"table {self._name} takes no streams, as in Spark; use foreachBatch."
+            raise ConfigError(msg)
+        return self._files(files, named.full)
+
+    def _files(self, table: Jvm, name: str) -> Sink:
+        """Return the sink of a table of files."""
+        if str(table.tableType().name()) == "VIEW":
+            msg = f"table {self._name} is a view; name a table."
+            raise ConfigError(msg)
+        provider = str(table.provider().get())
+        if provider != self._format:
+            msg = (
+                f'table {self._name} is of format "{provider}", the query writes "{self._format}"; add '
+                f'.format("{provider}").'
+            )
+            raise ConfigError(msg)
+        path = path_of(self._spark, table.location())
+        others = {k: v for k, v in self._target.options.items() if k.lower() != "path"}
+        target = replace(self._target, options=others | {"path": path})
+        return _format_sink(self._spark, target, self._plan, (name, path))
+
+    def _create(self, name: str) -> str:
+        """Return what makes the table: columns that may be null, and nothing else of the options."""
+        target = self._target
+        made = (
+            f"CREATE TABLE {name} ({self._plan.schema().asNullable().toDDL()}) USING {self._format}"
+        )
+        for words, names in (
+            ("PARTITIONED BY", target.partition_by),
+            ("CLUSTER BY", target.cluster_by),
+        ):
+            if names:
+                made += f" {words} ({', '.join(quoted(column) for column in names)})"
+        path = {k.lower(): v for k, v in target.options.items()}.get("path")
+        if path is not None:
+            escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+            made += f" LOCATION '{escaped}'"
+        return made
+
+
+def _default_format(spark: SparkSession) -> str:
+    return str(spark.conf.get("spark.sql.sources.default"))
+
+
+def newest_output(target: Target) -> int:
+    """Return the number of the newest output that may have been delivered, -1 for none.
+
+    Without a manifest, of a query without state, that is the newest batch that Spark has planned.
+    """
+    last = target.last_output()
+    return newest_batch(target.checkpoint) if last is None else last
+
+
+class NoopSink:
+    """Spark's ``noop``: every row is computed and none is kept."""
+
+    inside = True
+    description = "NoopTable"
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Compute the rows."""
+        frame.write.format("noop").mode("overwrite").save()
+
+
+class ConsoleSink:
+    """Prints each step, as Spark's console sink."""
+
+    inside = False
+    description = "ConsoleTable"
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        rows, truncate = options.get("numrows", "20"), options.get("truncate", "true").lower()
+        try:
+            self._rows = int(rows)
+        except ValueError:
+            msg = f'option numRows="{rows}" of format "console" is no whole number; use one such as 20.'
+            raise ConfigError(msg) from None
+        if truncate not in ("true", "false"):
+            msg = f'option truncate="{truncate}" of format "console" is out of range; use true or false.'
+            raise ConfigError(msg)
+        self._truncate = truncate == "true"
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Print the step's rows."""
+        line = "-" * 43
+        print(f"{line}\nBatch: {batch}\n{line}")
+        frame.show(self._rows, self._truncate)
+
+
+class FunctionSink:
+    """The user's own function, called as Spark's ``foreachBatch`` calls it."""
+
+    inside = False
+    description = "ForeachBatchSink"
+
+    def __init__(
+        self, function: Callable[[DataFrame, int], None], stream: sparksinks.WrittenStream
+    ) -> None:
+        self._function = function
+        self._stream = stream
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Call the function with the step's rows; a step that comes again has the same id."""
+        with self._stream.numbered(batch, frame):
+            self._function(frame, batch)
+
+
+class WriterSink:
+    """A batch writer, appended to: for formats that have no streaming writer, such as JDBC."""
+
+    inside = False
+
+    def __init__(
+        self, file_format: str, partition_by: list[str], options: Mapping[str, str]
+    ) -> None:
+        self._format = self.description = file_format
+        self._partition_by = partition_by
+        self._options = options
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Append the step's rows."""
+        writer = frame.write.mode("append").format(self._format).options(**self._options)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.save()
+
+
+def require_path(options: Mapping[str, str], file_format: str) -> str:
+    """Return the ``path`` option, which file sinks need."""
+    path = {key.lower(): value for key, value in options.items()}.get("path")
+    if not path:
+        msg = f'format "{file_format}" needs a place to write to; add .option("path", ...).'
+        raise ConfigError(msg)
+    return path

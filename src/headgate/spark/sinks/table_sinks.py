@@ -1,0 +1,364 @@
+"""Delta and Iceberg tables as sinks: which steps they have, and what is wrong with them in one sentence.
+
+Both keep the id of Spark's query and the number of the output in the commit that holds its rows, and skip
+what they have; Delta for ever, Iceberg as long as it keeps the snapshot. What they cannot know is looked
+up here before the first write of a run.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.core.errors import CheckpointError, ConfigError, EngineError
+from headgate.spark.jvm.errors import JavaError
+from headgate.spark.jvm.files import HadoopPath
+from headgate.spark.jvm.formats import NamedTable
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.sparksinks import WrittenStream
+from headgate.spark.jvm.tables import (
+    STREAM,
+    LastCommit,
+    delta_columns,
+    delta_identity,
+    identity,
+    kind,
+    last_commit,
+    last_transaction,
+)
+from headgate.spark.sinks.merge_rows import ahead, failing
+
+_EVOLVES = ("mergeschema", "merge-schema", "overwriteschema")
+_EVOLVES_ALWAYS = "spark.databricks.delta.schema.autoMerge.enabled"
+
+
+class SparksTableSink(Protocol):
+    """Spark's own sink of a table."""
+
+    description: str
+
+    def begin(self) -> None:
+        """Make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write one step's rows."""
+
+
+class TableTarget(Protocol):
+    """Holds a query's settings of its target table."""
+
+    @property
+    def table(self) -> str | None:
+        """The table's name."""
+
+    @property
+    def file_format(self) -> str | None:
+        """The format."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The sink's."""
+
+    @property
+    def checkpoint(self) -> Path:
+        """The query's."""
+
+    @property
+    def last_output(self) -> Callable[[], int | None]:
+        """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
+
+
+def iceberg(
+    spark: SparkSession, inner: SparksTableSink, table: Jvm, aim: TableTarget, plan: Jvm
+) -> TableSink | None:
+    """Return the sink of an Iceberg table, None of any other.
+
+    Raises
+    ------
+    ConfigError
+        The result has a column that the table lacks.
+    """
+    if kind(table) != "iceberg":
+        return None
+    name = aim.table or str(table.name())
+    rows = list(plan.schema().fieldNames())
+
+    def columns(there: Sequence[str]) -> None:
+        _check_columns(name, there, rows, aim.options)
+
+    columns(list(table.schema().fieldNames()))
+    look = partial(last_commit, table, keys=STREAM)
+    if aim.table is None:
+        return TableSink(inner, spark, name, aim, look)
+    full = NamedTable(spark, name).full  # the program may USE another database by then
+    known = KnownTable(
+        partial(identity, spark, full), lambda: columns(spark.table(full).columns), silent=False
+    )
+    refresh = partial(spark.catalog.refreshTable, full)
+    return TableSink(inner, spark, name, aim, look, known, refresh)
+
+
+def delta(
+    spark: SparkSession, inner: SparksTableSink, aim: TableTarget, plan: Jvm
+) -> TableSink | None:
+    """Return the sink of a Delta table, None of any other.
+
+    Raises
+    ------
+    ConfigError
+        The result has a column that the table lacks.
+    CheckpointError
+        The table is gone.
+    """
+    path = {key.lower(): value for key, value in aim.options.items()}.get("path")
+    if (aim.file_format or "").lower() != "delta" or path is None:
+        return None
+    name = aim.table or path
+    log = HadoopPath(spark, path, "_delta_log")
+
+    def columns() -> None:
+        may = {_EVOLVES[0]: str(spark.conf.get(_EVOLVES_ALWAYS, "false"))}
+        rows = list(plan.schema().fieldNames())
+        _check_columns(name, delta_columns(spark, path), rows, may | dict(aim.options))
+
+    if log.exists():
+        columns()
+    else:
+        check_there(name, aim.last_output())
+    known = KnownTable(
+        lambda: delta_identity(spark, path) if log.exists() else None, columns, silent=True
+    )
+    look = partial(last_transaction, spark, path)
+    return TableSink(inner, spark, name, aim, look, known)
+
+
+@dataclass(frozen=True)
+class KnownTable:
+    """Reads further facts of a table, by its name or place.
+
+    Attributes
+    ----------
+    identity : callable
+        What tells it from one made anew; None where there is no table.
+    columns : callable
+        Refuses a table that lacks columns of the result.
+    silent : bool
+        Whether writing to one that is gone, or made anew, does not fail.
+    """
+
+    identity: Callable[[], str | None]
+    columns: Callable[[], None]
+    silent: bool
+
+    def look(self, name: str, before: str | None, outputs: int) -> None:
+        """Refuse a table that is gone, or is not the one that it was `before`.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        check_same(name, before, self.identity(), outputs)
+
+
+def check_same(name: str, before: str | None, now: str | None, outputs: int) -> None:
+    """Refuse a table that is gone, or is not the one that it was `before`.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if now is None:
+        raise _gone(name, outputs)
+    if before and now and now != before:
+        msg = (
+            f"table {name} was made anew while this query wrote to it, and what it had put there is "
+            "gone; start it again to go on into the new one, or begin with a new checkpoint."
+        )
+        raise CheckpointError(msg)
+
+
+class TableSink:
+    """A table that knows which outputs of a query it has.
+
+    Parameters
+    ----------
+    inner : SparksTableSink
+    spark : SparkSession
+    name : str
+        Of the table, for messages.
+    aim : TableTarget
+    look : callable
+        From the id of Spark's query to what the table knows of it.
+    known : KnownTable, optional
+    refresh : callable, optional
+        Lets who reads the table in the session that the query was started in see what is written.
+    """
+
+    inside = False
+
+    def __init__(
+        self,
+        inner: SparksTableSink,
+        spark: SparkSession,
+        name: str,
+        aim: TableTarget,
+        look: Callable[[str], LastCommit],
+        known: KnownTable | None = None,
+        refresh: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.description = inner.description
+        self._inner = inner
+        self._name = name
+        self._last_output = aim.last_output
+        self._stream = WrittenStream(spark, aim.checkpoint)
+        self._look = look
+        self._table = known
+        self._refresh = refresh
+        self._identity: str | None = None
+        self._written = False
+        self._known: int | None = None
+
+    def begin(self) -> None:
+        """Look up which output was committed last: it alone may be in the table already."""
+        self._known = self._last_output()
+        self._inner.begin()
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write the step, unless the table has it.
+
+        Raises
+        ------
+        CheckpointError
+            The table is gone or made anew, has a step that the checkpoint does not know of, or cannot
+            tell.
+        ConfigError
+            It lacks a column by now.
+        EngineError
+            Spark or the table refused.
+        """
+        try:
+            with failing(self._name):
+                if self._written and self._table is not None and self._table.silent:
+                    self._table.look(self._name, self._identity, batch)
+                if self._written or self._wanted(batch):
+                    self._inner.write(batch, frame)
+                    self._note_written()
+                    # Iceberg keeps tables for each session, for half a minute
+                    self._refresh()
+        except EngineError as error:
+            self._say_why(batch, error)
+            raise
+
+    def _note_written(self) -> None:
+        if not self._written and self._table is not None:
+            self._identity = self._table.identity()
+        self._written = True
+
+    def _say_why(self, batch: int, error: EngineError) -> None:
+        """Say it better than Spark where it is known what somebody has done to the table."""
+        if self._table is None:
+            return
+        try:
+            self._table.look(self._name, self._identity, batch)
+            self._table.columns()
+        except (PySparkException, JavaError):
+            return  # it cannot be asked
+        except (CheckpointError, ConfigError) as better:
+            raise better from error
+
+    def _wanted(self, batch: int) -> bool:
+        last = self._look(self._stream.query_id)
+        if last.number is None and last.complete and self._known is not None and batch > 0:
+            warnings.warn(
+                f"table {self._name} has nothing of what this query has put out so far; it goes on there "
+                f"with output {batch}.",
+                stacklevel=2,
+            )
+        return wanted(self._name, last, batch, comes_again(self._known, batch))
+
+
+def comes_again(known: int | None, batch: int) -> bool | None:
+    """Return whether an output may have been delivered before; None where that is not known.
+
+    Parameters
+    ----------
+    known : int or None
+        The last output of the checkpoint when the query started. Without a manifest, of a query without
+        state, Spark may give any batch again.
+    batch : int
+    """
+    return None if known is None else batch <= known
+
+
+def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
+    """Return whether an output is to be written to a table.
+
+    Raises
+    ------
+    CheckpointError
+        The table has it, and it never came before; or the table cannot tell whether it has it.
+    """
+    if last.number is not None and last.number >= batch:
+        if again is False:
+            raise ahead(name, batch)
+        return False
+    if last.number is None and not last.complete and again and batch > 0:
+        msg = (
+            f"table {name} keeps no snapshot of what this query wrote last, so it cannot be told whether "
+            f"output {batch} is in it; look, and begin with a new checkpoint."
+        )
+        raise CheckpointError(msg)
+    return True
+
+
+def check_there(name: str, last: int | None) -> None:
+    """Refuse a table that is gone although the query has written to it; else it would be made anew.
+
+    Parameters
+    ----------
+    name : str
+    last : int or None
+        The number of the query's last output.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if last is not None and last >= 0:
+        raise _gone(name, last + 1)
+
+
+def _gone(name: str, outputs: int) -> CheckpointError:
+    msg = (
+        f"table {name} is not there, and this query has put {outputs} output{'s' * (outputs != 1)} into "
+        "it; restore the table, or begin with a new checkpoint."
+    )
+    return CheckpointError(msg)
+
+
+def _check_columns(
+    name: str, there: Sequence[str], rows: Sequence[str], options: Mapping[str, str]
+) -> None:
+    """Refuse a result with columns that the table lacks, unless the query may change the table.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if any(key.lower() in _EVOLVES and value == "true" for key, value in options.items()):
+        return
+    known = {column.lower() for column in there}
+    new = [column for column in rows if column.lower() not in known]
+    if new:
+        msg = (
+            f"table {name} has no column {', '.join(new)}, which the result has; add it to the table "
+            "with ALTER TABLE, or drop it from the result."
+        )
+        raise ConfigError(msg)

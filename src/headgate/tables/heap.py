@@ -1,0 +1,90 @@
+"""Keeps tables in this process's own memory: the reference that every other store is compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headgate.core.errors import StateError
+from headgate.tables.lineage import bring, build
+from headgate.tables.ports import U8, Chain, Store, Table, TableLayout
+from headgate.tables.table import BufferTable, initial_bytes
+
+
+class HeapMemory:
+    """Supplies NumPy buffers for a table.
+
+    Parameters
+    ----------
+    byte_count : int    Size of the first buffer.
+    """
+
+    def __init__(self, byte_count: int) -> None:
+        self.buffer: U8 = np.zeros(byte_count, dtype=np.uint8)
+        self._next = self.buffer
+        self._undo: U8 = np.zeros(0, dtype=np.uint8)
+
+    def enlarge(self, byte_count: int) -> U8:
+        """Return a zeroed buffer; see `headgate.tables.table.Memory`."""
+        self._next = np.zeros(byte_count, dtype=np.uint8)
+        return self._next
+
+    def switch(self) -> None:
+        """Make the enlarged buffer the present one."""
+        self.buffer = self._next
+
+    def undo(self, byte_count: int, *, create: bool) -> U8 | None:
+        """Return the undo buffer, enlarged to `byte_count` bytes if need be."""
+        if self._undo.size < byte_count:
+            if not create:
+                return None
+            larger = np.zeros(byte_count, dtype=np.uint8)
+            larger[: self._undo.size] = self._undo
+            self._undo = larger
+        return self._undo
+
+
+class HeapStore(Store):
+    """Keeps one operator's tables in process memory.
+
+    Parameters
+    ----------
+    layout : TableLayout
+    """
+
+    def __init__(self, layout: TableLayout) -> None:
+        self._layout = layout
+        self._tables: dict[int, BufferTable] = {}
+        self._held: set[int] = set()
+
+    def acquire(self, group: int, token: str, chain: Chain) -> Table:
+        """Return the group's table at `token`; a dirty one is replaced, never repaired."""
+        if group in self._held:
+            msg = f"key group {group} is held already: release it first"
+            raise StateError(msg)
+        table = self._tables.pop(group, None)
+        if table is None or not table.trusted() or not bring(table, token, chain):
+            table = BufferTable.create(HeapMemory(initial_bytes(self._layout)), self._layout)
+            build(table, group, token, chain)
+        self._tables[group] = table
+        self._held.add(group)
+        return table
+
+    def commit(self, group: int, token: str) -> None:
+        """Name the state reached since `begin`."""
+        self._table(group).commit(token)
+
+    def release(self, group: int) -> None:
+        """Give the group up; without a commit its table stays dirty, and is not used again."""
+        self._table(group)
+        self._held.discard(group)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._tables.clear()
+        self._held.clear()
+
+    def _table(self, group: int) -> BufferTable:
+        if group not in self._held:
+            msg = f"key group {group} is not held: acquire it first"
+            raise StateError(msg)
+        return self._tables[group]

@@ -1,0 +1,301 @@
+"""Decides which key groups lie in a host's memory and which on its disk, where memory is bounded.
+
+A table is a file, and works the same wherever it lies. In the arena a file is memory that the kernel
+cannot take back; in the spill directory it is a mapped file of which the kernel keeps the pages in use.
+So a key group is served where it lies, and is moved only if that pays: hot groups move in, as far as
+the bound allows, and the coldest make room.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.core.input import regular_bytes
+from headgate.tables.mapping import map_file
+from headgate.tables.runs import private_directory
+
+F64 = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+KEPT = 0.9
+"""What a step's touched rows count for a step later: half after 7 steps. Chosen, not tuned."""
+
+STICKY = 2.0
+"""How many times denser the touches of a group must be than those of one in whose place it comes, so
+that groups of about the same heat are not moved about. Chosen, not tuned."""
+
+STEP_SHARE = 32
+"""Of the bound, the part that a slot moves each way in one step: adapting takes some dozens of steps, and
+no step waits long for it. One group is moved in any case. Chosen, not tuned."""
+
+_TABLE = re.compile(r"g(\d{1,5})(?:\.[0-9a-f]{16}\.(?:tmp|undo))?")
+_HEAT = "heat"
+_ROOM_KNOWN = 1 << 20
+"""Files below this size are placed by what was seen when the step began: looking costs 0.3 ms."""
+
+
+@dataclass(frozen=True)
+class MemoryBound:
+    """Holds the bound on a query's share of a host's memory.
+
+    Attributes
+    ----------
+    byte_count : int
+        For tables of all its operators and what undoes their last step.
+    key_groups : int
+    """
+
+    byte_count: int
+    key_groups: int
+
+
+@dataclass(frozen=True)
+class Tiering:
+    """Counts a slot's key groups by tier in a step, and their moves, where memory is bounded.
+
+    Attributes
+    ----------
+    memory_bytes, cold_bytes : int
+        Of the operator's tables on the host, in memory and in the spill directory, after the step.
+    back, away : int
+        Key groups that were moved into memory, and out of it.
+    cold : int
+        Key groups that were served where they lay on disk.
+    ms : float
+        What moving and deciding took.
+    """
+
+    memory_bytes: int = 0
+    cold_bytes: int = 0
+    back: int = 0
+    away: int = 0
+    cold: int = 0
+    ms: float = 0.0
+
+
+def wanted(sizes: F64, density: F64, inside: Flags, bound: int) -> Flags:
+    """Return which key groups belong in memory.
+
+    Parameters
+    ----------
+    sizes : float64[n]
+        Bytes.
+    density : float64[n]
+        Touched rows per byte, as lately.
+    inside : bool[n]
+        Which are in memory.
+    bound : int
+        Bytes.
+
+    Returns
+    -------
+    bool[n]
+        The densest that fit together; one that is in memory counts `STICKY` times its density, and goes
+        before one on disk that is no denser.
+    """
+    found = np.zeros(len(sizes), dtype=np.bool_)
+    worth = np.where(inside, STICKY * density, density)
+    # a group on disk that nobody touches has no business in memory, however much room there is
+    able = (sizes <= bound) & (inside | (density > 0.0))
+    order = np.lexsort((~inside, -worth))
+    order = order[able[order]]
+    fits = int(np.searchsorted(np.cumsum(sizes[order]), bound, side="right"))
+    found[order[:fits]] = True
+    used = float(sizes[order[:fits]].sum())
+    for at in order[fits:].tolist():
+        if used + sizes[at] <= bound:
+            found[at], used = True, used + sizes[at]
+    return found
+
+
+class Tiers:
+    """Places the tables of one operator on a host: in memory, or in its spill directory.
+
+    Parameters
+    ----------
+    memory, spill : Path
+        The operator's directories in the run's arena, and in the run's spill directory.
+    bound : MemoryBound
+    """
+
+    def __init__(self, memory: Path, spill: Path, bound: MemoryBound) -> None:
+        self.memory, self.spill, self._bound = memory, private_directory(spill), bound
+        self._heat = _heat_file(spill / _HEAT, bound.key_groups)
+        self._used = 0
+        self.figures = Tiering()
+
+    def paths(self, group: int) -> tuple[str, str]:
+        """Return the paths at which a group's table may be; in memory first."""
+        return f"{self.memory}/g{group}", f"{self.spill}/g{group}"
+
+    def places(self, group: int, byte_count: int) -> tuple[str, ...]:
+        """Return the paths for a table of `byte_count` bytes, the best place first.
+
+        In memory where the bound has room for it; on disk where it has not, or memory has not.
+        """
+        if byte_count >= _ROOM_KNOWN or self._used + byte_count > self._bound.byte_count:
+            self._used = self._in_memory()
+        inside, outside = self.paths(group)
+        if self._used + byte_count > self._bound.byte_count:
+            return (outside,)
+        self._used += byte_count
+        return inside, outside
+
+    def touched(self, group: int, rows: int, step: int, *, cold: bool) -> None:
+        """Take note that a step has touched rows of a group."""
+        if group < len(self._heat):
+            before, since = self._heat[group]
+            self._heat[group] = before * KEPT ** max(0.0, step - since) + max(1, rows), step
+        if cold:
+            self.figures = _plus(self.figures, cold=1)
+
+    def plan(self, own: Collection[int], step: int) -> tuple[list[int], list[int]]:
+        """Return the groups of a slot to move out of memory, and those to move into it, best first.
+
+        Whatever slots of this operator, or of others of the query, have on this host counts; each slot
+        moves its own.
+        """
+        names, sizes, inside, density = self._seen(step)
+        bound = self._bound.byte_count
+        keep = wanted(sizes, density, inside, bound)
+        mine = np.array([name in own for name in names], dtype=np.bool_)
+        most = bound / STEP_SHARE
+        used = float(sizes[inside].sum())
+        out: list[int] = []
+        moved = 0.0
+        for at in _ordered(mine & inside & ~keep, density):
+            if moved >= most and used <= bound:
+                break
+            out.append(names[at])
+            moved, used = moved + sizes[at], used - sizes[at]
+        back: list[int] = []
+        moved = 0.0
+        for at in _ordered(mine & ~inside & keep, -density):
+            if moved >= most:
+                break
+            if used + sizes[at] <= bound:
+                back.append(names[at])
+                moved, used = moved + sizes[at], used + sizes[at]
+        self._used = int(used)
+        return out, back
+
+    def moved(self, *, back: int, away: int, began: float) -> None:
+        """Note the moves since a time of `time.perf_counter`."""
+        ms = (time.perf_counter() - began) * 1e3
+        self.figures = _plus(self.figures, back=back, away=away, ms=ms)
+
+    def told(self) -> Tiering:
+        """Return the tiers and moves of groups since the last call."""
+        found, self.figures = self.figures, Tiering()
+        sizes = [sum(_sizes(directory).values()) for directory in (self.memory, self.spill)]
+        return _plus(found, memory_bytes=sizes[0], cold_bytes=sizes[1])
+
+    def _in_memory(self) -> int:
+        """Return the bytes of this host's memory that tables of all the query's operators take."""
+        return sum(sum(_sizes(one).values()) for one in _operators(self.memory.parent))
+
+    def _seen(self, step: int) -> tuple[list[int], F64, Flags, F64]:
+        """Return groups (-1 for other operators'), bytes, whether in memory, and density of touches."""
+        names: list[int] = []
+        sizes: list[int] = []
+        inside: list[bool] = []
+        heats: list[float] = []
+        for memory in _operators(self.memory.parent):
+            mine = memory == self.memory
+            spill = self.spill.parent / memory.name
+            heat = self._heat if mine else _heat_seen(spill / _HEAT)
+            tables: set[int] = set()
+            hot, cold = _sizes(memory, tables), _sizes(spill)
+            for group in sorted(hot.keys() | cold.keys()):
+                names.append(group if mine else -1)
+                # one that is in both places is served in memory
+                inside.append(group in tables)
+                sizes.append(hot.get(group, 0) or cold.get(group, 0))
+                before, since = heat[group] if group < len(heat) else (0.0, step)
+                heats.append(float(before) * KEPT ** max(0.0, step - float(since)))
+        byte_counts = np.array(sizes, dtype=np.float64)
+        # less than a row in all is as good as none
+        heated = np.where(np.array(heats) < 0.5, 0.0, np.array(heats))  # noqa: PLR2004
+        density = heated / np.maximum(byte_counts, 1.0)
+        return names, byte_counts, np.array(inside, dtype=np.bool_), density
+
+
+def _ordered(which: Flags, by: F64) -> list[int]:
+    found = np.flatnonzero(which)
+    ordered: list[int] = found[np.argsort(by[found], kind="stable")].tolist()
+    return ordered
+
+
+def _plus(one: Tiering, **more: float) -> Tiering:
+    values: dict[str, float] = {name: getattr(one, name) + by for name, by in more.items()}
+    return Tiering(**(one.__dict__ | values))
+
+
+def _operators(run: Path) -> list[Path]:
+    """Return the directories of operators in a run directory."""
+    with os.scandir(run) as entries:
+        return sorted(Path(one.path) for one in entries if one.is_dir(follow_symlinks=False))
+
+
+def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
+    """Return the bytes of each group's files in a directory: its table, and its undo file.
+
+    `tables` gets the groups whose table is there, and not only what a killed process has left.
+    """
+    found: dict[int, int] = {}
+    try:
+        entries = os.scandir(directory)
+    except OSError:
+        return found
+    with entries:
+        for one in entries:
+            match = _TABLE.fullmatch(one.name)
+            if match is None:
+                continue
+            try:
+                size = one.stat(follow_symlinks=False).st_size
+            except OSError:
+                continue  # moved, or grown, this moment
+            group = int(match[1])
+            found[group] = found.get(group, 0) + size
+            if tables is not None and "." not in one.name:
+                tables.add(group)
+    return found
+
+
+def _heat_file(path: Path, key_groups: int) -> F64:
+    """Return the shared float64[key_groups, 2] of touched rows per group and the step they are of.
+
+    It says what is worth moving and nothing else: whatever stands in it, answers are the same.
+    """
+    byte_count = 16 * key_groups
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < byte_count:
+                # written, not left as a hole: where the disk is full, a hole that is used is SIGBUS
+                os.pwrite(descriptor, bytes(byte_count), 0)
+            buffer = map_file(descriptor, byte_count)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        # a table that finds no room says so; this one is worth no failure
+        return np.zeros((key_groups, 2))
+    return buffer.view(np.float64).reshape(key_groups, 2)
+
+
+def _heat_seen(path: Path) -> F64:
+    try:
+        raw = regular_bytes(path)
+    except OSError:
+        raw = b""
+    return np.frombuffer(raw[: len(raw) // 16 * 16], dtype=np.float64).reshape(-1, 2)

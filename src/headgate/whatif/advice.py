@@ -1,0 +1,147 @@
+"""Compares policies with the oracle and the best constant, and recommends one of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from headgate.core.slo import Slo
+from headgate.whatif.decisions import finite
+from headgate.whatif.oracle import Constants, Load, Point, oracle, slots_at, whole
+
+_WORSE = 1.15
+"""So many times the slots of the best constant, and it is the constant that is recommended. Chosen."""
+
+_BESIDE = ("oracle_slots", "to_oracle", "constant_slots", "to_constant")
+
+
+def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, Any]:
+    """Compare rows with the oracle and the best constant; each gets the columns for it.
+
+    Parameters
+    ----------
+    load : Load
+    rows : sequence of dict
+        With ``success`` and ``slots_mean``; changed in place: ``oracle_slots`` (at the same success),
+        ``to_oracle`` (slots over these), ``constant_slots`` (the fewest that do as well) and
+        ``to_constant``.
+    slo : Slo
+
+    Returns
+    -------
+    dict
+        ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``; for the success that
+        is wanted ``oracle_slots``, whose slots take any record, ``whole_slots``, which keep a key group
+        on one slot, and ``constant_slots``; None where no number of such slots has that success.
+    """
+    points, constants = oracle(load, on_progress=_progress()), Constants(load)
+    for row in rows:
+        success = row["success"]
+        if success is None:
+            row.update(dict.fromkeys(_BESIDE))
+            continue
+        fixed = constants.best(success)
+        fewest = _fewest(points, fixed, success)
+        row["oracle_slots"] = round(fewest, 3)
+        row["to_oracle"] = round(row["slots_mean"] / fewest, 3)
+        row["constant_slots"] = int(fixed.slots)
+        row["to_constant"] = round(row["slots_mean"] / fixed.slots, 3)
+    best, undivided = constants.best(slo.success), whole(load, slo.success)
+    return {
+        "oracle": [_plain(point) for point in sorted(points, key=lambda p: p.slots)],
+        "constants": [_plain(constants.points[n]) for n in sorted(constants.points)],
+        "oracle_slots": round(_fewest(points, best, slo.success), 3),
+        "whole_slots": round(undivided.slots, 3) if undivided.success >= slo.success else None,
+        "constant_slots": int(best.slots) if best.success >= slo.success else None,
+    }
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Return a function that reports on stderr the progress of the oracle, as `run_all` does of runs."""
+    start_s = time.monotonic()
+
+    def told(done: int, of: int) -> None:
+        elapsed_s = time.monotonic() - start_s
+        sys.stderr.write(f"oracle: {done} of {of} searches, {elapsed_s:.0f} s\n")
+        sys.stderr.flush()
+
+    return told
+
+
+def _fewest(points: Sequence[Point], fixed: Point, success: float) -> float:
+    """Return the slots of the oracle; its search may end above a constant, which it could have had."""
+    found = slots_at(points, success)
+    return min(found, fixed.slots) if fixed.success >= success else found
+
+
+def _plain(point: Point) -> dict[str, float | None]:
+    return {name: finite(round(value, 5)) for name, value in asdict(point).items()}
+
+
+def sentence(
+    slo: Slo,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    constant: int | None = None,
+    batches: bool = False,
+    limit: Callable[[Mapping[str, Any]], str] = lambda _: "give it more slots",
+) -> str:
+    """Return in one sentence which policy, slots and SLO to take.
+
+    The fewest slots among those that keep the SLO; where none does, the one that comes nearest, and
+    the bound that it keeps.
+
+    Parameters
+    ----------
+    slo : Slo
+    rows : sequence of mapping
+    constant : int or None
+        The fewest fixed slots that keep the SLO; None where it is not known, or none do.
+    batches : bool
+        Whether rows are of micro-batches, which the oracle and the constants do without.
+    limit : callable
+        Returns what to do about a row that does not keep the SLO: what limits it.
+    """
+    known = [row for row in rows if row["success"] is not None]
+    if not known:
+        return "Nothing arrives, so any policy will do."
+    wanted = f"{slo.success:.3g} of windows" if slo.success < 1.0 else "every window"
+    keeping = [row for row in known if row["meets"]]
+    if keeping:
+        best = min(keeping, key=lambda row: (row["slots_mean"], row["changes_per_h"]))
+        if constant is not None and not batches and best["slots_mean"] > _WORSE * constant:
+            return (
+                f'Take static({constant}): it keeps "{slo}" with {constant} slots; of the policies here '
+                f"{best['policy']} needs the fewest, {best['slots_mean']:.3g} on the average."
+            )
+        worst, beside_it = "", ""
+        if best["success_worst"] < slo.success:
+            worst = f", {best['success_worst']:.2%} of the worst key group's,"
+        if best.get("to_oracle") is not None:
+            beside_it = f", {best['to_oracle']:.2g} times what an oracle needs"
+            beside_it += (
+                " that has no batches"
+                if batches
+                else f"; a fixed number that does as well is {best['constant_slots']}"
+            )
+        return (
+            f'Take {best["policy"]} with up to {best["slots_most"]} slots: it keeps "{slo}" in '
+            f"{best['success']:.2%} of windows{worst} with {best['slots_mean']:.3g} slots on the average"
+            f"{beside_it}."
+        )
+    best = max(known, key=lambda row: (row["success"], -row["slots_mean"]))
+    told = f"{best['success']:.2%}"
+    if best["success"] >= slo.success:
+        told += f", of the worst key group's windows in {best['success_worst']:.2%},"
+    kept = best["bound_kept_s"]
+    remedy = limit(best)
+    if kept is not None and kept > slo.bound:
+        looser = replace(slo, bound=kept)
+        remedy = f'it keeps "{looser}", or {remedy}'
+    return (
+        f'No policy here keeps "{slo}" in {wanted}; {best["policy"]} comes nearest, in '
+        f"{told} with {best['slots_mean']:.3g} slots on the average: {remedy}."
+    )

@@ -1,0 +1,248 @@
+"""Holds the result of a simulated run, and computes its success and its summary."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.success import Success, success_rates
+from headgate.journal import histogram
+from headgate.loop.settings import OperatorSettings
+from headgate.whatif.decisions import finite
+from headgate.whatif.measures import Measures
+
+F64 = npt.NDArray[np.float64]
+
+_GROUPS_AT_ONCE = 16
+"""Key groups whose windows are summed together, so that long runs fit into memory."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Holds the figures and the decisions of one run.
+
+    Attributes
+    ----------
+    policy : str
+        Its name.
+    seed : int
+    mode : str
+        *continuous* or *micro-batch*.
+    delta_s : float
+        Length of a tick.
+    settings : mapping of str to OperatorSettings
+        What was asked for, by operator.
+    operators : mapping of str to Measures
+        What happened, by operator.
+    decisions : list of dict
+        See `DecisionLog`.
+    """
+
+    policy: str
+    seed: int
+    mode: str
+    delta_s: float
+    settings: Mapping[str, OperatorSettings]
+    operators: Mapping[str, Measures]
+    decisions: list[dict[str, Any]]
+
+    def success(
+        self,
+        operator: str,
+        *,
+        bound_s: float | None = None,
+        window_s: float | None = None,
+        from_s: float = 0.0,
+    ) -> Success:
+        """Return how often each key group was within its bound, from true latencies.
+
+        Parameters
+        ----------
+        operator : str
+        bound_s, window_s : float, optional
+            Of the operator's settings if absent; windows are rounded up to whole ticks.
+        from_s : float
+            Leaves out the windows that begin earlier: a warm-up.
+        """
+        measures = self.operators[operator]
+        return self._success(operator, measures.latency_sum_s, bound_s, window_s, from_s)
+
+    def percentile_success(
+        self, operator: str, quantile: float, *, window_s: float, from_s: float = 0.0
+    ) -> Success:
+        """Return how often a share of the records was within the bound, of the operator as a whole.
+
+        Parameters
+        ----------
+        operator : str
+            With a model that counts those (`OperatorModel.within_s`).
+        quantile : float
+            The share: 0.95 of a p95.
+        window_s, from_s
+            As of `success`.
+        """
+        measures = self.operators[operator]
+        first = math.ceil(from_s / self.delta_s - 1e-9)
+        completed = measures.completed.sum(axis=1, keepdims=True)
+        late = completed - measures.within.sum(axis=1, keepdims=True)
+        waiting = np.cumsum(measures.arrived.sum(axis=1, keepdims=True) - completed, axis=0)
+        return success_rates(
+            completed[first:],
+            late[first:],
+            waiting[first:],
+            window_ticks=math.ceil(window_s / self.delta_s - 1e-9),
+            bound_s=1.0 - quantile,
+        )
+
+    def end_to_end_success(
+        self, operator: str, *, bound_s: float, window_s: float, from_s: float = 0.0
+    ) -> Success:
+        """Return the same for the time from the job's first operator to the end of `operator`."""
+        measures = self.operators[operator]
+        return self._success(operator, measures.origin_sum_s, bound_s, window_s, from_s)
+
+    def _success(
+        self,
+        operator: str,
+        latency_sum_s: F64,
+        bound_s: float | None,
+        window_s: float | None,
+        from_s: float,
+    ) -> Success:
+        settings = self.settings[operator]
+        window_s = settings.window_s if window_s is None else window_s
+        bound_s = settings.bound_s if bound_s is None else bound_s
+        window = math.ceil(window_s / self.delta_s - 1e-9)
+        first = math.ceil(from_s / self.delta_s - 1e-9)
+        measures = self.operators[operator]
+        parts = [
+            success_rates(
+                measures.completed[first:, start : start + _GROUPS_AT_ONCE],
+                latency_sum_s[first:, start : start + _GROUPS_AT_ONCE],
+                measures.waiting(start, start + _GROUPS_AT_ONCE)[first:],
+                window_ticks=window,
+                bound_s=bound_s,
+            )
+            for start in range(0, measures.completed.shape[1], _GROUPS_AT_ONCE)
+        ]
+        return Success(
+            np.concatenate([part.rate for part in parts]),
+            parts[0].windows,
+            np.concatenate([part.empty for part in parts]),
+            np.concatenate([part.stalled for part in parts]),
+        )
+
+    def kinds(self, operator: str) -> dict[str, int]:
+        """Return how many changes of each kind came into force."""
+        applied = self.operators[operator].applied
+        return dict(sorted(Counter(str(a.change.kind) for a in applied).items()))
+
+    def records_in_time(self, operator: str, bound_s: float) -> float:
+        """Return the share of all records whose latency is at most a bound; NaN where none came.
+
+        Windows count alike, and so do key groups, whatever comes in them: where bursts are late, most
+        windows may be in time, and most records not. Within 5 % of the bound it is an estimate. Records
+        that wait at the end are late, but for as many as came within the last bound.
+        """
+        measures = self.operators[operator]
+        done = int(measures.completed.sum())
+        ticks = math.ceil(bound_s / self.delta_s)
+        recent = int(measures.arrived[-ticks:].sum())
+        late = max(0, int(measures.arrived.sum()) - done - recent)
+        within = histogram.share_within(histogram.sparse_of(measures.histogram), bound_s * 1e3)
+        if within is None:
+            return 0.0 if late else math.nan
+        return within * done / (done + late)
+
+    def timeline(self, operator: str) -> dict[str, F64]:
+        """Return the figures of a plot over time, one entry per step of the operator's measures.
+
+        Returns
+        -------
+        dict of str to float64[steps]
+            ``time_s`` (end of the step), ``arrivals_per_s``, ``completions_per_s``, ``slots``,
+            ``latency_mean_s``, ``latency_min_s``, ``latency_p50_s``, ``latency_p99_s`` (within 5 %,
+            NaN where nothing was completed) and ``backlog``.
+        """
+        measures = self.operators[operator]
+        starts = np.arange(0, measures.ticks, measures.step_ticks)
+        ends = np.minimum(starts + measures.step_ticks, measures.ticks)
+        length_s = (ends - starts) * self.delta_s
+        arrived = np.add.reduceat(measures.arrived.sum(axis=1), starts)
+        completed = np.add.reduceat(measures.completed.sum(axis=1), starts)
+        latency_s = np.add.reduceat(measures.latency_sum_s.sum(axis=1), starts)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean_s = np.where(completed > 0, latency_s / completed, np.nan)
+        quantiles = dict(zip(("min", "p50", "p99"), measures.quantiles_s.T, strict=True))
+        return {
+            "time_s": ends * self.delta_s,
+            "arrivals_per_s": arrived / length_s,
+            "completions_per_s": completed / length_s,
+            "slots": np.add.reduceat(measures.slots, starts) / (ends - starts),
+            "latency_mean_s": mean_s,
+            **{f"latency_{name}_s": values for name, values in quantiles.items()},
+            "backlog": np.cumsum(arrived - completed),
+        }
+
+    def to_json(self, *, timeline: bool = False) -> dict[str, Any]:
+        """Return a summary that a JSON file can hold.
+
+        Parameters
+        ----------
+        timeline : bool
+            Whether to include the timelines and the decisions.
+        """
+        found: dict[str, Any] = {
+            "policy": self.policy,
+            "seed": self.seed,
+            "mode": self.mode,
+            "delta_s": self.delta_s,
+            "operators": {name: self._summary(name) for name in self.operators},
+        }
+        if timeline:
+            found["decisions"] = self.decisions
+            for name, summary in found["operators"].items():
+                series = self.timeline(name).items()
+                summary["timeline"] = {key: _plain(values) for key, values in series}
+        return found
+
+    def _summary(self, operator: str) -> dict[str, Any]:
+        measures = self.operators[operator]
+        success = self.success(operator)
+        took_s = [applied.took_s for applied in measures.applied]
+        slots = float(measures.slots.sum())
+        p50_s, p99_s = measures.total_quantiles_s[1:].tolist()
+        return {
+            "settings": asdict(self.settings[operator]),
+            "arrived": int(measures.arrived.sum()),
+            "completed": int(measures.completed.sum()),
+            "success": finite(success.mean),
+            "success_worst": finite(success.worst),
+            "records_in_time": finite(
+                self.records_in_time(operator, self.settings[operator].bound_s)
+            ),
+            "success_by_group": _plain(success.rate),
+            "windows": success.windows,
+            "windows_left_out": success.empty.tolist(),
+            "windows_stalled": success.stalled.tolist(),
+            "slots_mean": measures.slots_mean,
+            "other_slots_share": float(measures.other_slots.sum()) / slots,
+            "latency_mean_s": finite(measures.latency_mean_s),
+            "latency_p50_s": finite(p50_s),
+            "latency_p99_s": finite(p99_s),
+            "changes": self.kinds(operator),
+            "switching_events": len(took_s),
+            "switching_s_mean": sum(took_s) / len(took_s) if took_s else 0.0,
+            "switching_share": measures.switching_share,
+            "stopped_share": measures.stopped_share,
+        }
+
+
+def _plain(values: F64) -> list[float | None]:
+    return [finite(value) for value in values.tolist()]

@@ -1,0 +1,97 @@
+"""Compares a run of a policy with the oracle and with the best constant number of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.control.success import Success
+from headgate.whatif.oracle import Constants, Load, Point, slots_at
+from headgate.whatif.result import RunResult
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """Holds the score of one run, after the warm-up.
+
+    Attributes
+    ----------
+    policy : str
+    success, worst : float
+        Mean over the key groups of the share of their windows within the bound; the least of them.
+    slots : float
+        Time-average.
+    oracle_slots : float
+        What the oracle needs for the same success.
+    constant : Point
+        The fewest slots of a constant with at least the same success.
+    changes_per_hour : float
+    lost_slot_s : float
+        How long slots stood still for changes, added up.
+    """
+
+    policy: str
+    success: float
+    worst: float
+    slots: float
+    oracle_slots: float
+    constant: Point
+    changes_per_hour: float
+    lost_slot_s: float
+
+    @property
+    def to_oracle(self) -> float:
+        """Slots over those of the oracle at the same success."""
+        return self.slots / self.oracle_slots
+
+    @property
+    def to_constant(self) -> float:
+        """Slots over those of the best constant."""
+        return self.slots / self.constant.slots
+
+
+def score(
+    result: RunResult, operator: str, load: Load, points: Sequence[Point], constants: Constants
+) -> Score:
+    """Return the score of a run.
+
+    Parameters
+    ----------
+    result : RunResult
+        Of a policy on `load`.
+    operator : str
+    load : Load
+    points : sequence of Point
+        As `oracle` returns them.
+    constants : Constants
+    """
+    measures = result.operators[operator]
+    found = judged(result, operator, load)
+    first = int(np.ceil(load.from_s / result.delta_s - 1e-9))
+    applied = [a for a in measures.applied if a.applied_s >= load.from_s]
+    hours = (load.duration_s - load.from_s) / _HOUR_S
+    return Score(
+        policy=result.policy,
+        success=found.mean,
+        worst=found.worst,
+        slots=float(measures.slots[first:].mean()),
+        oracle_slots=slots_at(points, found.mean),
+        constant=constants.best(found.mean),
+        changes_per_hour=len(applied) / hours,
+        lost_slot_s=sum(a.stopped_s for a in applied),
+    )
+
+
+def judged(result: RunResult, operator: str, load: Load) -> Success:
+    """Return the success of a run, by the SLO of the load."""
+    if load.quantile is not None:
+        return result.percentile_success(
+            operator, load.quantile, window_s=load.window_s, from_s=load.from_s
+        )
+    return result.success(
+        operator, bound_s=load.bound_s, window_s=load.window_s, from_s=load.from_s
+    )

@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.checkpoint import changelog, files
+from headgate.checkpoint import checkpoint as checkpoints
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
+from headgate.checkpoint.place import Files
+from headgate.checkpoint.verify import problems
+from headgate.core.errors import CheckpointError, StateError
+from headgate.tables.heap import HeapStore
+from headgate.tables.ports import EMPTY_TOKEN
+from headgate_lab.testing.stores import LAYOUT, apply_changes, contents, fresh_token
+
+IDENTITY = {"keys": ["page"], "groups": 4, "layout": {"width": 5}}
+GROUPS = 4
+OPERATOR = "count"
+
+
+class Driver:
+    """A small driver: one operator of four groups, three of which change in each step."""
+
+    def __init__(self, path: Path, *, every: int = 5, inline: bool = True) -> None:
+        self.path = path
+        self.checkpoint = Checkpoint(path)
+        self.job = self.checkpoint.open(IDENTITY)
+        self.store = HeapStore(LAYOUT)
+        self.every = every
+        self.inline = inline
+        self.last = self.checkpoint.latest()
+
+    def step(self) -> Manifest:
+        number = 0 if self.last is None else self.last.step + 1
+        heads = Heads((EMPTY_TOKEN,) * GROUPS, (-1,) * GROUPS)
+        if self.last is not None:
+            heads = self.last.heads[OPERATOR]
+        tokens, steps, sections = list(heads.tokens), list(heads.steps), {}
+        for group in range(GROUPS):
+            full = (number + group) % self.every == 0
+            if group == number % GROUPS and not full:
+                continue
+            chain = self.checkpoint.chain(OPERATOR, group, heads.steps[group])
+            table = self.store.acquire(group, tokens[group], chain)
+            table.begin()
+            apply_changes(table, [(f"{number % 3}", group, number + 1)])
+            tokens[group], steps[group] = fresh_token(), number
+            sections[group] = table.section(tokens[group], full=full)
+            self.store.commit(group, tokens[group])
+            self.store.release(group)
+        blob, refs = changelog.encode(sections)
+        name = f"{OPERATOR}.{fresh_token()}.arrow"
+        if not self.inline:
+            self.checkpoint.write_file("changelog", name, blob)
+        output = f"{fresh_token()}.out"
+        self.checkpoint.write_file("output", output, b"rows of %d" % number)
+        self.checkpoint.write_intent(number, {"step": number})
+        manifest = Manifest(
+            job=self.job,
+            step=number,
+            spark_batch=number + 3,
+            epoch=1,
+            assignments={OPERATOR: {"slots": 2, "slot_of": [0, 1, 0, 1]}},
+            watermarks={"late_us": None, "evict_us": number},
+            heads={OPERATOR: Heads(tuple(tokens), tuple(steps))},
+            sections={
+                OPERATOR: {
+                    group: SectionEntry(0, refs[group], heads.steps[group]) for group in sections
+                }
+            },
+            blobs=(
+                BlobEntry(
+                    None if self.inline else name,
+                    "blob" if self.inline else None,
+                    len(blob),
+                    zlib.crc32(blob),
+                ),
+            ),
+            files=(FileEntry(f"output/{output}", 8 + len(str(number)), crc(number)),),
+            engine={"spark": {"x": 1}},
+            previous=self.last.digest if self.last else None,
+            payloads={"blob": blob, "out": b"\n\n"} if self.inline else {},
+        )
+        self.last = self.checkpoint.commit(manifest)
+        return self.last
+
+    def state(self, store: HeapStore | None = None) -> list[dict]:
+        assert self.last is not None
+        heads = self.last.heads[OPERATOR]
+        store = HeapStore(LAYOUT) if store is None else store
+        found = []
+        for group in range(GROUPS):
+            chain = Checkpoint(self.path).chain(OPERATOR, group, heads.steps[group])
+            found.append(contents(store.acquire(group, heads.tokens[group], chain)))
+            store.release(group)
+        return found
+
+
+def crc(number: int) -> int:
+    return zlib.crc32(b"rows of %d" % number)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    return Driver(tmp_path / "checkpoint")
+
+
+def kept(checkpoint: Checkpoint) -> int:
+    return len(checkpoint._manifests) + len(checkpoint._blobs)
+
+
+def test_a_driver_keeps_nothing_of_the_steps_it_has_committed(driver: Driver):
+    counts = []
+    for _ in range(40):
+        driver.checkpoint.collect_garbage(driver.step())
+        counts.append(kept(driver.checkpoint))
+    assert max(counts) <= 2, counts
+
+
+def test_what_chains_were_read_from_is_given_up_when_nobody_reads_any_more(driver: Driver):
+    for _ in range(6):
+        driver.step()
+    reading = Checkpoint(driver.path)
+    assert driver.last is not None
+    heads = driver.last.heads[OPERATOR]
+    chains = [reading.chain(OPERATOR, group, heads.steps[group]) for group in range(GROUPS)]
+    first = [chain("nothing") for chain in chains]
+    assert kept(reading)
+    reading.settle(60.0)
+    assert kept(reading)
+    reading.settle(0.0)
+    assert not kept(reading)
+    again = [chain("nothing") for chain in chains]
+    assert [[s.token for s in sections] for sections in again] == [
+        [s.token for s in sections] for sections in first
+    ]
+
+
+def test_what_was_committed_is_read_back(driver: Driver):
+    driver.checkpoint.write_intent(0, {"quota": 1})
+    first = driver.step()
+    second = driver.step()
+    fresh = Checkpoint(driver.path)
+    assert fresh.open(IDENTITY) == driver.job
+    found = fresh.latest()
+    assert found == second
+    assert found is not None
+    assert found.digest == second.digest
+    assert found.previous == first.digest
+    assert fresh.read_intent(1) == {"step": 1}
+    assert fresh.read_intent(7) is None
+    assert problems(Checkpoint(driver.path)) == []
+
+
+def test_an_empty_checkpoint_has_no_latest(driver: Driver):
+    assert driver.checkpoint.latest() is None
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_executors_rebuild_every_group_from_its_chain(tmp_path: Path, inline: bool):
+    driver = Driver(tmp_path / "checkpoint", inline=inline)
+    for _ in range(12):
+        driver.step()
+        assert driver.state() == driver.state(driver.store)
+
+
+def test_large_files_are_mapped_and_read_once_for_all_chains(tmp_path: Path, monkeypatch):
+    driver = Driver(tmp_path, every=100, inline=False)
+    for _ in range(8):
+        driver.step()
+    size = max(len(path.read_bytes()) for path in (driver.checkpoint.root / "changelog").iterdir())
+    monkeypatch.setattr(files, "_MAPPED_BYTES", 1)
+    # less than the files of a chain, so that what is not mapped would be read again for each group
+    monkeypatch.setattr(checkpoints, "_CACHE_BYTES", 2 * size)
+    read = []
+    monkeypatch.setattr(files, "called", lambda act, directory, name: read.append(name))
+    assert driver.last is not None
+    reader = Checkpoint(tmp_path)
+    heads = driver.last.heads[OPERATOR]
+    for group in range(GROUPS):
+        chain = reader.chain(OPERATOR, group, heads.steps[group])
+        assert chain(EMPTY_TOKEN)[-1].token == heads.tokens[group]
+    blobs = [name for name in read if name.endswith(".arrow")]
+    assert sorted(blobs) == sorted(set(blobs))
+
+
+class Far:
+    """A checkpoint's files as those of a store, and who reads what."""
+
+    shared = True
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.read: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def get(self, name: str) -> bytes:
+        self.read.append(name)
+        return self._files.get(name)
+
+    def get_large(self, name: str) -> bytes:
+        return self.get(name)
+
+
+def test_a_chain_on_a_store_is_read_many_files_at_a_time_and_each_once(tmp_path, monkeypatch):
+    driver = Driver(tmp_path, every=100, inline=False)
+    for _ in range(40):
+        driver.step()
+    reader = Checkpoint(tmp_path)
+    far = reader.files = Far(reader.files)
+    at_once = []
+    monkeypatch.setattr(
+        checkpoints, "ThreadPoolExecutor", lambda n: at_once.append(n) or ThreadPoolExecutor(n)
+    )
+    heads = driver.last.heads[OPERATOR]
+    for group in range(GROUPS):
+        chain = reader.chain(OPERATOR, group, heads.steps[group])
+        assert chain(EMPTY_TOKEN)[-1].token == heads.tokens[group]
+    assert sorted(far.read) == sorted(set(far.read))
+    # manifests: one, then 2, 4, 8, and what is left of 40; then blobs
+    assert at_once[:4] == [2, 4, 8, 16]
+    assert 16 in at_once[4:]
+
+
+def test_one_step_of_a_store_is_one_read(tmp_path):
+    driver = Driver(tmp_path, every=100, inline=False)
+    for _ in range(9):
+        driver.step()
+    reader = Checkpoint(tmp_path)
+    far = reader.files = Far(reader.files)
+    chain = reader.chain(OPERATOR, 1, driver.last.heads[OPERATOR].steps[1])
+    before = driver.checkpoint.read(7).heads[OPERATOR].tokens[1]
+    assert len(chain(before)) == 1
+    assert [name.partition("/")[0] for name in far.read] == [
+        "manifests",
+        "manifests",
+        "manifests",
+        "changelog",
+    ]
+
+
+def test_what_lacks_before_a_step_that_is_read_is_nobodys_error(tmp_path):
+    driver = Driver(tmp_path, every=4, inline=False)
+    for _ in range(12):
+        driver.step()
+        driver.checkpoint.collect_garbage(driver.last)
+    reader = Checkpoint(tmp_path)
+    reader.files = Far(reader.files)
+    heads = driver.last.heads[OPERATOR]
+    for group in range(GROUPS):
+        chain = reader.chain(OPERATOR, group, heads.steps[group])
+        assert chain(EMPTY_TOKEN)[-1].token == heads.tokens[group]
+
+
+def test_garbage_goes_and_nothing_a_restart_needs(tmp_path: Path):
+    driver = Driver(tmp_path / "checkpoint", every=4, inline=False)
+    root = driver.checkpoint.root
+    for number in range(40):
+        driver.step()
+        driver.checkpoint.collect_garbage(driver.last)
+        if number % 13 == 5:
+            driver = Driver(tmp_path / "checkpoint", every=4, inline=False)
+        assert driver.state() == driver.state(driver.store)
+        assert len(list((root / "manifests").iterdir())) <= 10
+        assert len(list((root / "intents").iterdir())) <= 3
+        # A damaged newest manifest must leave the one before it usable.
+        before = driver.last
+        if number > 1:
+            driver.last = driver.checkpoint.read(number - 1)
+            driver.state()
+        driver.last = before
+    assert len(list((root / "output").iterdir())) <= 5
+    assert problems(Checkpoint(driver.path)) == []
+
+
+def test_unnamed_files_go_once_they_are_old(driver: Driver):
+    driver.checkpoint.write_file("changelog", "orphan.arrow", b"x")
+    for _ in range(70):
+        driver.step()
+        driver.checkpoint.collect_garbage(driver.last)
+    assert not (driver.checkpoint.root / "changelog" / "orphan.arrow").exists()
+
+
+def test_a_second_driver_is_told_so(driver: Driver):
+    other = Driver(driver.path)
+    driver.step()
+    with pytest.raises(CheckpointError, match="stop one of the two drivers"):
+        other.step()
+
+
+def test_another_query_is_refused_with_both_values(driver: Driver):
+    for change, text in (
+        ({"keys": ["page", "country"]}, r"keys: was `page`, now `page`, `country`"),
+        ({"groups": 64}, "groups: was 4, now 64"),
+        ({"layout": {"width": 6}}, r"layout: was `{.width.: 5}`, now `{.width.: 6}`"),
+    ):
+        with pytest.raises(CheckpointError, match=text):
+            Checkpoint(driver.path).open({**IDENTITY, **change})
+
+
+@pytest.mark.parametrize("name", ["offsets", "metadata"])
+def test_a_plain_spark_checkpoint_is_refused(tmp_path: Path, name: str):
+    (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError, match="plain Spark"):
+        Checkpoint(tmp_path).open(IDENTITY)
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        Checkpoint(tmp_path / "file" / "x").open(IDENTITY)
+    with pytest.raises(CheckpointError, match="POSIX"):
+        Checkpoint("dbfs:/bucket/x")
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        Checkpoint(tmp_path).latest()
+    assert Checkpoint(f"file://{tmp_path}").path == tmp_path
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "", ".x", "a b", "x" * 65, "a\0b", "a/b"])
+def test_names_that_leave_the_directory_are_refused(driver: Driver, name: str):
+    with pytest.raises(CheckpointError, match="cannot name a file"):
+        driver.checkpoint.write_file("output", name, b"")
+    with pytest.raises(CheckpointError, match="cannot name a file"):
+        driver.checkpoint.read_file("output", name)
+
+
+def test_a_file_is_never_written_twice(driver: Driver):
+    driver.checkpoint.write_file("output", "one", b"1")
+    with pytest.raises(CheckpointError, match="there already"):
+        driver.checkpoint.write_file("output", "one", b"2")
+    assert driver.checkpoint.read_file("output", "one") == b"1"
+    with pytest.raises(CheckpointError, match="checksum"):
+        driver.checkpoint.read_file("output", "one", crc32=5)
+
+
+def every_file(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def use(path: Path) -> object:
+    """Do what a restart does; return everything it would build on."""
+    driver = Driver(path)
+    assert driver.last is not None
+    for file in driver.last.files:
+        kind, _, name = file.name.partition("/")
+        driver.checkpoint.read_file(kind, name, length=file.length, crc32=file.crc32)
+    return driver.last, driver.state(), driver.checkpoint.read_intent(driver.last.step)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "link", "missing", "directory"])
+def test_damage_is_an_error_never_another_answer(tmp_path: Path, damage: str, inline: bool):
+    path = tmp_path / "checkpoint"
+    driver = Driver(path, every=3, inline=inline)
+    for _ in range(4):
+        driver.step()
+    good = use(path)
+    errors = []
+    for file in every_file(path):
+        raw = file.read_bytes()
+        for at in range(0, len(raw), max(1, len(raw) // 7)):
+            _damage(file, raw, damage, at)
+            try:
+                assert use(path) == good or damage == "missing"
+            except (CheckpointError, StateError) as error:
+                errors.append(str(error))
+            finally:
+                _repair(file, raw)
+    assert len(errors) > 4
+    assert all(error and "\n" not in error for error in errors)
+    assert use(path) == good
+
+
+def _damage(file: Path, raw: bytes, damage: str, at: int) -> None:
+    file.unlink()
+    if damage == "flip":
+        file.write_bytes(raw[:at] + bytes([raw[at] ^ 0x41]) + raw[at + 1 :])
+    elif damage == "truncate":
+        file.write_bytes(raw[:at])
+    elif damage == "empty":
+        file.touch()
+    elif damage == "link":
+        target = file.parent.parent.parent.parent / "elsewhere"
+        target.write_bytes(raw)
+        file.symlink_to(target)
+    elif damage == "directory":
+        file.mkdir()
+
+
+def _repair(file: Path, raw: bytes) -> None:
+    if file.is_dir() and not file.is_symlink():
+        file.rmdir()
+    elif os.path.lexists(file):
+        file.unlink()
+    file.write_bytes(raw)
+
+
+def test_verify_names_each_damaged_file(driver: Driver):
+    for _ in range(3):
+        driver.step()
+    file = driver.checkpoint.root / "manifests" / f"{1:012d}"
+    file.write_bytes(file.read_bytes().replace(b'"epoch":1', b'"epoch":2'))
+    (output,) = (driver.checkpoint.root / driver.last.files[0].name,)
+    output.write_bytes(b"other")
+    found = problems(Checkpoint(driver.path))
+    assert any(str(file) in one for one in found)
+    assert any(str(output) in one for one in found)
+
+
+def test_a_manifest_cannot_lead_garbage_collection_astray(driver: Driver):
+    manifest = Manifest(driver.job, 0, 0, 0, {}, {}, {}, {}, files=(FileEntry("../x", 1, 1),))
+    with pytest.raises(CheckpointError, match="cannot name it"):
+        driver.checkpoint.commit(manifest)
+
+
+def test_the_head_is_one_line_of_json(driver: Driver):
+    driver.step()
+    raw = (driver.checkpoint.root / "manifests" / f"{0:012d}").read_bytes()
+    head = json.loads(raw.split(b"\n")[0])
+    assert head["step"] == 0
+    assert raw.split(b"\n")[-2].startswith(b"sha256 ")
+
+
+def test_files_are_private(driver: Driver):
+    driver.step()
+    for path in driver.checkpoint.root.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_is_kept_of_manifests_that_were_read_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path)
+    steps = [driver.step().step for _ in range(12)]
+    size = min(driver.checkpoint.files.sizes("manifests").values())
+    monkeypatch.setattr(checkpoints, "_CACHE_BYTES", 4 * checkpoints._OBJECTS_PER_BYTE * size)
+    reader = Checkpoint(tmp_path)
+    for step in steps:
+        reader.read(step)
+    assert 2 <= len(reader._manifests) <= 5
+    assert reader.read(steps[-1]) is reader.read(steps[-1])

@@ -1,0 +1,128 @@
+"""A journal on a store: nothing is lost, doubled or torn, whoever writes and reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.checkpoint import shipping
+from headgate.checkpoint.place import Files, files_at
+from headgate.checkpoint.shipping import JournalCopy, JournalShipper, resumed
+from headgate.core.errors import CheckpointError
+from headgate_lab.testing import s3_server
+from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
+
+pytest.importorskip("obstore", reason="needs headgate[store]")
+
+
+@pytest.fixture
+def store() -> Iterator[FaultyS3]:
+    with s3_server.serving() as made:
+        yield made
+
+
+@pytest.fixture
+def files(store: FaultyS3) -> Files:
+    return files_at(f"s3://{BUCKET}/ck", "headgate", store.options)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_EVERY_S", 3600.0)
+    monkeypatch.setattr(shipping, "_PIECE_BYTES", 100)
+
+
+def add(path: Path, text: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_whole_lines_of_every_driver_are_read_in_their_order(files: Files, tmp_path: Path) -> None:
+    expected = ""
+    copy = JournalCopy(files, tmp_path / "copy")
+    for driver in range(2):
+        path = tmp_path / f"journal-{driver}"
+        shipper = JournalShipper(files, path)
+        shipper.ship()
+        for number in range(40):
+            line = f"driver {driver} line {number}\n"
+            add(path, line)
+            expected += line
+            shipper.ship()
+            if number % 7 == 0:
+                copy.refresh()
+        add(path, "torn")
+        shipper.close()
+    copy.refresh()
+    assert (tmp_path / "copy").read_text() == expected
+    JournalCopy(files, tmp_path / "whole").refresh()
+    assert (tmp_path / "whole").read_text() == expected
+    assert len(files.names("journal")) > 10
+
+
+def test_a_driver_that_starts_elsewhere_has_the_journal_and_ships_what_it_adds(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for driver in range(3):
+        path = tmp_path / f"journal-{driver}"
+        if driver == 2:
+            monkeypatch.setattr(shipping, "_BROUGHT_BYTES", 10)
+        shipper = resumed(files, path)
+        add(path, f"driver {driver}\n")
+        shipper.close()
+    assert (tmp_path / "journal-1").read_text() == "driver 0\ndriver 1\n"
+    assert (tmp_path / "journal-2").read_text() == "driver 2\n", "it is long, and stays where it is"
+    JournalCopy(files, tmp_path / "copy").refresh()
+    assert (tmp_path / "copy").read_text() == "driver 0\ndriver 1\ndriver 2\n"
+
+
+def test_a_store_that_was_away_gets_all_of_it(
+    files: Files, store: FaultyS3, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal"
+    shipper = JournalShipper(files, path)
+    for number in range(30):
+        add(path, f"line {number}\n")
+        if number % 3 == 0:
+            store.faults.append(S3Fault(s3_server.FORBIDDEN, part="journal"))
+            with pytest.raises(CheckpointError):
+                shipper.ship()
+        if number % 4 == 0:
+            shipper.ship()
+    shipper.close()
+    JournalCopy(files, tmp_path / "copy").refresh()
+    assert (tmp_path / "copy").read_text() == path.read_text()
+
+
+def test_what_comes_between_two_looks_is_read(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.put(shipping.piece(0), b"first\n")
+    looked = files.exists
+
+    def exists(name: str) -> bool:
+        if name == shipping.piece(1) and not looked(name):
+            files.put(shipping.piece(0), b"first\nsecond\n")
+            files.put(name, b"third\n")
+        return looked(name)
+
+    copy = JournalCopy(files, tmp_path / "copy")
+    monkeypatch.setattr(files, "exists", exists)
+    copy.refresh()
+    assert (tmp_path / "copy").read_text() == "first\nsecond\nthird\n"
+
+
+def test_two_drivers_at_once_do_not_write_over_each_other(files: Files, tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    shippers = [JournalShipper(files, path) for path in paths]
+    for number in range(40):
+        for path, shipper in zip(paths, shippers, strict=True):
+            add(path, f"{path.name} {number}\n")
+            shipper.ship()
+    for shipper in shippers:
+        shipper.close()
+    JournalCopy(files, tmp_path / "copy").refresh()
+    found = (tmp_path / "copy").read_text().splitlines()
+    assert sorted(found) == sorted(f"{p.name} {n}" for p in paths for n in range(40))
