@@ -1,11 +1,10 @@
 """Composes runs: a workload on the Spark engine, for a while, with changes of slots on the way.
 
-Belongs here: the description of a run (description, fleet_file, fleet_schedule), running it (run, fleet,
-rehearsal), every call into the engine (spark, carrying), requests to a running query (control), and the reading of a
-checkpoint (inspection, driver, places). Does not belong here: simulations (whatif), how anything is
-computed or drawn. The
-engine is imported when a scenario runs, not before: the command line must start, explain itself and read
-journals without Spark.
+Belongs here: the description of a run (description, fleet_file, fleet_schedule), running it (run,
+fleet, rehearsal), every call into the engine (spark, carrying), a broker for a try (demo), requests to
+a running query (control), and the reading of a checkpoint (inspection, driver, places). Does not belong
+here: simulations (whatif), how anything is computed or drawn. The engine is imported when a scenario
+runs, not before: the command line must start, explain itself and read journals without Spark.
 """
 
 from __future__ import annotations
