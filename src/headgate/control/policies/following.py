@@ -34,7 +34,7 @@ _HOPELESS, _CHEAP = 1.5, 0.7
 _SAFE, _SAFER = 0.4, 1.5
 """A rule that has had this share of the misses allowed is safe, since the next hour is not the last one;
 one that has had all of them must need so many times fewer slots. 1 would aim at what is just allowed.
-Tuned on the loads of note 0151."""
+Tuned on the loads of note 0163."""
 
 _BETTER = 0.08
 """Share by which another rule must be cheaper to be followed. Chosen."""
