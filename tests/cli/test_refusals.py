@@ -38,7 +38,7 @@ def scenario(**fields: object) -> Callable[[], object]:
         (lambda: mode("continous"), 'unknown mode "continous"; did you mean "continuous"'),
         (lambda: user_function("a b:c"), 'cannot load "a b:c": write module:function'),
         (lambda: user_function("no_such_module_x:f"), "ModuleNotFoundError"),
-        (lambda: user_function("os:path"), '"os:path" is not a function; it must take'),
+        (lambda: user_function("numpy:pi"), '"numpy:pi" is not a function; it must take'),
     ],
 )
 def test_what_makes_no_sense_is_refused(call: Callable[[], object], says: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from headgate.control.estimators.autoregression import Autoregression
-from headgate.control.estimators.workload import CheckedForecast
 
 from headgate.control.estimators.service_time import benchmark_event_s
 from headgate.control.estimators.split import BoundSplit
@@ -31,8 +29,6 @@ class Nameless:
         (lambda: BoundSplit([["a"], []], 1.0), ConfigError, "no operators to be split among"),
         (lambda: BoundSplit([["a"]], 0.0), ConfigError, "end_to_end_s"),
         (lambda: BoundSplit([["a"]], 1.0, gain=float("nan")), ConfigError, "gain"),
-        (lambda: Autoregression().path(3), NotReady, "no autoregression has been trained yet"),
-        (lambda: CheckedForecast(3).mean, NotReady, "no value has been observed"),
         (lambda: benchmark_event_s([0, 0], [1.0, 1.0]), NotReady, ""),
         (
             lambda: _known("shufle"),

@@ -131,3 +131,10 @@ def test_fifteen_forecasts_off_by_a_tenth_train_anew() -> None:
         # A step up each time: what was foreseen is always too little.
         interval(made, [10.0 * 2.0**count] * 60)
         assert bool(trainings) == (count > 14)
+
+
+def test_nothing_is_foretold_before_the_first_value() -> None:
+    with pytest.raises(NotReady, match="no autoregression has been trained yet"):
+        Autoregression().path(3)
+    with pytest.raises(NotReady, match="no value has been observed"):
+        _ = CheckedForecast(3).mean
