@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.operators.hidden import without_hidden_nulls
+from headgate.operators.hidden import of_type, without_hidden_nulls
 
 VARIANT = pa.struct(
     [
@@ -96,3 +96,14 @@ def test_arrow_refuses_them_as_spark_writes_them():
     column = of_spark([None], VARIANT)
     with pytest.raises(pa.ArrowInvalid, match="non-nullable"):
         column.cast(VARIANT)
+
+
+def test_a_type_that_differs_elsewhere_is_cast_all_the_same():
+    def kind(zone: str) -> pa.DataType:
+        return pa.struct([pa.field("at", pa.timestamp("us", zone)), pa.field("v", VARIANT)])
+
+    column = of_spark([None, {"at": 0, "v": None}], kind("Etc/UTC"))
+    made = of_type(column, kind("UTC"))
+    assert made.type == kind("UTC")
+    assert made.to_pylist() == column.to_pylist()
+    assert of_type(made, kind("UTC")) is made

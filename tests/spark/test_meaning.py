@@ -74,7 +74,11 @@ def of(build: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame], Any]:
 WINDOWS = {
     "tumbling": (F.window, ("at", "10 seconds"), "window(at, '10 s')"),
     "sliding": (F.window, ("at", "1 minute", "5 seconds"), "window(at, '60 s', '5 s')"),
-    "later": (F.window, ("at", "10 s", "10 s", "1 s"), "window(at, '10 s', '10 s', '1 s')"),
+    "later": (
+        F.window,
+        ("at", "10 seconds", "10 seconds", "1 second"),
+        "window(at, '10 s', '10 s', '1 s')",
+    ),
     "session": (F.session_window, ("at", "3 seconds"), "session_window(at, '3 s')"),
     "short": (F.window, ("at", "1500 milliseconds"), "window(at, '1500000 us')"),
 }
@@ -124,9 +128,9 @@ def test_a_join_says_its_keys_condition_and_columns(rows: DataFrame) -> None:
             "left.k = right.k",
             "left.v > 3",
         ],
-        "left columns": ["k", "at"],
+        "left columns": ["k", "v", "at", "left.at + INTERVAL '05' SECOND"],
         "left event time": "at",
-        "right columns": ["w", "at"],
+        "right columns": ["k", "w", "at"],
         "right event time": "at",
     }
     assert second["keys"] == ["left.k"]

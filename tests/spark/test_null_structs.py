@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def duplicates(rows: DataFrame) -> DataFrame:
 def aggregates(rows: DataFrame) -> DataFrame:
     made = [F.first(n).alias(f"first_{n}") for n in NAMES]
     made += [F.max_by(n, "k").alias(f"by_{n}") for n in NAMES]
-    made += [F.element_at(F.collect_list(n), 1).alias(f"list_{n}") for n in NAMES]
+    made += [F.get(F.collect_list(n), 0).alias(f"list_{n}") for n in NAMES]
     calls = [(n, f"{way}_{n}") for n in NAMES for way in ("first", "by", "list")]
     return rows.groupBy("k").agg(*made).select("k", *(shown(n, at) for n, at in calls))
 
@@ -130,14 +131,19 @@ def test_null_structs_wait_in_a_backlog_and_outlive_a_restart(
     spark, folder: Path, tmp_path
 ) -> None:
     found: list[str] = []
+    some = threading.Event()
 
     def keep(batch: DataFrame, _: int) -> None:
         found.extend(repr(row) for row in batch.collect())
+        some.set()
 
-    for _ in range(2):
+    for life in range(2):
         made = hg.writeStream(duplicates(rows_of(spark, folder))).foreachBatch(keep).slots(start=1)
         made = made.option("checkpointLocation", str(tmp_path / "ck")).keyGroups(4)
         query = made.option("headgate.slotRate", 2).trigger(processingTime="0 seconds").start()
-        query.processAllAvailable() if found else query.stop()
+        assert some.wait(60), query.exception()
+        if life:
+            query.processAllAvailable()
+        query.stop()
     batch = spark.read.parquet(str(folder))
     assert len(found) == batch.select("k").distinct().count()

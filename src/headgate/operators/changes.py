@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from headgate.operators import codec
 from headgate.operators.entries import Columns, EntryLayout
-from headgate.operators.leaves import of_type, one_batch, to_leaf
+from headgate.operators.hidden import of_type
+from headgate.operators.leaves import one_batch, to_leaf
 from headgate.operators.numbering import Distinct
 from headgate.operators.processor import Keyed, VariableChanges
 from headgate.operators.spec import Kind

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headgate.operators import codec
 from headgate.operators.arriving import interned
 from headgate.operators.groupwise import Groupwise, Share, whole
-from headgate.operators.leaves import of_type
+from headgate.operators.hidden import of_type
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import (
     NEVER_US,

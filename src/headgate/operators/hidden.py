@@ -19,6 +19,11 @@ def without_hidden_nulls(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
+def of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as one of a type, whatever nulls it hides."""
+    return column if column.type == kind else _filled(column).cast(kind)
+
+
 def _hides(kind: pa.DataType) -> bool:
     """Return whether a column of a type may hold a hidden null."""
     fields = [kind.field(i) for i in range(kind.num_fields)]

@@ -10,15 +10,6 @@ from headgate.operators.packed import pack, packable, unpack
 from headgate.operators.spec import Kind, Leaf
 
 
-def of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as one of a type.
-
-    One that is of the type already stays as it is: where a struct has fields that are never null, Arrow
-    does not cast one that is null, even to its own type.
-    """
-    return column if column.type == kind else column.cast(kind)
-
-
 def leaf_of(kind: pa.DataType) -> Leaf | None:
     """Return the leaf that carries a column of an Arrow type, None where none does.
 

@@ -30,7 +30,8 @@ from headgate.operators.entries import (
     row_keys,
 )
 from headgate.operators.failure import FAILURES, explained
-from headgate.operators.leaves import from_leaves, of_type, one_batch
+from headgate.operators.hidden import of_type
+from headgate.operators.leaves import from_leaves, one_batch
 from headgate.operators.numbering import Distinct
 from headgate.operators.operator import Operator
 from headgate.operators.processor import (

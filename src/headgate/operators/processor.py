@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.core.errors import ProcessorError, UnsupportedQuery, nearest
+from headgate.operators.hidden import of_type
 from headgate.operators.leaves import leaf_of
 from headgate.operators.spec import Kind, Leaf, OperatorSpec, OutputMode, TimeKey
 
@@ -388,7 +389,7 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
             raise ProcessorError(msg)
         column = rows.column(wanted.name)
         try:
-            columns.append(column if column.type == wanted.type else column.cast(wanted.type))
+            columns.append(of_type(column, wanted.type))
         except pa.ArrowException:
             # what Arrow says of it may hold a value
             msg = (
