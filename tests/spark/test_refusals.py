@@ -327,8 +327,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 OTHERS: dict[str, tuple[Callable[[Any, DataFrame], Any], str]] = {
     "keys": (lambda w, f: w(f.groupBy("value").count()), "keys"),
-    "key groups": (lambda w, f: w(by_key(f)).keyGroups(64), r"128.*, this query .*64"),
-    "mode": (lambda w, f: w(by_key(f)).outputMode("update"), "mode complete, this query mode upd"),
+    "key groups": (lambda w, f: w(by_key(f)).keyGroups(64), "key groups: was 128, now 64"),
+    "mode": (lambda w, f: w(by_key(f)).outputMode("update"), "output mode: was `complete`, now `update`"),
     "aggregates": (
         lambda w, f: w(f.groupBy((F.col("value") % 7).alias("k")).agg(F.max("value"))),
         "aggregates",
@@ -348,7 +348,7 @@ def test_the_checkpoint_of_another_query_is_refused_and_left_alone(
     frame = numbers(spark, stopped.parent / "in")
     with pytest.raises(CheckpointError, match=words) as raised:
         make(lambda f: writer(f, stopped, "other"), frame).trigger(availableNow=True).start()
-    assert is_one_sentence(str(raised.value).removesuffix(" Use a new checkpoint."))
+    assert is_one_sentence(str(raised.value))
     assert contents(stopped) == before
 
 
