@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,7 @@ from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
+from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.holding import OperatorSlots
 from headgate.spark.worker.failure import QueryFailed
 
@@ -352,6 +354,9 @@ def changing_member():
     query._work = SimpleNamespace(changes=changes)
     query._slots = OperatorSlots(changes, None, lambda event: None)
     query._end = SimpleNamespace(refuse_if_over=lambda act: None)
+    query._commands = Commands(
+        SimpleNamespace(), changes, None, lambda event: None, Path("journal"), lambda mode: None
+    )
     member = Member("job", query, None, UTILITY, 60.0)
     assert not member.grant(GRANT, "henge", "")
     return changes, member

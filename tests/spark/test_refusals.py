@@ -328,7 +328,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 OTHERS: dict[str, tuple[Callable[[Any, DataFrame], Any], str]] = {
     "keys": (lambda w, f: w(f.groupBy("value").count()), "keys"),
     "key groups": (lambda w, f: w(by_key(f)).keyGroups(64), "key groups: was 128, now 64"),
-    "mode": (lambda w, f: w(by_key(f)).outputMode("update"), "output mode: was `complete`, now `update`"),
+    "mode": (
+        lambda w, f: w(by_key(f)).outputMode("update"),
+        "output mode: was `complete`, now `update`",
+    ),
     "aggregates": (
         lambda w, f: w(f.groupBy((F.col("value") % 7).alias("k")).agg(F.max("value"))),
         "aggregates",
