@@ -106,13 +106,15 @@ def test_a_query_fails_with_what_the_users_function_raised_and_takes_nothing_aft
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination()
-    assert str(caught.value) == "LookupError: no such customer"
+    assert str(caught.value) == "LookupError: no such customer (in test_life.py line 101)"
     assert "[STREAM_FAILED]" in str(caught.value.__cause__)
     assert query.exception() is caught.value
     end = json.loads(query.journal.read_text().splitlines()[-1])
-    assert (end["event"], end["error"]) == ("stop", "LookupError: no such customer")
+    assert (end["event"], end["error"]) == ("stop", "LookupError in test_life.py line 101")
     for ask in (query.freeze, lambda: query.scale(3), lambda: query.remap({0: 1})):
-        with pytest.raises(EngineError, match=r"has ended \(LookupError: no such customer\), so"):
+        with pytest.raises(
+            EngineError, match=r"has ended \(LookupError: no such customer \(in test_life"
+        ):
             ask()
     query.stop()
 
@@ -300,6 +302,6 @@ def test_those_who_wait_go_on_also_when_what_a_query_held_cannot_be_given_back(l
     with pytest.raises(OSError, match="full"):
         end.wait(60)
     with pytest.raises(
-        HeadgateError, match=r"has ended \(OSError: the disk is full\), so it takes"
+        HeadgateError, match=r"has ended \(OSError: the disk is full \(in test_life"
     ):
         end.refuse_if_over("scale")

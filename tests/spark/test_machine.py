@@ -170,6 +170,12 @@ def test_a_batch_follows_at_once_only_what_has_brought_records_or_the_watermark_
     made.close()
 
 
+class JobGroups:
+    """Takes the group of jobs as a SparkContext does."""
+
+    def setJobGroup(self, *_: object, **__: object) -> None: ...
+
+
 def test_what_is_due_waits_for_records_where_spark_has_no_batches_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,8 +188,9 @@ def test_what_is_due_waits_for_records_where_spark_has_no_batches_without(
     made.close()
     # nor after a restart
     again = machine(tmp_path, work, offsets, held=True)
+    monkeypatch.setattr(again, "spark", SimpleNamespace(sparkContext=JobGroups()))
     again.process(None, 2)
-    again.drain()
+    again.drain("run")
     assert again.settled
     again.process(None, 3)
     again.close()

@@ -155,6 +155,7 @@ class FakeIceberg:
         monkeypatch.setattr(merging, "commit_setting", lambda session: "snapshot.")
         monkeypatch.setattr(merging, "last_merge", self.last_merge)
         monkeypatch.setattr(merging._TableMerge, "_merge", self.merge)
+        monkeypatch.setattr(merging, "NamedTable", lambda session, name: SimpleNamespace(full=name))
         self.merging = merging._IcebergMerge(self, hg.merge("t", on="k").spec, self)
 
     def last_merge(self, session, table, writer, keys):
@@ -250,7 +251,7 @@ def test_delta_is_told_whose_step_it_is_and_skips_what_it_has(monkeypatch):
 def test_each_merge_of_a_query_is_made_once_and_two_into_one_table_need_names(monkeypatch):
     made, written = [], []
 
-    def merging_of(spark, spec):
+    def merging_of(spark, spec, program):
         made.append(spec)
         write = lambda writer, batch, frame, *, again: written.append((writer, batch, again))  # noqa: E731
         return SimpleNamespace(write=write)
@@ -259,6 +260,7 @@ def test_each_merge_of_a_query_is_made_once_and_two_into_one_table_need_names(mo
     monkeypatch.setattr(merging, "_running", {})
     monkeypatch.setattr(merging, "merging_of", merging_of)
     monkeypatch.setattr(merging.sparksinks, "query_of_thread", lambda spark: tuple(query))
+    monkeypatch.setattr(merging.sparksinks, "program_of_thread", lambda: None)
     frame = SimpleNamespace(sparkSession=None)
     spec = hg.merge("t", on="k").spec
     for batch in (1, 2):

@@ -118,6 +118,7 @@ OPTION_VALUES = {
     "headgate.windows": ["half", 1],
     "headgate.keepLate": ["yes", 1],
     "headgate.showKeys": ["yes", 1],
+    "headgate.journal.errorText": ["yes", 1],
     "headgate.workload": [""],
     "headgate.processorTimeLimit": [30, "0 s", "1e400 s"],
     "headgate.backlog.bytesMax": [0, "-1", "many", "3 parsecs"],

@@ -13,7 +13,6 @@ from headgate.checkpoint.control import ControlFiles
 from headgate.control import registry
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
-from headgate.core.jit import announce_compiling
 from headgate.operators.spec import OutputMode
 from headgate.spark.api import configured
 from headgate.spark.api.launch import (
@@ -70,7 +69,6 @@ WatchPools = Callable[[PoolWork], PoolObserver]
 """From the work of a query of pools to what is told about its batches."""
 
 
-@announce_compiling()
 def start(
     df: DataFrame,
     settings: QuerySettings,

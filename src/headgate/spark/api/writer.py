@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from headgate.control import registry
 from headgate.control.policy import Policy
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.jit import announce_compiling
 from headgate.core.slo import Slo
 from headgate.migration import registry as strategies
 from headgate.spark.api.query import Query
@@ -245,7 +246,8 @@ class Writer(SparkWriter):
             The checkpoint belongs to something else, is held, or is damaged.
         """
         self._take_start_arguments(path, format, outputMode, partitionBy, queryName, options)
-        return start(self.df, self.settings)
+        with announce_compiling():
+            return start(self.df, self.settings)
 
     def _take_start_arguments(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 from headgate.checkpoint.control import STOP, Command, ControlFiles, checked_until_s
 from headgate.core.assignment import Assignment, spread
 from headgate.core.duration import LONGEST_S, at_text
-from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
+from headgate.core.errors import CheckpointError, ConfigError, EngineError, HeadgateError
 from headgate.core.input import finite, shown
 from headgate.core.slo import parse_slo
 from headgate.journal import reader
@@ -135,7 +135,10 @@ class Commands:
         self._write(ControlAct(act, "a control file", refused=why))
 
     def _note(self, command: Command, detail: str, refused: str | None) -> None:
-        self._write(ControlAct(command.act, command.by, command.reason, detail, refused))
+        with contextlib.suppress(
+            EngineError
+        ):  # the query may end meanwhile, and its journal is closed
+            self._write(ControlAct(command.act, command.by, command.reason, detail, refused))
 
     def _freeze(self, command: Command) -> str:
         until_s = checked_until_s(command.arguments.get("until_s"))
