@@ -354,15 +354,16 @@ def test_the_rows_of_pools_belong_to_their_query_too_and_a_new_run_replaces_it(
             query.stop()
 
     frame = pool_runs.source(database, tmp_path, files=4).mapInArrow(pool_runs.doubled, "w long")
-    place = str(tmp_path / "ck")
 
-    def started() -> Any:
+    def started(function: Callable[[DataFrame, int], None], place: str) -> Any:
         writer = hg.writeStream(frame).policy("psps").slots(min=1, max=2, start=1)
-        return writer.foreachBatch(function).option("checkpointLocation", place).start()
+        writer = writer.foreachBatch(function)
+        return writer.option("checkpointLocation", str(tmp_path / place)).start()
 
-    query = first = started()
-    query = started()
+    first, second = (started(lambda *_: None, "replaced") for _ in range(2))
     assert not first.isActive
+    second.stop()
+    query = started(function, "ck")
     database.conf.set(ZONE, "Europe/Paris")
     database.sql("USE of_the_program")
     database.range(1).selectExpr("id AS mine").createOrReplaceTempView("updates")
