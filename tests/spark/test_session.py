@@ -150,6 +150,10 @@ def test_a_python_that_cannot_run_headgate_is_refused_before_the_start(
     with pytest.raises(ConfigError, match=f"would be {named}, which {problem}.*PYSPARK_PYTHON="):
         writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     assert not (tmp_path / "checkpoint").exists()
+    # its output, read as the address of a worker, could end the JVM
+    monkeypatch.setattr(warmup, "_load", lambda *_: pytest.fail("a worker is started"))
+    with pytest.raises(ConfigError, match=problem):
+        warmup.Warming(spark).wait()
 
 
 @pytest.mark.parametrize("named", ["./environment/bin/python", sys.executable])

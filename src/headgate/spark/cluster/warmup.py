@@ -1,4 +1,4 @@
-"""Python workers made ready before a batch needs them."""
+"""Starts Python workers, and loads their code, before a batch needs them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from headgate.core.errors import ConfigError
 from headgate.operators.build import Spec
 from headgate.operators.warm import warm
+from headgate.spark.cluster.interpreter import check_interpreter
 from headgate.spark.jvm.plans import computed_rows
 from headgate.spark.worker import slot
 from headgate.spark.worker.failure import is_lost_worker
@@ -32,7 +34,13 @@ class Warming:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._last = _beside(lambda: _load(spark, (), 1))
+
+        def load_the_first() -> None:
+            # what is no Python of ours would be read as a worker's address, and can end the JVM
+            check_interpreter(spark)
+            _load(spark, (), 1)
+
+        self._last = _beside(load_the_first)
 
     def load(self, specs: Sequence[Spec]) -> None:
         """Have the workers load the kernels of operators, which the driver compiles here and now."""
@@ -41,7 +49,8 @@ class Warming:
         spark, first = self._spark, self._last
 
         def load_when_they_are_there() -> None:
-            first.exception()
+            if isinstance(first.exception(), ConfigError):
+                first.result()
             _load(spark, specs, _cores(spark))
 
         self._last = _beside(load_when_they_are_there)
