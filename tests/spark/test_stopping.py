@@ -326,6 +326,7 @@ def test_a_cell_that_is_run_again_replaces_its_query_as_plain_spark_does(
         ).start()
     assert third.isActive
     third.stop()
+    spark.createDataFrame([], "i int")  # makes it the active session of this thread again
 
 
 def _run_until(condition: Callable[[], bool]) -> None:
