@@ -29,6 +29,15 @@ def or_skip(get: Callable[[], T]) -> T:
         pytest.skip(str(error))
 
 
+@pytest.fixture(autouse=True)
+def active_session(request: pytest.FixtureRequest) -> None:
+    """Make the shared session that of this thread: a test before may have left its own there."""
+    if "spark" in request.fixturenames:
+        from headgate.spark.jvm.sessions import make_active
+
+        make_active(request.getfixturevalue("spark"))
+
+
 @pytest.fixture
 def connected(spark: SparkSession) -> SparkSession:
     """The session, with Spark's Kafka connector."""

@@ -309,6 +309,8 @@ def both(
         assert spark.conf.get("test.batches", "none") == "none"
         assert spark.catalog.currentDatabase() == "of_the_program"
         assert SparkSession.getActiveSession() is spark
+        active = spark._jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession().get()
+        assert active.sessionUUID() == spark._jsparkSession.sessionUUID()
         assert spark.table("updates").columns == ["mine"]
         assert spark.table("of_the_program").count() == 2
         assert not spark.catalog.tableExists("source")

@@ -75,9 +75,10 @@ _creating = threading.Lock()
 def created(session: SparkSession, rows: Any, schema: StructType | str) -> DataFrame:
     """Return ``session.createDataFrame(rows, schema)``, and leave the program's session the active one.
 
-    PySpark makes the session of the newest such frame that of `SparkSession.active`, in all threads.
+    PySpark makes the session of the newest such frame that of `SparkSession.active`: of all threads
+    in Python, of the calling thread in the JVM.
     """
-    with _creating:
+    with _creating, active(session):
         before = SparkSession._activeSession
         try:
             return session.createDataFrame(rows, schema)
