@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from headgate.journal.numbers import Count, Groups, Instant, Number, Whole
+
 
 @dataclass(frozen=True)
 class FleetStart:
@@ -15,16 +17,16 @@ class FleetStart:
     policy: str
     """Name of the policy."""
 
-    slots_max: int
+    slots_max: Count
     """The budget."""
 
-    round_s: float
+    round_s: Number
     """Time between two rounds, in seconds."""
 
-    version: int
+    version: Whole
     """Version of the journal's format."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -38,31 +40,31 @@ class FleetJobState:
     state: str
     """running, hung or leaving."""
 
-    utility: float | None
+    utility: Number | None
     """Utility attained; null while nothing is known."""
 
-    utility_max: float
+    utility_max: Number
     """The job's priority."""
 
     met: bool
     """Whether every intent was met."""
 
-    values: tuple[float, ...] = ()
+    values: tuple[Number, ...] = ()
     """What was measured for each intent: seconds, a share, or records per second."""
 
-    slots: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, Whole] = field(default_factory=dict)
     """Slots per operator."""
 
-    capacity: dict[str, float] = field(default_factory=dict)
+    capacity: dict[str, Number] = field(default_factory=dict)
     """Share of the time that the busiest slot of each operator worked."""
 
-    input_rate: float = 0.0
+    input_rate: Number = 0.0
     """Records per second that came from its sources."""
 
-    granted: dict[str, int] = field(default_factory=dict)
+    granted: dict[str, Whole] = field(default_factory=dict)
     """The most slots that each operator may hold; empty in journals of an earlier release."""
 
-    requested: dict[str, int] = field(default_factory=dict)
+    requested: dict[str, Whole] = field(default_factory=dict)
     """Slots that the job's own policy would like, of operators for which that is more than granted."""
 
 
@@ -73,13 +75,13 @@ class FleetHostState:
     host: str
     """As Spark names it; local, where tasks run in the driver's own machine."""
 
-    cores: int
+    cores: Whole
     """Of its executors."""
 
-    runnable: float
+    runnable: Number
     """Tasks of the fleet's jobs that ran or waited for a core, mean of the round."""
 
-    load: float | None
+    load: Number | None
     """The machine's own load average over a minute; null where no task told."""
 
     congested: bool
@@ -92,28 +94,28 @@ class FleetRound:
 
     KIND: ClassVar[str] = "fleet-round"
 
-    time_s: float
+    time_s: Number
     """Since the fleet was started, in seconds."""
 
     jobs: tuple[FleetJobState, ...]
     """Its jobs but those that ended."""
 
-    utility: float
+    utility: Number
     """Total utility of the jobs about which something is known."""
 
-    utility_max: float
+    utility_max: Number
     """The most there could be."""
 
-    slots: int
+    slots: Groups
     """Slots in force, all jobs."""
 
-    slots_max: int
+    slots_max: Count
     """The budget."""
 
     congested: bool
     """Whether most hosts were congested."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
     hosts: tuple[FleetHostState, ...] = ()
@@ -141,16 +143,16 @@ class FleetDecided:
     acts: bool
     """Whether it is carried out."""
 
-    slots: dict[str, dict[str, int]] = field(default_factory=dict)
+    slots: dict[str, dict[str, Whole]] = field(default_factory=dict)
     """New numbers of slots, by job and operator."""
 
-    numbers: dict[str, float] = field(default_factory=dict)
+    numbers: dict[str, Number] = field(default_factory=dict)
     """The policy's own figures."""
 
-    time_s: float = 0.0
+    time_s: Number = 0.0
     """Since the fleet was started, in seconds."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -169,7 +171,7 @@ class FleetJobChanged:
     why: str
     """In words."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -182,10 +184,10 @@ class FleetGranted:
     job: str
     """The query's name."""
 
-    granted: dict[str, int]
+    granted: dict[str, Whole]
     """The most slots that each operator of the job may hold from now on."""
 
-    held: dict[str, int]
+    held: dict[str, Whole]
     """Slots in force; what is above the grant is given up at the job's next batch boundary."""
 
     by: str
@@ -194,13 +196,13 @@ class FleetGranted:
     reason: str = ""
     """Why, in words."""
 
-    requested: dict[str, int] = field(default_factory=dict)
+    requested: dict[str, Whole] = field(default_factory=dict)
     """What the job's own policy would have liked beyond its grant."""
 
-    time_s: float = 0.0
+    time_s: Number = 0.0
     """Since the fleet was started, in seconds."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -210,7 +212,7 @@ class GrantChange:
 
     KIND: ClassVar[str] = "grant"
 
-    granted: dict[str, int]
+    granted: dict[str, Whole]
     """The most slots, or active replicas, of each operator."""
 
     by: str
@@ -219,7 +221,7 @@ class GrantChange:
     reason: str = ""
     """Why, in words."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -229,11 +231,11 @@ class SlotRequest:
 
     KIND: ClassVar[str] = "request"
 
-    requested: dict[str, int]
+    requested: dict[str, Whole]
     """Slots by operator, of those that would like more; empty where none does any more."""
 
-    granted: dict[str, int]
+    granted: dict[str, Whole]
     """The grant at that time."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from headgate.journal.numbers import Count, Groups, Instant, Number, Whole
+
 
 @dataclass(frozen=True)
 class MigrationStep:
@@ -12,7 +14,7 @@ class MigrationStep:
 
     KIND: ClassVar[str] = "migration"
 
-    step: int
+    step: Whole
     """The batch that begins."""
 
     operator: str
@@ -22,19 +24,19 @@ class MigrationStep:
     """Of the whole: requested, superseded, refused, finished or failed. Of a subscale: started, held,
     caught up, routed, installed or released."""
 
-    subscale: int | None = None
+    subscale: Whole | None = None
     """Number of the subscale within the migration; null for the whole."""
 
-    groups: tuple[int, ...] = ()
+    groups: tuple[Whole, ...] = ()
     """Key groups concerned."""
 
-    source: int | None = None
+    source: Whole | None = None
     """Slot they leave; null for the whole."""
 
-    destination: int | None = None
+    destination: Whole | None = None
     """Slot they go to; null for the whole."""
 
-    bytes_moved: int = 0
+    bytes_moved: Count = 0
     """State brought to the new host for these groups so far, in bytes."""
 
     strategy: str = ""
@@ -43,11 +45,11 @@ class MigrationStep:
     why: str = ""
     """Why it was refused or failed."""
 
-    suspended_s: float = 0.0
+    suspended_s: Number = 0.0
     """At the end of the whole: how long slots had records waiting and could serve none of them, since
     their key groups were held or on their way; whole batches, all slots together, in s."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -57,19 +59,19 @@ class SlotLost:
 
     KIND: ClassVar[str] = "slot-lost"
 
-    step: int
+    step: Whole
     """The batch under way, or the one whose tasks showed it."""
 
     operator: str
     """The operator."""
 
-    slot: int
+    slot: Whole
     """Its slot, by number."""
 
-    epoch: int = -1
+    epoch: Whole = -1
     """Of the newest assignment, on its way or in force: the replacement's; -1 where not known."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -82,26 +84,26 @@ class ExecutorChange:
     act: str
     """``asked`` or ``gave back``."""
 
-    slots: int
+    slots: Groups
     """Slots that the queries of the application have or want, together."""
 
-    cores: int
+    cores: Whole
     """Cores that tasks can use from now on."""
 
-    executors_before: int
+    executors_before: Whole
     """Executors there were."""
 
-    executors_wanted: int
+    executors_wanted: Whole
     """Executors there shall be."""
 
-    executors_after: int
+    executors_after: Whole
     """Executors there are."""
 
-    took_ms: float
+    took_ms: Number
     """Time until they were there and their workers ready, or until it was given up, in ms."""
 
     why: str = ""
     """What the cluster did not give, or which executors were given back."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""

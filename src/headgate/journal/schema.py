@@ -23,6 +23,7 @@ from headgate.journal.fleet import (
 )
 from headgate.journal.histogram import Sparse
 from headgate.journal.hosts import ExecutorChange, MigrationStep, SlotLost
+from headgate.journal.numbers import Count, Groups, Instant, Number, Whole
 
 VERSION = 1
 """Version of the journal's format, stated by every start event."""
@@ -43,19 +44,19 @@ class OperatorInfo:
 class Latency:
     """Latency of the records that one batch completed; see docs/design, what latency means."""
 
-    mean: float
+    mean: Number
     """Mean, in ms."""
 
-    p50: float
+    p50: Number
     """Median, in ms."""
 
-    p95: float
+    p95: Number
     """95th percentile, in ms."""
 
-    p99: float
+    p99: Number
     """99th percentile, in ms."""
 
-    max: float
+    max: Number
     """Largest, in ms."""
 
 
@@ -63,31 +64,31 @@ class Latency:
 class SlotStats:
     """Holds the figures of one slot in one batch."""
 
-    slot: int
+    slot: Whole
     """Number of the slot, from 0."""
 
-    groups: int
+    groups: Whole
     """Key groups it owned."""
 
-    served: int
+    served: Count
     """Records it served."""
 
-    backlog: int
+    backlog: Count
     """Records it has received and not yet served, after the batch."""
 
-    useful_ms: float
+    useful_ms: Number
     """Time spent on records, without start-up and waiting, in ms."""
 
-    latency_mean_ms: float | None = None
+    latency_mean_ms: Number | None = None
     """Mean latency of the records it served, in ms; null where none is known."""
 
-    latency_p95_ms: float | None = None
+    latency_p95_ms: Number | None = None
     """95th percentile of the same, in ms."""
 
-    computing_ms: float | None = None
+    computing_ms: Number | None = None
     """What of `useful_ms` its worker was on a core; null where that is not measured."""
 
-    waited_ms: float | None = None
+    waited_ms: Number | None = None
     """What of it its worker waited for a core; 0 where the kernel does not say so."""
 
 
@@ -101,47 +102,47 @@ class SloState:
     frozen: bool
     """Whether assignments may not change."""
 
-    success: float | None
+    success: Number | None
     """Share of windows within the bound, mean of all key groups; null before a first window."""
 
-    success_worst: float | None
+    success_worst: Number | None
     """The same of the key group with the least; null before a first window."""
 
-    worst_group: int | None
+    worst_group: Whole | None
     """That key group."""
 
     worst_operator: str | None
     """Its operator."""
 
-    windows: int
+    windows: Count
     """Windows judged, all key groups."""
 
-    windows_empty: int
+    windows_empty: Count
     """Windows left out because nothing waited and nothing was completed in them."""
 
-    wanted: float
+    wanted: Number
     """Share of windows that the SLO wants."""
 
-    bound_ms: float
+    bound_ms: Number
     """The tightest bound in force, in ms."""
 
-    floor_ms: float
+    floor_ms: Number
     """Measured latency floor, in ms, the largest of its operators; 0 while not measured."""
 
-    loop_ms: float
+    loop_ms: Number
     """Processor time that the control loop has taken since the last batch, in ms."""
 
-    cycles: int
+    cycles: Count
     """Cycles of the control loop in that time."""
 
-    by_operator: dict[str, float] = field(default_factory=dict)
+    by_operator: dict[str, Number] = field(default_factory=dict)
     """Share of windows within the bound by operator; end to end, from the newest input to its results."""
 
-    windows_stalled: int = 0
+    windows_stalled: Count = 0
     """Windows judged although nothing was completed in them, since records waited; journals of an
     earlier release left these out."""
 
-    held_until_ms: int | None = None
+    held_until_ms: Whole | None = None
     """Until when the policy may not change the number of slots, since somebody holds it; ms since 1970,
     null where nobody does."""
 
@@ -153,28 +154,28 @@ class Observed:
     operator: str
     """The operator."""
 
-    slots: int
+    slots: Groups
     """Slots it had."""
 
-    latency_ms: float | None
+    latency_ms: Number | None
     """Mean latency of the slowest slot over the window, in ms; null when nothing was completed."""
 
-    bound_ms: float | None
+    bound_ms: Number | None
     """Bound that it was compared with, in ms; null where there is none."""
 
-    floor_ms: float
+    floor_ms: Number
     """Latency floor, in ms."""
 
-    arrived_per_s: float
+    arrived_per_s: Number
     """Arrivals, records per second."""
 
-    service_per_s: float
+    service_per_s: Number
     """Service rate of all slots, records per second of useful time."""
 
-    utilisation: float
+    utilisation: Number
     """Useful time over wall time, of the busiest slot."""
 
-    backlog: int
+    backlog: Count
     """Records arrived and not yet completed, and those that wait at the source to be read."""
 
 
@@ -185,10 +186,10 @@ class Arrivals:
     operator: str
     """The operator."""
 
-    groups: list[int]
+    groups: list[Whole]
     """Key groups with any, ascending."""
 
-    records: list[int]
+    records: list[Whole]
     """How many each of them got."""
 
 
@@ -202,10 +203,10 @@ class Wish:
     kind: str
     """scale-out, scale-in, balance or rescale."""
 
-    slots: int
+    slots: Groups
     """Slots it shall have."""
 
-    groups_moved: int
+    groups_moved: Count
     """Key groups that change their slot."""
 
 
@@ -213,22 +214,22 @@ class Wish:
 class MemoryUse:
     """Holds the size and the moves of a query's state on its hosts, where memory has a bound."""
 
-    memory_bytes: int
+    memory_bytes: Whole
     """Bytes of tables in memory after the batch, and of what undoes their last step; all hosts."""
 
-    cold_bytes: int
+    cold_bytes: Whole
     """Likewise in spill directories."""
 
-    groups_back: int
+    groups_back: Whole
     """Key groups that were moved into memory before the batch was served."""
 
-    groups_away: int
+    groups_away: Whole
     """Key groups that were moved out of it."""
 
-    groups_cold: int
+    groups_cold: Whole
     """Key groups that were served where they lay on disk."""
 
-    moving_ms: float
+    moving_ms: Number
     """What moving took the slot that moved longest, in ms."""
 
 
@@ -244,16 +245,16 @@ class Start:
     name: str
     """The query's name."""
 
-    key_groups: int
+    key_groups: Groups
     """Key groups G per operator, fixed in the checkpoint."""
 
-    slots: int
+    slots: Groups
     """Slots at the start."""
 
     workload: str | None = None
     """Built-in workload or ``module:function``; null for a query started from Python."""
 
-    seed: int | None = None
+    seed: Whole | None = None
     """Seed of the load generator; null where there is none."""
 
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -262,13 +263,13 @@ class Start:
     operators: tuple[OperatorInfo, ...] = ()
     """Stateful operators, sources first."""
 
-    floor_ms: float | None = None
+    floor_ms: Number | None = None
     """Latency floor known from earlier runs, in ms; null when not measured yet."""
 
-    version: int = VERSION
+    version: Whole = VERSION
     """Version of this format."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -278,43 +279,43 @@ class Batch:
 
     KIND: ClassVar[str] = "batch"
 
-    step: int
+    step: Whole
     """headgate's own number of the batch; grows by one, also over restarts."""
 
-    spark_batch: int
+    spark_batch: Whole
     """Spark's number of the batch; starts at 0 again with a new Spark checkpoint."""
 
-    epoch: int
+    epoch: Whole
     """Epoch of the assignment the batch ran under."""
 
-    slots: int
+    slots: Groups
     """Slots the batch ran with."""
 
-    duration_ms: float
+    duration_ms: Number
     """The whole trigger inside headgate, in ms."""
 
-    phases_ms: dict[str, float]
+    phases_ms: dict[str, Number]
     """Parts of the batch, in ms: plan, slots, manifest, sink; optionally wait and logs."""
 
-    arrived: int
+    arrived: Count
     """New records that reached slots: from the source, behind what is filtered or multiplied below."""
 
-    served: int
+    served: Count
     """Records applied to state, from the source or from backlog."""
 
-    emitted: int
+    emitted: Count
     """Rows handed to the sink."""
 
-    late: int
+    late: Count
     """Records dropped because their window had closed."""
 
-    null_keys: int
+    null_keys: Count
     """Records dropped because their key was null."""
 
-    backlog: int
+    backlog: Count
     """Records waiting after the batch, all slots."""
 
-    backlog_bytes: int
+    backlog_bytes: Count
     """Size of that backlog, in bytes."""
 
     latency_ms: Latency | None = None
@@ -323,13 +324,13 @@ class Batch:
     histogram: Sparse = ()
     """The same latencies as [bucket_ms, count], ascending; bucket_ms is the bucket's upper edge."""
 
-    watermark_us: int | None = None
+    watermark_us: Whole | None = None
     """Event-time watermark after the batch, microseconds since 1970; null when there is none."""
 
     slot_stats: tuple[SlotStats, ...] = ()
     """One entry per slot."""
 
-    hottest: tuple[tuple[int, int], ...] = ()
+    hottest: tuple[tuple[Whole, Whole], ...] = ()
     """The key groups that served most, as [key group, records], descending."""
 
     hottest_key: str | None = None
@@ -339,42 +340,42 @@ class Batch:
     arrivals: tuple[Arrivals, ...] = ()
     """What arrived, by key group; empty where nothing did, or no SLO asks for counts."""
 
-    state_rows: int = 0
+    state_rows: Count = 0
     """Rows of state, all operators."""
 
-    state_bytes: int = 0
+    state_bytes: Count = 0
     """Size of the state, in bytes."""
 
-    changelog_bytes: int = 0
+    changelog_bytes: Count = 0
     """What the batch appended to the changelog, in bytes."""
 
-    attempts: int = 1
+    attempts: Whole = 1
     """Executions it took; 1 when nothing failed."""
 
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, Whole] = field(default_factory=dict)
     """Rows that pools of replicas dropped, by reason: too_old, queue_full or restart."""
 
-    watermark_holder: int | None = None
+    watermark_holder: Whole | None = None
     """Slot whose backlog holds the watermark back; null when none does."""
 
     slo: SloState | None = None
     """How the job stands to its SLO, as known when the batch ended; null without one."""
 
-    lag: dict[str, int] = field(default_factory=dict)
+    lag: dict[str, Whole] = field(default_factory=dict)
     """Records by topic and partition, as ``clicks-0``, that Kafka had and the job had not read, as Spark
     told of the batch before; empty where no source says so."""
 
-    store_requests: int | None = None
+    store_requests: Whole | None = None
     """Requests to the checkpoint's store since the batch before: the driver's, repeated ones counted
     once, and a slot's for each file that it wrote; null where the checkpoint is a directory."""
 
-    store_bytes: int | None = None
+    store_bytes: Whole | None = None
     """Bytes that these have written; null where the checkpoint is a directory."""
 
     memory: MemoryUse | None = None
     """Where state lies; null where memory has no bound."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""
 
 
@@ -384,22 +385,22 @@ class AssignmentChange:
 
     KIND: ClassVar[str] = "assignment"
 
-    step: int
+    step: Whole
     """First batch under the new assignment."""
 
-    epoch: int
+    epoch: Whole
     """Epoch of the new assignment."""
 
-    slots_before: int
+    slots_before: Count
     """Slots until now."""
 
-    slots_after: int
+    slots_after: Count
     """Slots from now on."""
 
-    groups_moved: int
+    groups_moved: Count
     """Key groups whose slot changed."""
 
-    bytes_moved: int
+    bytes_moved: Count
     """State copied because of it, in bytes; 0 where slots share memory."""
 
     by: str
@@ -411,13 +412,13 @@ class AssignmentChange:
     operator: str = ""
     """The operator; empty in journals of an earlier release."""
 
-    slot_of: tuple[int, ...] = ()
+    slot_of: tuple[Whole, ...] = ()
     """The slot of each key group from now on; empty in journals of an earlier release."""
 
-    split: tuple[tuple[int, ...], ...] = ()
+    split: tuple[tuple[Whole, ...], ...] = ()
     """Key groups that are split from now on: each with the slots that have a share, its owner first."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -427,16 +428,16 @@ class Retry:
 
     KIND: ClassVar[str] = "retry"
 
-    step: int
+    step: Whole
     """The batch."""
 
-    attempt: int
+    attempt: Whole
     """The execution that failed, from 1."""
 
     error: str
     """What failed, in one sentence."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -455,7 +456,7 @@ class Stop:
     summary: dict[str, Any] = field(default_factory=dict)
     """Totals the engine wants to leave behind; may be empty."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -465,13 +466,13 @@ class Restart:
 
     KIND: ClassVar[str] = "restart"
 
-    step: int
+    step: Whole
     """First batch that runs again."""
 
-    recovered_from: int | None
+    recovered_from: Whole | None
     """Last committed batch, whose state it begins from; null when there was none."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -499,10 +500,10 @@ class Decided:
     observed: tuple[Observed, ...] = ()
     """What it saw, per operator."""
 
-    numbers: dict[str, float | None] = field(default_factory=dict)
+    numbers: dict[str, Number | None] = field(default_factory=dict)
     """The policy's own figures; null where one is infinite."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -518,13 +519,13 @@ class Applied:
     kind: str
     """scale-out, scale-in, balance or rescale."""
 
-    slots: int
+    slots: Groups
     """Slots from now on."""
 
-    took_ms: float
+    took_ms: Number
     """Time since the decision, in ms."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -540,7 +541,7 @@ class NotReadyToDecide:
     why: str
     """What is missing, in words."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
@@ -565,7 +566,7 @@ class ControlAct:
     refused: str | None = None
     """Why it was not done; null when it was."""
 
-    at_ms: int = 0
+    at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
