@@ -206,7 +206,7 @@ def test_verification_fills_its_keys(tmp_path: Path) -> None:
     result = ran(scenario(tmp_path, verify=True), FakeEngine(DIFFERS))
     found = {key: result[key] for key in ("verified", "rows_compared", "missing", "extra")}
     assert found == {"verified": False, "rows_compared": 900, "missing": 3, "extra": 0}
-    assert result["dropped"] == {"late": 0, "null_keys": 0}
+    assert result["dropped"] == {"late": 0}
 
 
 def test_a_query_that_fails_is_an_engine_error_in_one_sentence(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from headgate.journal import (
     Applied,
     AssignmentChange,
     Batch,
+    BatchBegun,
     ControlAct,
     Decided,
     Event,
@@ -77,7 +78,6 @@ BATCH = Batch(
     served=18,
     emitted=3,
     late=1,
-    null_keys=0,
     backlog=2,
     backlog_bytes=64,
     latency_ms=Latency(400.0, 390.0, 600.0, 700.0, 800.0),
@@ -130,6 +130,7 @@ EVENTS: list[Event] = [
     GrantChange({"a": 2}, "henge", "q7 is worth more", 2450),
     SlotRequest({"a": 4}, {"a": 2}, 2460),
     SlotLost(5, "aggregate-0", 1, 3, 2470),
+    BatchBegun(6, 5, 2480),
 ]
 
 

@@ -39,7 +39,6 @@ def batch(step: int, **fields: object) -> Batch:
         "served": 100,
         "emitted": 10,
         "late": 0,
-        "null_keys": 0,
         "backlog": 0,
         "backlog_bytes": 0,
         "latency_ms": Latency(300.0, 300.0, 300.0, 300.0, 300.0),

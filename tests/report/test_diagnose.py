@@ -26,7 +26,7 @@ from headgate.journal import (
     Wish,
     read,
 )
-from headgate.journal.schema import Arrivals, SloState
+from headgate.journal.schema import GroupRecords, SloState
 from headgate.report.diagnose import diagnose, diagnose_lines
 from headgate.report.limits import DriverSeen
 from headgate.report.why import why
@@ -162,7 +162,7 @@ def test_one_key_is_told_by_what_arrives_not_by_what_a_budget_lets_through() -> 
     change = {
         "slot_stats": stats,
         "backlog": 9010,
-        "arrivals": (Arrivals("a", [3, 17], [10, 90]),),
+        "arrivals": (GroupRecords("a", [3, 17], [10, 90]),),
         "hottest": ((3, 10), (17, 10)),
     }
     found = diagnosed(late_run(change))

@@ -32,11 +32,11 @@ def test_the_keys_are_those_of_run_json(tmp_path: Path) -> None:
 
 
 def test_counts_and_times_are_those_of_the_batches(tmp_path: Path) -> None:
-    odd = runs.batch(90, slots=3, late=5, null_keys=2)
+    odd = runs.batch(90, slots=3, late=5)
     found = of(tmp_path, *runs.scaled_run(), odd)
     assert (found["batches"], found["records"]) == (91, 9100)
     assert found["duration_s"] == pytest.approx(91 * 0.4)
-    assert found["dropped"] == {"late": 5, "null_keys": 2}
+    assert found["dropped"] == {"late": 5}
     assert found["verified"] is None
     assert found["phases_ms"] == {
         "plan": 40.0, "slots": 80.0, "manifest": 9.0, "sink": 60.0, "wait": 90.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import runs
 from rich.console import Console
 
-from headgate.journal import Event, JournalWriter, MemoryUse, Restart, Retry, SlotStats
+from headgate.journal import BatchBegun, Event, JournalWriter, MemoryUse, Restart, Retry, SlotStats
 from headgate.report import Run, render_svg, summary
 from headgate.report.display import Display
 from headgate.report.finish import finish_lines
@@ -74,10 +74,10 @@ def test_of_many_slots_the_busiest_are_shown() -> None:
 
 
 def test_the_hottest_group_the_phases_and_drops_are_shown() -> None:
-    text = shown([runs.start(), runs.batch(0, late=12, null_keys=3, watermark_holder=1)])
+    text = shown([runs.start(), runs.batch(0, late=12, watermark_holder=1)])
     assert "group 17 has 25.0% of records" in text
     assert "wait 90  plan 40  slots 80  manifest 9.0  sink 60" in text
-    assert "late 12, null keys 3" in text
+    assert "late 12" in text
     assert "held by slot 1" in text
 
 
@@ -92,6 +92,16 @@ def test_before_the_first_batch_a_job_is_not_silent(tmp_path: Path) -> None:
     assert health(run, began_ms + 100_000) == "silent for 100 s"
     run.absorb(runs.start(at_ms=began_ms + 200_000))
     assert health(run, began_ms + 230_000) == "no batch yet, started 30 s ago"
+
+
+def test_a_job_that_works_on_a_batch_is_not_silent() -> None:
+    run, begun = Run(), BatchBegun(1, 1, at_ms=runs.BEGAN_MS + 5_000)
+    for event in (runs.start(), runs.batch(0), begun):
+        run.absorb(event)
+    assert health(run, begun.at_ms + 1_000) == "running"
+    assert health(run, begun.at_ms + 40_000) == "working on batch 1 for 40 s"
+    run.absorb(runs.batch(1, at_ms=begun.at_ms + 41_000))
+    assert health(run, begun.at_ms + 141_000) == "silent for 100 s"
 
 
 def test_a_silent_job_is_never_shown_as_running() -> None:
@@ -221,7 +231,7 @@ def test_the_last_lines_say_whether_the_answers_were_compared(tmp_path: Path) ->
     wrong = "\n".join(finish_lines({**result, **compared, "verified": False, "missing": 7}))
     assert "NO: 7 missing" in wrong
     assert "late records" not in wrong
-    late = {**result, **compared, "verified": False, "dropped": {"late": 7, "null_keys": 0}}
+    late = {**result, **compared, "verified": False, "dropped": {"late": 7}}
     assert "it counts the 7 late records that were dropped" in "\n".join(finish_lines(late))
 
 

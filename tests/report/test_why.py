@@ -19,6 +19,7 @@ from headgate.journal import (
     Latency,
     Observed,
     SloState,
+    SlotStats,
     Wish,
     read,
 )
@@ -168,6 +169,21 @@ def test_views_say_over_how_many_slots_a_key_group_is_split() -> None:
     assert "group 17 split over 3 slots" in str(event_text(run.changes[-1]))
     run.absorb(AssignmentChange(2, 2, 3, 3, 0, 0, "streamswitch(0.2)"))
     assert not run.split
+
+
+def test_top_tells_the_slots_of_two_operators_apart() -> None:
+    run = Run()
+    stats = tuple(
+        SlotStats(0, 64, served, 0, 1.0, operator=f"join-{served}") for served in (30, 70)
+    )
+    for event in (runs.start(), runs.batch(0, slot_stats=stats)):
+        run.absorb(event)
+    found = top(run)
+    assert [(one["operator"], one["records"]) for one in found["slots"]] == [
+        ("join-70", 70),
+        ("join-30", 30),
+    ]
+    assert "70 records  of join-70" in "\n".join(top_lines(found))
 
 
 def test_top_needs_a_batch() -> None:

@@ -20,11 +20,13 @@ SERVERS = "servers.lock"
 """What a real S3 for tests is made of, in an environment of its own."""
 OTHER_SPARKS = sorted(path.name for path in (ROOT / "requirements").glob("spark-*.lock"))
 """A lock file with nothing but PySpark for each minor besides the newest."""
-CORE = {"pyspark", "pyarrow", "numpy", "numba", "pandas", "typer", "rich"}
+CORE = {"pyspark", "pyarrow", "numpy", "numba", "pandas", "msgspec", "typer", "rich"}
 BROUGHT = {"py4j": "pyspark"}
 """What is imported and comes with what is asked for."""
 OPTIONAL = {
     "src/headgate/report/plot.py": {"matplotlib"},
+    "src/headgate/metrics/exporter.py": {"prometheus_client"},
+    "src/headgate/metrics/families.py": {"prometheus_client"},
     "lab/src/headgate_lab/testing/stores.py": {"hypothesis", "pytest"},
     "lab/src/headgate_lab/testing/files.py": {"pytest"},
 }

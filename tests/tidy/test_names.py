@@ -21,7 +21,6 @@ IN_THE_PRODUCT = {}
 
 IN_THE_LABORATORY = {
     "Answer": "of a bench that compares answers; the product's is what a task of an errand says",
-    "Arrivals": "what a source slot of the record-level simulator reads; the product's are the journal's",
     "Band": "how close two records of a band join must be; the product's is a policy's band of loads",
     "Beside": "one workload of a figure; the product's are calls beside the batches",
     "Case": "one run of a bench, of a figure, of a table, of a trial: nobody needs two of them at once",

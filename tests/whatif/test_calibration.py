@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headgate.journal.schema import Arrivals, Batch, Latency, SlotStats, Start
+from headgate.journal.schema import Batch, GroupRecords, Latency, SlotStats, Start
 from headgate.whatif.calibration import calibrated, records_of
 from headgate.whatif.recording import Recorded
 
@@ -37,7 +37,7 @@ def engine_run(
         period_ms = PLAN_MS + slots_ms + COMMIT_MS
         mean_ms = period_ms / 2 + PLAN_MS + before_ms + done_ms
         end_ms += idle_ms * (step % 10 == 0) + period_ms
-        arrivals = Arrivals("work", list(range(len(served))), served.tolist())
+        arrivals = GroupRecords("work", list(range(len(served))), served.tolist())
         stats = [
             SlotStats(n, 1, int(count), 0, took, computing_ms=computing * took / crowded)
             for n, (count, took) in enumerate(zip(served, useful_ms, strict=True))
@@ -46,7 +46,7 @@ def engine_run(
             Batch(
                 step=step, spark_batch=step, epoch=0, slots=len(served),
                 duration_ms=PLAN_MS + slots_ms, phases_ms={"slots": slots_ms},
-                arrived=int(served.sum()), served=int(served.sum()), emitted=0, late=0, null_keys=0,
+                arrived=int(served.sum()), served=int(served.sum()), emitted=0, late=0,
                 backlog=0, backlog_bytes=0, latency_ms=Latency(mean_ms, mean_ms, 250.0, 260.0, 270.0),
                 slot_stats=tuple(stats), arrivals=(arrivals,), at_ms=end_ms - COMMIT_MS,
             )

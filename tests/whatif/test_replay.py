@@ -10,7 +10,7 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.journal import JournalWriter
-from headgate.journal.schema import Arrivals, Batch, Latency, SloState, Start
+from headgate.journal.schema import Batch, GroupRecords, Latency, SloState, Start
 from headgate.whatif.calibration import calibrated
 from headgate.whatif.recording import Recorded
 from headgate.whatif.replay import replay
@@ -73,11 +73,10 @@ def write(path: Path, *, batches: int = 200, operators: tuple[str, ...] = ("coun
                 served=served,
                 emitted=0,
                 late=0,
-                null_keys=0,
                 backlog=0,
                 backlog_bytes=0,
                 latency_ms=Latency(200.0, 200.0, 250.0, 260.0, 270.0),
-                arrivals=tuple(Arrivals(name, [1, 5], halves) for name in operators),
+                arrivals=tuple(GroupRecords(name, [1, 5], halves) for name in operators),
                 slo=state(0.98),
                 at_ms=round(end_ms),
             )

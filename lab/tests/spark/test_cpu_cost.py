@@ -45,7 +45,7 @@ def cost(tmp_path, **changed):
 def batch(at_s, served=100, slots=2, backlog=50):
     return Batch(
         step=1, spark_batch=1, epoch=1, slots=slots, duration_ms=500.0, phases_ms={}, arrived=100,
-        served=served, emitted=0, late=0, null_keys=0, backlog=backlog, backlog_bytes=0,
+        served=served, emitted=0, late=0, backlog=backlog, backlog_bytes=0,
         at_ms=int((BASE_S + at_s) * 1e3),
     )  # fmt: skip
 

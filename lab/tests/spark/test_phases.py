@@ -35,7 +35,6 @@ def batch(step: int, arrived: int, mean_ms: float | None, slots: int = 2) -> Bat
         served=arrived,
         emitted=0,
         late=0,
-        null_keys=0,
         backlog=0,
         backlog_bytes=0,
         latency_ms=latency,

@@ -18,6 +18,12 @@ from headgate.journal.schema import Event, Start, Stop
 JOURNAL_PLACES = ("headgate/journal.jsonl", "journal.jsonl", "headgate/run.jsonl", "run.jsonl")
 """Where a checkpoint may keep its journal, relative to the checkpoint; the first that exists."""
 
+FLEET_JOURNAL = "fleet.jsonl"
+"""Name of a fleet's journal in its directory."""
+
+DEPTH = 3
+"""Levels of subdirectories in which `journals_below` looks for checkpoints."""
+
 LINE_MAX = 32 << 20
 """Bytes of a line. A batch of 32,767 slots has about 10 MB."""
 
@@ -124,6 +130,30 @@ def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> It
             yield event
         if isinstance(last, Stop) or not wait():
             return
+
+
+def journals_below(place: str | os.PathLike[str]) -> list[Path]:
+    """Return the journals of a directory and its subdirectories; of a journal, itself.
+
+    Raises
+    ------
+    CheckpointError
+        There is no such directory.
+    """
+    given = local_path(place)
+    if is_file(given):
+        return [locate(given)]
+    if not is_directory(given):
+        msg = (
+            f"there is no directory {shown(given)}; give checkpoints, or a directory that has some."
+        )
+        raise CheckpointError(msg)
+    below = [given, *(d for depth in range(1, DEPTH + 1) for d in given.glob("*/" * depth))]
+    found = [
+        next((d / p for p in (*JOURNAL_PLACES, FLEET_JOURNAL) if is_file(d / p)), None)
+        for d in below
+    ]
+    return sorted({path for path in found if path is not None})
 
 
 def locate(path: str | os.PathLike[str]) -> Path:

@@ -91,6 +91,9 @@ class SlotStats:
     waited_ms: Number | None = None
     """What of it its worker waited for a core; 0 where the kernel does not say so."""
 
+    operator: str = ""
+    """The operator; empty in journals of an earlier release."""
+
 
 @dataclass(frozen=True)
 class SloState:
@@ -138,6 +141,12 @@ class SloState:
     by_operator: dict[str, Number] = field(default_factory=dict)
     """Share of windows within the bound by operator; end to end, from the newest input to its results."""
 
+    windows_met: Count | None = None
+    """Windows of `windows` in which the SLO held; null in journals of an earlier release."""
+
+    windows_of: dict[str, tuple[Count, Count]] = field(default_factory=dict)
+    """Windows judged, and those of them in which the SLO held, by operator."""
+
     windows_stalled: Count = 0
     """Windows judged although nothing was completed in them, since records waited; journals of an
     earlier release left these out."""
@@ -180,8 +189,8 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Arrivals:
-    """New records of one operator that reads a source, late ones left out."""
+class GroupRecords:
+    """Counts records of one operator by key group."""
 
     operator: str
     """The operator."""
@@ -190,7 +199,7 @@ class Arrivals:
     """Key groups with any, ascending."""
 
     records: list[Whole]
-    """How many each of them got."""
+    """Records of each of them."""
 
 
 @dataclass(frozen=True)
@@ -266,8 +275,27 @@ class Start:
     floor_ms: Number | None = None
     """Latency floor known from earlier runs, in ms; null when not measured yet."""
 
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of headgate, of Spark and of Python."""
+
     version: Whole = VERSION
     """Version of this format."""
+
+    at_ms: Instant = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class BatchBegun:
+    """A batch began to run; until it is committed, the query works on it."""
+
+    KIND: ClassVar[str] = "begun"
+
+    step: Whole
+    """headgate's own number of the batch."""
+
+    spark_batch: Whole
+    """Spark's number of the batch."""
 
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
@@ -309,9 +337,6 @@ class Batch:
     late: Count
     """Records dropped because their window had closed."""
 
-    null_keys: Count
-    """Records dropped because their key was null."""
-
     backlog: Count
     """Records waiting after the batch, all slots."""
 
@@ -337,8 +362,12 @@ class Batch:
     """The most frequent key of the new records, and how many it has; null unless ``headgate.showKeys``
     allows it."""
 
-    arrivals: tuple[Arrivals, ...] = ()
-    """What arrived, by key group; empty where nothing did, or no SLO asks for counts."""
+    arrivals: tuple[GroupRecords, ...] = ()
+    """New records by key group, late ones left out, of operators that read a source; empty where there
+    were none, or no SLO asks for counts."""
+
+    served_groups: tuple[GroupRecords, ...] = ()
+    """Records that were served, by key group, of every operator."""
 
     state_rows: Count = 0
     """Rows of state, all operators."""
@@ -357,6 +386,9 @@ class Batch:
 
     watermark_holder: Whole | None = None
     """Slot whose backlog holds the watermark back; null when none does."""
+
+    watermark_operator: str = ""
+    """The operator of that slot."""
 
     slo: SloState | None = None
     """How the job stands to its SLO, as known when the batch ended; null without one."""
@@ -572,6 +604,7 @@ class ControlAct:
 
 Event = (
     Start
+    | BatchBegun
     | Batch
     | AssignmentChange
     | MigrationStep
@@ -603,7 +636,7 @@ NESTED = (
     SlotStats,
     SloState,
     MemoryUse,
-    Arrivals,
+    GroupRecords,
     Observed,
     Wish,
     FleetJobState,

@@ -10,6 +10,7 @@ from typing import Any
 from headgate.core.errors import ConfigError
 from headgate.core.input import is_directory, is_file, shown
 from headgate.journal import FleetDecided, FleetJobChanged, FleetRound, FleetStart, read
+from headgate.journal.reader import FLEET_JOURNAL
 
 
 def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
     ConfigError
         There is no journal of a fleet.
     """
-    path = journal / "fleet.jsonl" if is_directory(journal) else journal
+    path = journal / FLEET_JOURNAL if is_directory(journal) else journal
     if not is_file(path):
         msg = (
             f'there is no fleet\'s journal at "{shown(path)}"; name the directory given to --work.'

@@ -233,9 +233,9 @@ def _records(run: Run) -> Text:
         over = run.slots_of(group)
         split = f", split over {over} slots" if over > 1 else ""
         text.append(f"group {group} has {records / all_records:.1%} of records{split}   ")
-    style = "yellow" if run.late or run.null_keys or run.dropped else ""
+    style = "yellow" if run.late or run.dropped else ""
     pools = "".join(f", {why.replace('_', ' ')} {n:,}" for why, n in sorted(run.dropped.items()))
-    text.append(f"dropped: late {run.late:,}, null keys {run.null_keys:,}{pools}", style=style)
+    text.append(f"dropped: late {run.late:,}{pools}", style=style)
     return _labelled("hottest", text)
 
 

@@ -80,15 +80,19 @@ def _spent_s(run: Run, recent: list[Batch]) -> float:
 
 
 def health(run: Run, now_ms: int) -> str:
-    """Return ``running``, ``finished``, ``failed: why``, ``silent for 12 s`` or ``no batch yet``.
+    """Return the state of a query: running, working on a batch for long, silent, or ended and why.
 
     Stale data is never shown as running: a killed driver leaves no stop event. A query that has just
-    started is not stale: its first batch may take a minute.
+    started is not stale: its first batch may take a minute. Batches without new records leave no line,
+    so a query that is silent may be idle.
     """
     if isinstance(run.stop, Stop):
         return f"failed: {run.stop.error}" if run.stop.error else f"finished ({run.stop.reason})"
     if run.start is None:
         return "no start event yet"
+    working_ms = 0 if run.begun is None else now_ms - run.begun.at_ms
+    if run.begun is not None and working_ms > STALE_MS:
+        return f"working on batch {run.begun.step} for {working_ms / 1000:,.0f} s"
     if not run.has_batches:
         since_s = max(0.0, (now_ms - run.start.at_ms) / 1000)
         return f"no batch yet, started {since_s:,.0f} s ago"

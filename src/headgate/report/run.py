@@ -13,6 +13,7 @@ from headgate.journal.schema import (
     Applied,
     AssignmentChange,
     Batch,
+    BatchBegun,
     Decided,
     Event,
     NotReadyToDecide,
@@ -30,7 +31,7 @@ EVENTS_KEPT = 50
 """Events kept for the event lines; a view shows the last few."""
 
 
-_UNSHOWN = (Batch, Decided, Applied, NotReadyToDecide)
+_UNSHOWN = (Batch, BatchBegun, Decided, Applied, NotReadyToDecide)
 """Events without a line of their own: an assignment says what came of a decision."""
 
 
@@ -80,6 +81,8 @@ class Run:
         Every change of the assignment, one per step and target.
     split : dict of (str, int) to int
         Over how many slots a key group of an operator is split now; only those that are.
+    begun : BatchBegun or None
+        The batch that runs; None where the latest was committed, and of journals of an earlier release.
     stop : Stop or None
         Set while the last event is a stop.
     slo : SloState or None
@@ -104,11 +107,12 @@ class Run:
         self.changes: list[AssignmentChange] = []
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.split: dict[tuple[str, int], int] = {}
+        self.begun: BatchBegun | None = None
         self.stop: Stop | None = None
         self.histogram: Sparse = ()
         self.latency_sum_ms = 0.0
         self.latency_count = 0
-        self.arrived = self.served = self.emitted = self.late = self.null_keys = 0
+        self.arrived = self.served = self.emitted = self.late = 0
         self.slo: SloState | None = None
         self.loop_ms = 0.0
         self.cycles = 0
@@ -183,6 +187,10 @@ class Run:
         elif isinstance(event, Restart) and self._worked_since_start:
             # Without work in between it explains the start event that was counted already.
             self._resumes += 1
+        if isinstance(event, BatchBegun):
+            self.begun = event
+        elif isinstance(event, Batch | Start | Stop):
+            self.begun = None
         self.stop = event if isinstance(event, Stop) else None
         self.ended_ms = max(self.ended_ms, event.at_ms)
         if not isinstance(event, _UNSHOWN):
@@ -235,7 +243,6 @@ class Run:
         self.served += batch.served
         self.emitted += batch.emitted
         self.late += batch.late
-        self.null_keys += batch.null_keys
         self.dropped.update(batch.dropped)
         self.histogram = merge((self.histogram, batch.histogram))
         if batch.slo is not None:

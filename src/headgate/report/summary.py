@@ -36,8 +36,8 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
     verified, rows_compared, missing, extra : None
         Filled in by whoever compared the output with Spark's batch answer.
     dropped : dict
-        Records dropped because they were `late` or had `null_keys`; of pools of replicas, where any
-        were, also those `too_old`, come to a queue that was full, or lost in a restart.
+        Records dropped because they were `late`; of pools of replicas, where any were, also those
+        `too_old`, come to a queue that was full, or lost in a restart.
     slots_seen : list of int
         Numbers of slots in the order in which batches ran with them; empty without a batch.
     query_restarts : int
@@ -81,7 +81,7 @@ def summary_of(run: Run, journal_path: str | os.PathLike[str]) -> dict[str, Any]
         "rows_compared": None,
         "missing": None,
         "extra": None,
-        "dropped": {"late": run.late, "null_keys": run.null_keys, **run.dropped},
+        "dropped": {"late": run.late, **run.dropped},
         "slots_seen": slots_seen(run),
         "query_restarts": run.query_restarts,
         "latency_ms": latency_ms(run),

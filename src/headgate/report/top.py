@@ -23,7 +23,7 @@ def top(run: Run) -> dict[str, Any]:
     dict
         records: served in these batches; groups: [{group, records, share, slots}], descending, records
         as of `Run.group_records`, with the number of slots that it is split over, 1 for a whole one;
-        slots: [{slot, records, share, backlog}], descending; advice: a sentence or None.
+        slots: [{operator, slot, records, share, backlog}], descending; advice: a sentence or None.
 
     Raises
     ------
@@ -35,21 +35,25 @@ def top(run: Run) -> dict[str, Any]:
         msg = "the journal has no batch yet; wait for the first one."
         raise ConfigError(msg)
     groups, all_records = run.group_records()
-    slots: Counter[int] = Counter()
+    slots: Counter[tuple[str, int]] = Counter()
     for batch in recent:
-        slots.update({stats.slot: stats.served for stats in batch.slot_stats})
+        slots.update({(stats.operator, stats.slot): stats.served for stats in batch.slot_stats})
     records = sum(batch.served for batch in recent)
-    backlog: Counter[int] = Counter()
-    for stats in recent[-1].slot_stats:
-        backlog[stats.slot] += stats.backlog
+    backlog = {(s.operator, s.slot): s.backlog for s in recent[-1].slot_stats}
     shares = {
         "groups": [
             {"group": g, "records": n, "share": _share(n, all_records), "slots": run.slots_of(g)}
             for g, n in groups.most_common(_SHOWN)
         ],
         "slots": [
-            {"slot": s, "records": n, "share": _share(n, records), "backlog": backlog[s]}
-            for s, n in slots.most_common()
+            {
+                "operator": operator,
+                "slot": slot,
+                "records": n,
+                "share": _share(n, records),
+                "backlog": backlog.get((operator, slot), 0),
+            }
+            for (operator, slot), n in slots.most_common()
         ],
     }
     return {"records": records, **shares, "advice": _advice(run, groups, slots)}
@@ -63,10 +67,12 @@ def top_lines(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"  group {one['group']:>4}  {one['share']:6.1%}  {one['records']:,} records{split}"
         )
+    several = len({one["operator"] for one in found["slots"]}) > 1
     for one in found["slots"]:
+        of = f"  of {one['operator']}" if several else ""
         waits = f"  backlog {one['backlog']:,}" if one["backlog"] else ""
         lines.append(
-            f"  slot  {one['slot']:>4}  {one['share']:6.1%}  {one['records']:,} records{waits}"
+            f"  slot  {one['slot']:>4}  {one['share']:6.1%}  {one['records']:,} records{of}{waits}"
         )
     return lines + ([f"  {found['advice']}"] if found["advice"] else [])
 
@@ -75,11 +81,11 @@ def _share(count: int, records: int) -> float:
     return round(count / records, 4) if records else 0.0
 
 
-def _advice(run: Run, groups: Counter[int], slots: Counter[int]) -> str | None:
+def _advice(run: Run, groups: Counter[int], slots: Counter[tuple[str, int]]) -> str | None:
     """Return a sentence about a key group that no move can cure: most of the busiest slot's load."""
     if not groups or not slots:
         return None
-    (group, most), (slot, busiest) = groups.most_common(1)[0], slots.most_common(1)[0]
+    (group, most), ((_, slot), busiest) = groups.most_common(1)[0], slots.most_common(1)[0]
     if not busiest or most <= _UNSPLITTABLE * busiest or run.slots_of(group) > 1:
         return None
     return (

@@ -15,6 +15,7 @@ from headgate.control.fleet_registry import fleet_policy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import EngineError
 from headgate.core.location import uri
+from headgate.journal.reader import FLEET_JOURNAL
 from headgate.scenario.description import check_place
 from headgate.scenario.fleet_file import FleetFile, JobSettings, read_fleet
 from headgate.scenario.run import interrupts
@@ -194,7 +195,7 @@ def _fleet(engine: SparkEngine, described: FleetFile, place: Path, *, advise: bo
         settings.slots,
         round_s=round_s,
         policy=fleet_policy(settings.policy, round_s, observe_s=observe_s, goal=settings.goal),
-        journal=place / "fleet.jsonl",
+        journal=place / FLEET_JOURNAL,
         actions_per_minute=settings.max_actions_per_minute,
         hang_s=parse_duration_s(settings.hang),
         cooldown_s=parse_duration_s(settings.cooldown) if settings.cooldown else 0.0,

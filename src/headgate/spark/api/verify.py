@@ -204,7 +204,7 @@ def verify(
     dict
         verified (None where neither side has a row, so that nothing was compared), rows_compared,
         missing, extra, differing (up to three: `want` and `got`), within_tolerance (columns),
-        dropped {late, null_keys}.
+        dropped {late}.
 
     Notes
     -----
@@ -236,7 +236,7 @@ def verify(
         expected = closed(expected, query, latest)
     with telling(spark, "verify, Spark's batch answer beside the output", progress):
         found = compare(expected, output)
-    return found | {"dropped": {"late": late, "null_keys": 0}}
+    return found | {"dropped": {"late": late}}
 
 
 def end_offsets(location: Path, batch: int) -> list[str | None]:

@@ -135,7 +135,6 @@ class PoolRecorder(StepRecorder):
             served=sum(report.served for report in entering),
             emitted=outcome.emitted,
             late=0,
-            null_keys=0,
             backlog=sum(sum(state.queued()) for state in states.values()),
             backlog_bytes=waiting_bytes(manifest),
             latency_ms=latency_of(leaving),

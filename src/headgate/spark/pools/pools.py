@@ -211,6 +211,7 @@ class PoolWork:
 
     def prepare(self, begun: Begun) -> dict[str, Any]:
         """Fix the step's lanes: a task for each active replica, and for each that holds rows."""
+        self.recorder.begun(begun)
         began_s = time.monotonic()
         elapsed_s, self._served_s = began_s - self._served_s, began_s
         lanes = {name: state.lanes for name, state in self.states.items()}

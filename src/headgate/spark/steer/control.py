@@ -493,6 +493,8 @@ class Controller:
             loop_ms=0.0,
             cycles=0,
             by_operator={name: round(float(r.shares().mean()), 6) for name, r in rates.items()},
+            windows_met=sum(int(r.met.sum()) for r in rates.values()),
+            windows_of={n: (int(r.windows.sum()), int(r.met.sum())) for n, r in rates.items()},
             windows_stalled=sum(r.stalled for r in rates.values()),
             held_until_ms=round(1e3 * max(self._changes.holds().values(), default=0.0)) or None,
         )

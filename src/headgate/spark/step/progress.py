@@ -32,7 +32,7 @@ _OF_BATCH = (
 )
 """What of a stateful operator is about one batch; the rest holds until the next one."""
 
-_NOTHING_DONE = Batch(-1, -1, 0, 0, 0.0, {}, 0, 0, 0, 0, 0, 0, 0)
+_NOTHING_DONE = Batch(-1, -1, 0, 0, 0.0, {}, 0, 0, 0, 0, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)

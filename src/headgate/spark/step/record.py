@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyspark
 
 from headgate.checkpoint.manifest import Manifest
 from headgate.core.assignment import Assignment
 from headgate.journal import histogram
 from headgate.journal.schema import (
-    Arrivals,
     AssignmentChange,
     Batch,
+    BatchBegun,
     Event,
+    GroupRecords,
     Latency,
     MemoryUse,
     OperatorInfo,
@@ -33,12 +39,19 @@ from headgate.spark.job.changes import Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
+from headgate.spark.step.begun import Begun
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.progress import Progress
 from headgate.spark.worker.failure import QueryFailed, told
 from headgate.tables.tiers import Tiering
 
 _HOTTEST = 5
+
+VERSIONS = {
+    "headgate": version("headgate"),
+    "spark": pyspark.__version__,
+    "python": platform.python_version(),
+}
 
 
 class StepRecorder:
@@ -65,9 +78,13 @@ class StepRecorder:
 
     def begin(self, start: Start, latest: Manifest | None) -> None:
         """Write that the query started, and from where."""
-        self.write(start)
+        self.write(dataclasses.replace(start, versions=VERSIONS))
         if latest is not None:
             self.write(Restart(step=latest.step + 1, recovered_from=latest.step))
+
+    def begun(self, begun: Begun) -> None:
+        """Write that a batch runs from now on."""
+        self.write(BatchBegun(step=begun.number, spark_batch=begun.spark_batch))
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
         """Write that an attempt failed and the batch runs again."""
@@ -175,11 +192,13 @@ class Recorder(StepRecorder):
         manifest, reports, phases_ms = outcome.manifest, outcome.reports, outcome.phases_ms
         entering = [r for r in reports if r.operator in self._first]
         merged = histogram.merge(r.histogram for r in entering)
-        served_by_group: dict[int, int] = {}
-        for report in entering:
-            for group, count in report.served_by_group.items():
-                served_by_group[group] = served_by_group.get(group, 0) + count
+        served_groups = _served_groups(reports)
+        served_by_group: Counter[int] = Counter()
+        for served in served_groups:
+            if served.operator in self._first:
+                served_by_group.update(dict(zip(served.groups, served.records, strict=True)))
         store_requests, store_bytes = _store(outcome)
+        holder = _holder(entering, manifest.watermarks["evict_us"])
         hottest = sorted(served_by_group.items(), key=lambda pair: (-pair[1], pair[0]))
         event = Batch(
             step=manifest.step,
@@ -192,7 +211,6 @@ class Recorder(StepRecorder):
             served=sum(r.served for r in entering),
             emitted=outcome.emitted,
             late=sum(r.late_records for r in reports),
-            null_keys=0,
             backlog=sum(s.waiting_rows() for s in states.values()),
             backlog_bytes=waiting_bytes(manifest),
             latency_ms=latency_of(entering, max((r.latency_max_ms for r in entering), default=0.0)),
@@ -202,11 +220,13 @@ class Recorder(StepRecorder):
             hottest=tuple(hottest[:_HOTTEST]),
             hottest_key=self._hottest_key(entering),
             arrivals=_arrivals(entering),
+            served_groups=served_groups,
             state_rows=sum(sum(s.rows) for s in states.values()),
             state_bytes=sum(_entry_bytes(op, states[op.id]) for op in self._query.operators),
             changelog_bytes=sum(r.changelog.length for r in reports if r.changelog),
             attempts=outcome.attempts,
-            watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
+            watermark_holder=None if holder is None else holder.slot,
+            watermark_operator="" if holder is None else holder.operator,
             slo=slo,
             lag=self.progress.lag,
             store_requests=store_requests,
@@ -240,7 +260,6 @@ class Recorder(StepRecorder):
             served=0,
             emitted=0,
             late=0,
-            null_keys=0,
             backlog=0,
             backlog_bytes=0,
             lag=self.progress.lag,
@@ -318,7 +337,19 @@ def waiting_bytes(manifest: Manifest) -> int:
     return sum(file.length for file in manifest.files if file.name.startswith("backlog/"))
 
 
-def _arrivals(entering: list[Report]) -> tuple[Arrivals, ...]:
+def _served_groups(reports: Sequence[Report]) -> tuple[GroupRecords, ...]:
+    """Return the records that were served by key group, of every operator."""
+    by_operator: dict[str, Counter[int]] = {}
+    for report in reports:
+        by_operator.setdefault(report.operator, Counter()).update(report.served_by_group)
+    return tuple(
+        GroupRecords(operator, sorted(served), [served[group] for group in sorted(served)])
+        for operator, served in by_operator.items()
+        if served
+    )
+
+
+def _arrivals(entering: list[Report]) -> tuple[GroupRecords, ...]:
     """Return what arrived by key group, of the operators that count it."""
     found = []
     for name in dict.fromkeys(r.operator for r in entering):
@@ -327,7 +358,7 @@ def _arrivals(entering: list[Report]) -> tuple[Arrivals, ...]:
             groups = np.concatenate([new.group for new in counted])
             records = np.bincount(groups, np.concatenate([new.records for new in counted]))
             some = np.flatnonzero(records)
-            found.append(Arrivals(name, some.tolist(), records[some].astype(np.int64).tolist()))
+            found.append(GroupRecords(name, some.tolist(), records[some].astype(np.int64).tolist()))
     return tuple(found)
 
 
@@ -352,14 +383,15 @@ def _slot_stats(
                 latency_p95_ms=latency.p95 if latency else None,
                 computing_ms=round(report.cpu_ms, 3),
                 waited_ms=round(report.waited_ms, 3),
+                operator=report.operator,
             )
         )
     return tuple(stats)
 
 
-def _holder(entering: list[Report], watermark_us: int) -> int | None:
+def _holder(entering: list[Report], watermark_us: int) -> Report | None:
     behind = [r for r in entering if r.holds_us < watermark_us]
-    return min(behind, key=lambda r: r.holds_us).slot if behind else None
+    return min(behind, key=lambda r: r.holds_us) if behind else None
 
 
 def _operator_progress(

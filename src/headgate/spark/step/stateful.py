@@ -253,6 +253,7 @@ class StatefulWork:
     def prepare(self, begun: Begun) -> dict[str, Any]:
         """Put assignments in force that were asked for; return them, and the slots' quotas."""
         self._quiet_batches = 0
+        self.recorder.begun(begun)
         self._take_wanted(begun.number)
         now_ms = begun.started_ms
         self._quotas = dict.fromkeys(self.states) if begun.drain else self._all_quotas(now_ms)

@@ -1,0 +1,117 @@
+"""Serves the metrics of journals to Prometheus; only this room knows prometheus-client."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from headgate.core.errors import ConfigError, HeadgateError
+from headgate.journal.fleet import FleetStart
+from headgate.journal.reader import Tail, journals_below
+from headgate.metrics.families import fleet_families, query_families
+from headgate.metrics.totals import FleetTotals, QueryTotals
+
+
+class JournalMetrics(Collector):
+    """Collects the metrics of journals; each scrape reads what was written since the one before.
+
+    A journal that is damaged keeps the values of the line before, and `broken` says so.
+
+    Parameters
+    ----------
+    places : iterable of path
+        Checkpoints, journals, or directories with checkpoints; each scrape looks for new ones.
+
+    Raises
+    ------
+    CheckpointError
+        There is nothing at a place.
+    """
+
+    def __init__(self, places: Iterable[str | os.PathLike[str]]) -> None:
+        self._places = list(places)
+        self._tails: dict[Path, Tail] = {}
+        self._totals: dict[Path, QueryTotals | FleetTotals] = {}
+        self._broken: dict[Path, str] = {}
+        self._lock = threading.Lock()
+        self._look_for_journals()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, as prometheus-client asks for them."""
+        with self._lock:
+            self._look_for_journals()
+            for path in self._tails:
+                self._read(path)
+            queries = {n: t for n, t in self._named() if isinstance(t, QueryTotals)}
+            fleets = {n: t for n, t in self._named() if isinstance(t, FleetTotals)}
+            yield from query_families(queries)
+            yield from fleet_families(fleets)
+
+    @property
+    def broken(self) -> list[str]:
+        """Return a sentence for each journal that cannot be read to its end."""
+        return list(self._broken.values())
+
+    def text(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+        return generate_latest(_registry(self)).decode()
+
+    def serve(self, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+        """Serve the metrics in a thread of their own.
+
+        Raises
+        ------
+        ConfigError
+            Nothing can be served there.
+        """
+        try:
+            return start_http_server(port, host, _registry(self))
+        except OSError as error:
+            msg = f"metrics cannot be served at {host}:{port}: {error.strerror}; give another address."
+            raise ConfigError(msg) from error
+
+    def _look_for_journals(self) -> None:
+        for place in self._places:
+            for path in journals_below(place):
+                if path not in self._tails:
+                    self._tails[path] = Tail(path)
+
+    def _read(self, path: Path) -> None:
+        """Add the new lines of a journal."""
+        if path in self._broken:
+            return
+        try:
+            for event in self._tails[path].events():
+                if path not in self._totals:
+                    is_fleet = isinstance(event, FleetStart)
+                    self._totals[path] = FleetTotals() if is_fleet else QueryTotals()
+                self._totals[path].absorb(event)
+        except HeadgateError as error:
+            self._broken[path] = str(error)
+
+    def _named(self) -> Iterator[tuple[str, QueryTotals | FleetTotals]]:
+        """Yield the totals by a name of their own: the query's, where no other has it."""
+        taken: set[str] = set()
+        for path, totals in self._totals.items():
+            place = (path.parent.parent if path.parent.name == "headgate" else path.parent).name
+            start = totals.start if isinstance(totals, QueryTotals) else None
+            name = start.name if start and start.name else place
+            name = f"{name} ({place})" if name in taken else name
+            number = 2
+            while name in taken:
+                name, number = f"{name} {number}", number + 1
+            taken.add(name)
+            yield name, totals
+
+
+def _registry(collector: Collector) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry

@@ -1,0 +1,43 @@
+"""What the journal of a running query says that its views and metrics need."""
+
+from __future__ import annotations
+
+import headgate as hg
+from headgate.journal import Batch, BatchBegun, Start, read
+
+ROWS, FILES = 200, 3
+
+
+def test_lines_tell_operators_key_groups_and_windows_apart(spark, tmp_path):
+    for number in range(FILES):
+        keys = spark.range(number * ROWS, (number + 1) * ROWS, 1, 1).selectExpr("id", "id % 7 AS k")
+        keys.write.mode("append").parquet(str(tmp_path / "in"))
+    rows = spark.readStream.schema("id long, k long").option("maxFilesPerTrigger", 1)
+    counts = rows.parquet(str(tmp_path / "in")).dropDuplicates(["id"]).groupBy("k").count()
+    writer = hg.writeStream(counts).outputMode("update").format("noop").slo("mean < 60 s over 1 s")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    start, *events = read(query.journal)
+    assert isinstance(start, Start)
+    assert set(start.versions) == {"headgate", "spark", "python"}
+    first, second = (operator.id for operator in start.operators)
+
+    lines = [(type(e), e.step) for e in events if isinstance(e, Batch | BatchBegun)]
+    batches = [event for event in events if isinstance(event, Batch)]
+    assert lines == [(kind, b.step) for b in batches for kind in (BatchBegun, Batch)]
+    assert sum(batch.served for batch in batches) == FILES * ROWS
+
+    assert {stats.operator for batch in batches for stats in batch.slot_stats} == {first}
+    served = {first: 0, second: 0}
+    for batch in batches:
+        for one in batch.served_groups:
+            served[one.operator] += sum(one.records)
+    assert served[first] == FILES * ROWS
+    assert 0 < served[second] <= FILES * ROWS  # merged before they reach the second
+
+    slo = batches[-1].slo
+    assert slo is not None
+    assert sum(judged for judged, _ in slo.windows_of.values()) == slo.windows
+    assert slo.windows_met == sum(met for _, met in slo.windows_of.values())
