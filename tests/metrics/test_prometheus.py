@@ -111,14 +111,14 @@ def ask(address: str, path: str, **parameters: str) -> Any:
 def prometheus(binaries: None, tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Prometheus' address, and the journal that it scrapes once a second."""
     journal = write(tmp_path / "journal.jsonl", [START, batch(0)])
-    server, thread = JournalMetrics([tmp_path]).serve("127.0.0.1", 0)
+    serving = JournalMetrics([tmp_path]).serve("127.0.0.1", 0)
     (tmp_path / "rules.yml").write_text(text())
     (tmp_path / "prometheus.yml").write_text(f"""
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: [rules.yml]
 scrape_configs:
 - job_name: headgate
-  static_configs: [{{targets: ["127.0.0.1:{server.server_port}"]}}]
+  static_configs: [{{targets: ["127.0.0.1:{serving.port}"]}}]
 """)
     address = f"127.0.0.1:{free_port()}"
     command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml"]
@@ -130,9 +130,7 @@ scrape_configs:
     finally:
         process.kill()
         process.wait()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        serving.close()
 
 
 def free_port() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,17 @@ def test_a_place_without_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no directory"):
         JournalMetrics([tmp_path / "none"])
     assert "headgate_batches_total{" not in JournalMetrics([tmp_path]).text()
+
+
+def test_the_guide_lists_every_metric() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    page = guide.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `headgate_")]
+    named = set()
+    for row in rows:
+        stem = ""
+        for name in re.findall(r"`(\w+)`", row):
+            stem = name if name.startswith("headgate_") else stem
+            named |= {name, *(stem[:end] + name for end in range(len(stem)) if stem[end] == "_")}
+    assert set(families.NAMES) <= named
+    assert {n for n in re.findall(r"`(headgate_\w+)`", page)} <= set(families.NAMES)

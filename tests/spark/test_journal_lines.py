@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
 import headgate as hg
 from headgate.journal import Batch, BatchBegun, Start, read
 
@@ -41,3 +47,36 @@ def test_lines_tell_operators_key_groups_and_windows_apart(spark, tmp_path):
     assert slo is not None
     assert sum(judged for judged, _ in slo.windows_of.values()) == slo.windows
     assert slo.windows_met == sum(met for _, met in slo.windows_of.values())
+
+
+def test_the_driver_serves_the_metrics_of_its_queries_at_one_address(spark, tmp_path):
+    spark.range(10).write.parquet(str(tmp_path / "in"))
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{sock.getsockname()[1]}"
+
+    def start(name):
+        counts = (
+            spark.readStream.schema("id long").parquet(str(tmp_path / "in")).groupBy("id").count()
+        )
+        writer = hg.writeStream(counts).queryName(name).outputMode("update").format("noop")
+        writer = writer.option("checkpointLocation", str(tmp_path / name))
+        return writer.option("headgate.metrics", address).start()
+
+    def scrape():
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://{address}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        return {line for line in text.splitlines() if line.startswith("headgate_records_served")}
+
+    first, second = start("one"), start("two")
+    first.processAllAvailable()
+    second.processAllAvailable()
+    assert scrape() == {
+        f'headgate_records_served_total{{query="{n}"}} 10.0' for n in ("one", "two")
+    }
+    first.stop()
+    assert scrape() == {'headgate_records_served_total{query="two"} 10.0'}
+    second.stop()
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        scrape()

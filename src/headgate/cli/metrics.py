@@ -11,9 +11,8 @@ import typer
 
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import app
-from headgate.core.errors import ConfigError
-from headgate.core.input import shown
-from headgate.metrics import board, rules
+from headgate.core.input import host_and_port
+from headgate.metrics import board, collect, rules
 
 _ADDRESS = "127.0.0.1:9095"
 
@@ -34,19 +33,17 @@ def exporter(
     """Serve the metrics of queries and fleets to Prometheus, from their journals alone."""
 
     def work() -> dict[str, Any]:
-        metrics = _metrics(places)
+        metrics = collect(places)
         if once:
             return {"metrics": metrics.text(), "broken": metrics.broken}
-        host, port = _host_and_port(listen)
-        server, _ = metrics.serve(host, port)
-        typer.echo(
-            f"headgate: metrics at http://{host}:{server.server_port}/metrics; Ctrl-C ends",
-            err=True,
-        )
+        host, port = host_and_port(listen, "--listen")
+        serving = metrics.serve(host, port)
+        where = f"http://{host}:{serving.port}/metrics"
+        typer.echo(f"headgate: metrics at {where}; Ctrl-C ends", err=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
-            server.shutdown()
+            serving.close()
         return {"metrics": "", "broken": metrics.broken}
 
     answer(work, _exported, as_json=as_json, debug=debug)
@@ -55,30 +52,20 @@ def exporter(
 @app.command("rules", epilog=EXIT_CODES)
 def print_rules(as_json: Json = False, debug: Debug = False) -> None:
     """Print recording rules and alerts for Prometheus: burn rate of the SLO, silence, lag."""
-    answer(lambda: {"rules": rules.text()}, lambda r: r["rules"].splitlines(), as_json=as_json, debug=debug)
+    answer(
+        lambda: {"rules": rules.text()},
+        lambda r: r["rules"].splitlines(),
+        as_json=as_json,
+        debug=debug,
+    )
 
 
 @app.command("board", epilog=EXIT_CODES)
 def print_board(as_json: Json = False, debug: Debug = False) -> None:
     """Print a board for Grafana as JSON; import it, and choose a Prometheus."""
-    answer(board.board, lambda r: json.dumps(r, indent=2).splitlines(), as_json=as_json, debug=debug)
-
-
-def _metrics(places: list[Path]) -> Any:
-    try:
-        from headgate.metrics.exporter import JournalMetrics  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        msg = 'headgate exporter needs prometheus-client; pip install "headgate[metrics]".'
-        raise ConfigError(msg) from error
-    return JournalMetrics(places)
-
-
-def _host_and_port(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:  # noqa: PLR2004
-        msg = f"--listen {shown(listen)} is no address; give a host and a port, as {_ADDRESS}."
-        raise ConfigError(msg)
-    return host, int(port)
+    answer(
+        board.board, lambda r: json.dumps(r, indent=2).splitlines(), as_json=as_json, debug=debug
+    )
 
 
 def _exported(result: dict[str, Any]) -> list[str]:

@@ -26,6 +26,7 @@ DEPTH_MAX = 64
 FLOAT_MAX = 1e18
 """The greatest number that a file may hold: sums and products of many of them stay finite."""
 
+PORT_MAX = 2**16 - 1
 WHOLE_MAX = 2**63 - 1
 """The greatest whole number, as 64 bits hold it."""
 
@@ -112,6 +113,21 @@ def whole(text: str, what: str, low: int = 0, high: int = WHOLE_MAX) -> int:
         )
         raise ConfigError(msg)
     return number
+
+
+def host_and_port(text: str, what: str) -> tuple[str, int]:
+    """Return the host and the port that `text` states, as ``127.0.0.1:9095`` does.
+
+    Raises
+    ------
+    ConfigError
+        It is no such address.
+    """
+    host, _, port = text.strip().rpartition(":")
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > PORT_MAX:
+        msg = f'{what} "{shown(text, 60)}" is no address; give host and port, as 127.0.0.1:9095.'
+        raise ConfigError(msg)
+    return host, int(port)
 
 
 def finite(number: float, what: str, low: float = -FLOAT_MAX, high: float = FLOAT_MAX) -> float:

@@ -4,3 +4,30 @@ Belongs here: adding up the lines of a journal, the names and labels of metrics,
 them. Does not belong here: views for people, which are `headgate.report`, and anything that needs the
 engine. Imports `headgate.journal` and `headgate.core` only.
 """
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headgate.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headgate.metrics.exporter import JournalMetrics
+
+
+def collect(places: Iterable[str | os.PathLike[str]]) -> JournalMetrics:
+    """Return the metrics of the journals at some places; raises as `JournalMetrics`.
+
+    Raises
+    ------
+    ConfigError
+        The extra ``metrics`` is not installed.
+    """
+    try:
+        from headgate.metrics.exporter import JournalMetrics  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        msg = 'metrics need prometheus-client: pip install "headgate[metrics]".'
+        raise ConfigError(msg) from error
+    return JournalMetrics(places)

@@ -19,6 +19,26 @@ from headgate.metrics.families import fleet_families, query_families
 from headgate.metrics.totals import FleetTotals, QueryTotals
 
 
+class Serving:
+    """Serves metrics until it is closed.
+
+    Attributes
+    ----------
+    port : int
+        The one that was taken, where 0 was asked for.
+    """
+
+    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+        self._server, self._thread = server, thread
+        self.port = server.server_port
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
 class JournalMetrics(Collector):
     """Collects the metrics of journals; each scrape reads what was written since the one before.
 
@@ -29,6 +49,10 @@ class JournalMetrics(Collector):
     places : iterable of path
         Checkpoints, journals, or directories with checkpoints; each scrape looks for new ones.
 
+    Attributes
+    ----------
+    places : list of path
+
     Raises
     ------
     CheckpointError
@@ -36,7 +60,7 @@ class JournalMetrics(Collector):
     """
 
     def __init__(self, places: Iterable[str | os.PathLike[str]]) -> None:
-        self._places = list(places)
+        self.places = list(places)
         self._tails: dict[Path, Tail] = {}
         self._totals: dict[Path, QueryTotals | FleetTotals] = {}
         self._broken: dict[Path, str] = {}
@@ -63,7 +87,20 @@ class JournalMetrics(Collector):
         """Return the metrics in Prometheus' text format."""
         return generate_latest(_registry(self)).decode()
 
-    def serve(self, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+    def add(self, place: str | os.PathLike[str]) -> None:
+        """Collect from another place too."""
+        self.places.append(place)
+
+    def remove(self, place: str | os.PathLike[str]) -> None:
+        """Forget a journal that was given itself."""
+        with self._lock:
+            if place in self.places:
+                self.places.remove(place)
+            self._tails.pop(Path(place), None)
+            self._totals.pop(Path(place), None)
+            self._broken.pop(Path(place), None)
+
+    def serve(self, host: str, port: int) -> Serving:
         """Serve the metrics in a thread of their own.
 
         Raises
@@ -72,13 +109,13 @@ class JournalMetrics(Collector):
             Nothing can be served there.
         """
         try:
-            return start_http_server(port, host, _registry(self))
+            return Serving(*start_http_server(port, host, _registry(self)))
         except OSError as error:
             msg = f"metrics cannot be served at {host}:{port}: {error.strerror}; give another address."
             raise ConfigError(msg) from error
 
     def _look_for_journals(self) -> None:
-        for place in self._places:
+        for place in self.places:
             for path in journals_below(place):
                 if path not in self._tails:
                     self._tails[path] = Tail(path)

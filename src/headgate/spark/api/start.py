@@ -23,6 +23,7 @@ from headgate.spark.api.launch import (
     noted,
     opened,
 )
+from headgate.spark.api.metrics import show_metrics
 from headgate.spark.api.pool_query import PoolQuery
 from headgate.spark.api.query import Query
 from headgate.spark.cluster.allocation import follow_slots
@@ -171,6 +172,7 @@ def _start_pools(
         latest = checkpoint.latest()
         texts = own.ERROR_TEXT.of(settings.options)
         recorder = PoolRecorder(journal_of(where), policy.name, texts=texts)
+        hide = undo.callback(show_metrics(settings.options, recorder.path))
         parents = {stage.id: stage.parents for stage in pipeline.stages}
         loop = PoolLoop(list(parents), config, policy, latest, recorder, parents)
         recorder.begin_with([stage.id for stage in pipeline.sources], pipeline.last)
@@ -188,7 +190,7 @@ def _start_pools(
         finite = "availableNow" in settings.trigger
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
-    release = giving_back(inner, where, unlock, machine.close)
+    release = giving_back(inner, where, hide, unlock, machine.close)
     return noted(where, PoolQuery(inner, machine, work, finite=finite, release=release))
 
 
@@ -211,8 +213,8 @@ def _start_slots(
         undo.callback(run.close)
         sink.begin()
         latest = checkpoint.latest()
-        texts = own.ERROR_TEXT.of(settings.options)
-        recorder = Recorder(journal_of(where), plan, texts=texts)
+        recorder = Recorder(journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options))
+        hide = undo.callback(show_metrics(settings.options, recorder.path))
         specs = [op.spec for op in plan.operators]
         executors = follow_slots(
             spark, specs, run.run_id, recorder.write, own.EXECUTORS.of(settings.options)
@@ -254,7 +256,9 @@ def _start_slots(
         warming.wait()
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
-    release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
+    release = giving_back(
+        inner, where, hide, run.close, run.end, executors.leave, unlock, machine.close
+    )
     query = Query(inner, machine, work, controller, commands, finite=finite, release=release)
     return noted(where, query)
 

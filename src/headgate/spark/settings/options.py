@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import host_and_port
 from headgate.core.size import bytes_or_size
 from headgate.core.stores import is_store_option, store_option
 
@@ -188,6 +189,13 @@ ERROR_TEXT = Option(
     '"true" or "false"',
     "write into the journal what users' exceptions say, which may quote a record",
 )
+METRICS: Option[tuple[str, int] | None] = Option(
+    "headgate.metrics",
+    lambda text: host_and_port(text, "headgate.metrics"),
+    None,
+    'a host and a port, such as "127.0.0.1:9095"',
+    "serve the query's metrics to Prometheus from the driver",
+)
 WORKLOAD: Option[str | None] = Option(
     "headgate.workload", _text, None, "a name", "name for the journal"
 )
@@ -288,6 +296,7 @@ _ALL: tuple[Option[Any], ...] = (
     KEEP_LATE,
     SHOW_KEYS,
     ERROR_TEXT,
+    METRICS,
     WORKLOAD,
     TIME_LIMIT,
     BACKLOG_BYTES_MAX,
