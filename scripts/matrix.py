@@ -42,6 +42,10 @@ _LONG = [
     "tests/spark/test_join.py",
     "tests/spark/test_stages.py",
     "tests/spark/test_refusals.py",
+    "tests/spark/test_meaning.py",
+    "tests/spark/test_changed_queries.py",
+    "tests/spark/test_foreach_batch.py",
+    "tests/spark/test_stopping.py",
     "tests/spark/test_plain_session.py",
     "tests/spark/test_old_checkpoints.py",
     "tests/spark/test_tables.py",
@@ -88,6 +92,10 @@ def main() -> None:
         out = sys.stderr if given.json else sys.stdout
         text = f"{mark} {line.minor:7} {line.what:32} {line.seconds:6.0f} s  {line.result}"
         print(text, file=out, flush=True)
+    if not lines:
+        print(
+            f"nothing that is run on these minors has {given.only!r} in its name", file=sys.stderr
+        )
     if given.json:
         print(json.dumps([asdict(line) for line in lines]))
     sys.exit(0 if lines and all(line.good for line in lines) else 1)

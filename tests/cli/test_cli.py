@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -433,7 +434,7 @@ def test_every_command_and_option_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         assert f"## headgate {name}" in page
-        section = page.split(f"## headgate {name}")[1].split("\n## ")[0]
+        section = re.split(rf"## headgate {name}\b", page)[1].split("\n## ")[0]
         for parameter in command.params:
             for option in (o for o in parameter.opts if o.startswith("--")):
                 assert option in section or option in {"--debug", "--help"}, (name, option)

@@ -104,6 +104,17 @@ def test_a_job_that_works_on_a_batch_is_not_silent() -> None:
     assert health(run, begun.at_ms + 141_000) == "silent for 100 s"
 
 
+def test_a_driver_tells_an_idle_query_from_a_dead_one() -> None:
+    run = Run()
+    for event in (runs.start(), runs.batch(0)):
+        run.absorb(event)
+    later_ms = run.ended_ms + 60_000
+    assert health(run, later_ms, holds=True) == "idle for 60 s"
+    assert health(run, later_ms, holds=None) == "silent for 60 s"
+    assert health(run, later_ms, holds=False).startswith("dead: no driver holds it")
+    assert health(run, run.ended_ms + 1_000, holds=False) == "running"
+
+
 def test_a_silent_job_is_never_shown_as_running() -> None:
     text = shown(runs.scaled_run(), now_ms=END_MS + 60_000)
     assert "silent for 60 s" in text

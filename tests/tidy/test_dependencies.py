@@ -26,6 +26,7 @@ BROUGHT = {"py4j": "pyspark"}
 OPTIONAL = {
     "src/headgate/report/plot.py": {"matplotlib"},
     "src/headgate/metrics/exporter.py": {"prometheus_client"},
+    "src/headgate/ui/app.py": {"starlette", "uvicorn"},
     "src/headgate/metrics/families.py": {"prometheus_client"},
     "lab/src/headgate_lab/testing/stores.py": {"hypothesis", "pytest"},
     "lab/src/headgate_lab/testing/files.py": {"pytest"},

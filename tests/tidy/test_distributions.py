@@ -110,7 +110,9 @@ def test_a_wheel_has_all_modules_of_its_project_and_nothing_else(
     packed = {file for file in files if not file.startswith(f"{name}-{VERSION}.dist-info/")}
     modules = {str(path.relative_to(sources)) for path in sources.rglob("*.py")}
     tables = {str(path.relative_to(sources)) for path in sources.rglob("*.tsv")}
-    assert packed == modules | tables | {f"{name}/py.typed"}
+    pages = {str(path.relative_to(sources)) for path in sources.glob("*/ui/static/**/*.*")}
+    licences = {str(path.relative_to(sources)) for path in sources.rglob("LICENSE")}
+    assert packed == modules | tables | pages | licences | {f"{name}/py.typed"}
     for text in ("LICENSE", "NOTICE"):
         assert f"{name}-{VERSION}.dist-info/licenses/{text}" in files
 

@@ -1,4 +1,4 @@
-"""Defines the commands that give metrics, alert rules and a board to Prometheus and Grafana."""
+"""Defines the commands that show journals elsewhere: in Prometheus, in Grafana, in a browser."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import app
+from headgate.core.errors import ConfigError
 from headgate.core.input import host_and_port
 from headgate.metrics import board, collect, rules
 
@@ -49,6 +51,31 @@ def exporter(
     answer(work, _exported, as_json=as_json, debug=debug)
 
 
+@app.command(epilog=EXIT_CODES)
+def ui(
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DIR...", help="Checkpoints, or directories that have some.", show_default="."
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="Host and port. Whoever can reach them sees the page.")
+    ] = "127.0.0.1:9096",
+    debug: Debug = False,
+) -> None:
+    """Show queries and fleets on a page in the browser, from their journals alone."""
+
+    def work() -> dict[str, Any]:
+        shelf, serve = _page(places or [Path()])
+        host, port = host_and_port(listen, "--listen")
+        typer.echo(f"headgate: the page is at http://{host}:{port}/; Ctrl-C ends", err=True)
+        serve(shelf, host, port)
+        return {}
+
+    answer(work, lambda _: [], as_json=False, debug=debug)
+
+
 @app.command("rules", epilog=EXIT_CODES)
 def print_rules(as_json: Json = False, debug: Debug = False) -> None:
     """Print recording rules and alerts for Prometheus: burn rate of the SLO, silence, lag."""
@@ -66,6 +93,17 @@ def print_board(as_json: Json = False, debug: Debug = False) -> None:
     answer(
         board.board, lambda r: json.dumps(r, indent=2).splitlines(), as_json=as_json, debug=debug
     )
+
+
+def _page(places: list[Path]) -> tuple[Any, Any]:
+    """Return the journals at some places, and what serves them."""
+    try:
+        from headgate.ui.app import serve  # noqa: PLC0415 - an extra
+        from headgate.ui.shelf import Shelf  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        msg = 'the page needs starlette and uvicorn: pip install "headgate[ui]".'
+        raise ConfigError(msg) from error
+    return Shelf(places, scenarios.driver_of), serve
 
 
 def _exported(result: dict[str, Any]) -> list[str]:

@@ -27,8 +27,8 @@ _TRIED = 6
 
 
 @dataclass
-class _Read:
-    """Reads from a journal the events that a diagnosis needs."""
+class DiagnosisReader:
+    """Takes in a journal's events, and makes a diagnosis of them at any time."""
 
     run: Run = field(default_factory=Run)
     standing: Standing = field(default_factory=lambda: Standing([]))
@@ -57,6 +57,22 @@ class _Read:
             self.tried.append(event)
         del self.tried[:-_TRIED]
 
+    def diagnosis(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> dict[str, Any]:
+        """Return the diagnosis after the latest event; its keys are those of `diagnose`."""
+        run = self.run
+        reason = "" if self.decided is None else self.decided.reason
+        limit = limit_of(Case(run, self.standing, reason, checkpoint, driver, now_ms))
+        return {
+            "checkpoint": checkpoint,
+            "query": _query(run, driver, now_ms),
+            "slo": _slo(self, limit, now_ms),
+            "time": _time(run),
+            "hot": _hot(run),
+            "limit": {"cause": limit.cause, "why": limit.why},
+            "tried": _tried(self),
+            "do": list(limit.remedies),
+        }
+
 
 def diagnose(
     events: Iterable[Event], checkpoint: str, *, now_ms: int, driver: DriverSeen | None = None
@@ -83,23 +99,10 @@ def diagnose(
         nobody allowed it), and in words; None without a record. limit: cause, why. tried and do:
         sentences.
     """
-    read = _Read()
+    reading = DiagnosisReader()
     for event in events:
-        read.absorb(event)
-    driver = driver or DriverSeen()
-    run = read.run
-    reason = "" if read.decided is None else read.decided.reason
-    limit = limit_of(Case(run, read.standing, reason, checkpoint, driver, now_ms))
-    return {
-        "checkpoint": checkpoint,
-        "query": _query(run, driver, now_ms),
-        "slo": _slo(read, limit, now_ms),
-        "time": _time(run),
-        "hot": _hot(run),
-        "limit": {"cause": limit.cause, "why": limit.why},
-        "tried": _tried(read),
-        "do": list(limit.remedies),
-    }
+        reading.absorb(event)
+    return reading.diagnosis(checkpoint, now_ms, driver or DriverSeen())
 
 
 def diagnose_lines(found: dict[str, Any]) -> list[str]:
@@ -126,7 +129,7 @@ def diagnose_lines(found: dict[str, Any]) -> list[str]:
 
 def _query(run: Run, driver: DriverSeen, now_ms: int) -> dict[str, Any]:
     name = (run.start.workload or run.start.name) if run.start else "a query without a start event"
-    state = health(run, now_ms)
+    state = health(run, now_ms, driver.holds)
     restarts = f", {run.query_restarts} restarts" if run.query_restarts else ""
     text = f"{name}: {state}; began {ago_text(run.began_ms, now_ms)}, {len(run.rows):,} batches{restarts}"
     if driver.owner:
@@ -134,7 +137,7 @@ def _query(run: Run, driver: DriverSeen, now_ms: int) -> dict[str, Any]:
     return {"name": name, "health": state, "since_ms": run.began_ms, "text": text}
 
 
-def _slo(read: _Read, limit: Limit, now_ms: int) -> dict[str, Any]:
+def _slo(read: DiagnosisReader, limit: Limit, now_ms: int) -> dict[str, Any]:
     """Return whether the SLO is met, and since when."""
     run, state = read.run, read.run.slo
     texts = [str(text) for text in (run.start.parameters.get("slo") or () if run.start else ())]
@@ -218,7 +221,7 @@ def _hot(run: Run) -> dict[str, Any] | None:
 # -- what was tried -----------------------------------------------------------------------------------
 
 
-def _tried(read: _Read) -> list[str]:
+def _tried(read: DiagnosisReader) -> list[str]:
     """Return the wishes of policies and people, oldest first, and their outcome."""
     found = []
     in_force = {e.reason for e in read.tried if isinstance(e, AssignmentChange)}

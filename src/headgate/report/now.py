@@ -79,22 +79,34 @@ def _spent_s(run: Run, recent: list[Batch]) -> float:
     return max(1, recent[-1].at_ms - since_ms) / 1000
 
 
-def health(run: Run, now_ms: int) -> str:
-    """Return the state of a query: running, working on a batch for long, silent, or ended and why.
+def health(run: Run, now_ms: int, holds: bool | None = None) -> str:
+    """Return the state of a query: running, working on a batch for long, idle, dead, or ended and why.
 
     Stale data is never shown as running: a killed driver leaves no stop event. A query that has just
     started is not stale: its first batch may take a minute. Batches without new records leave no line,
-    so a query that is silent may be idle.
+    so a query without lines is idle if a driver holds its checkpoint, and silent where nobody can tell.
+
+    Parameters
+    ----------
+    run : Run
+    now_ms : int
+        Wall clock, ms since 1970.
+    holds : bool, optional
+        Whether a driver holds the checkpoint; None where that is not known.
     """
     if isinstance(run.stop, Stop):
         return f"failed: {run.stop.error}" if run.stop.error else f"finished ({run.stop.reason})"
     if run.start is None:
         return "no start event yet"
+    age_ms = now_ms - run.ended_ms
+    if holds is False and age_ms > STALE_MS:
+        return f"dead: no driver holds it, and it has been silent for {age_ms / 1000:,.0f} s"
     working_ms = 0 if run.begun is None else now_ms - run.begun.at_ms
     if run.begun is not None and working_ms > STALE_MS:
         return f"working on batch {run.begun.step} for {working_ms / 1000:,.0f} s"
     if not run.has_batches:
         since_s = max(0.0, (now_ms - run.start.at_ms) / 1000)
         return f"no batch yet, started {since_s:,.0f} s ago"
-    age_ms = now_ms - run.ended_ms
-    return f"silent for {age_ms / 1000:,.0f} s" if age_ms > STALE_MS else "running"
+    if age_ms <= STALE_MS:
+        return "running"
+    return f"{'idle' if holds else 'silent'} for {age_ms / 1000:,.0f} s"

@@ -1,0 +1,266 @@
+"""Keeps what the page shows of one journal: a row a batch, a heat map, changes, a diagnosis."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.journal.histogram import percentile_ms
+from headgate.journal.schema import (
+    AssignmentChange,
+    Batch,
+    ControlAct,
+    Decided,
+    Event,
+    GroupRecords,
+    Restart,
+    Retry,
+    Stop,
+)
+from headgate.report.diagnose import DiagnosisReader
+from headgate.report.limits import DriverSeen
+from headgate.report.live import event_text
+from headgate.report.summary import slo_of
+from headgate.report.top import top
+
+F64 = npt.NDArray[np.float64]
+
+POINTS_MAX = 2_000
+"""Points of a curve that are sent: more than a screen has columns."""
+
+HEAT_COLUMNS = 240
+"""Columns of time in the heat map. Twice as much time makes each twice as wide."""
+
+HEAT_ROWS = 40
+"""Key groups in the heat map, hottest first."""
+
+CHANGES_KEPT = 200
+"""Changes, decisions and failures that are listed, newest first."""
+
+SHOWN_SLOTS = 64
+"""Slots that are listed, busiest first."""
+
+CURVES = {
+    "mean_ms": "max",
+    "p50_ms": "max",
+    "p99_ms": "max",
+    "bound_ms": "max",
+    "floor_ms": "max",
+    "arrived": "rate",
+    "emitted": "rate",
+    "late": "rate",
+    "backlog": "max",
+    "lag": "max",
+    "slots": "max",
+    "duration_ms": "max",
+    "met": "min",
+}
+"""Curves, and what stands for several batches where they are more than points: what is worst of them is
+never lost. A rate is a sum over time."""
+
+
+class JournalHistory:
+    """Takes in the events of a journal, and tells the page.
+
+    Attributes
+    ----------
+    reading : DiagnosisReader
+        For the diagnosis.
+    """
+
+    def __init__(self) -> None:
+        self.reading = DiagnosisReader()
+        self._rows = Rows(1 + len(CURVES))
+        self._heat = HeatMap()
+        self._changes: deque[tuple[int, str, str]] = deque(maxlen=CHANGES_KEPT)
+        self._windows = (0, 0)
+
+    def absorb(self, event: Event) -> None:
+        """Take in an event."""
+        began_ms = self.reading.run.began_ms
+        self.reading.absorb(event)
+        if self.reading.run.began_ms != began_ms:  # another run, in the same journal
+            self._rows, self._heat = Rows(1 + len(CURVES)), HeatMap()
+        if isinstance(event, Batch):
+            self._add_batch(event)
+        elif isinstance(event, AssignmentChange | ControlAct | Restart | Retry | Stop):
+            self._changes.append((event.at_ms, event.KIND, event_text(event) or ""))
+        elif isinstance(event, Decided) and event.wishes:
+            wishes = ", ".join(f"{w.kind} of {w.operator} to {w.slots} slots" for w in event.wishes)
+            advice = "" if event.acts else " (advice only)"
+            text = f"{event.policy} wants {wishes}{advice}: {event.reason}"
+            self._changes.append((event.at_ms, event.KIND, text))
+
+    def tell(
+        self, checkpoint: str, now_ms: int, driver: DriverSeen, points: int = POINTS_MAX
+    ) -> dict[str, Any]:
+        """Return what the page shows.
+
+        Returns
+        -------
+        dict
+            diagnosis: as of `headgate.report.diagnose`; slo: as of `headgate.report.summary`, or None;
+            curves: arrays of equal length, with `at_s`; heat: `HeatMap.tell`; slots: as of
+            `headgate.report.top`; changes: [{at_ms, kind, text}], newest first.
+        """
+        run = self.reading.run
+        slots = top(run)["slots"][:SHOWN_SLOTS] if run.recent else []
+        return {
+            "diagnosis": self.reading.diagnosis(checkpoint, now_ms, driver),
+            "slo": slo_of(run),
+            "curves": self._curves(max(2, min(points, POINTS_MAX))),
+            "heat": self._heat.tell(),
+            "slots": slots,
+            "changes": [
+                {"at_ms": at_ms, "kind": kind, "text": text}
+                for at_ms, kind, text in reversed(self._changes)
+            ],
+        }
+
+    def _add_batch(self, batch: Batch) -> None:
+        latency, slo = batch.latency_ms, batch.slo
+        nothing = float("nan")
+        self._rows.add(
+            batch.at_ms / 1e3,
+            latency.mean if latency else nothing,
+            latency.p50 if latency else nothing,
+            percentile_ms(batch.histogram, 0.99) if latency else nothing,
+            slo.bound_ms if slo else nothing,
+            slo.floor_ms if slo and slo.floor_ms else nothing,
+            batch.arrived,
+            batch.emitted,
+            batch.late,
+            batch.backlog,
+            sum(batch.lag.values()),
+            batch.slots,
+            batch.duration_ms,
+            self._met(batch),
+        )
+        for one in batch.served_groups or batch.arrivals:
+            self._heat.add(batch.at_ms, one)
+
+    def _met(self, batch: Batch) -> float:
+        """Return the share of the windows judged since the batch before in which the SLO held."""
+        if batch.slo is None or batch.slo.windows_met is None:
+            return float("nan")
+        before, self._windows = self._windows, (batch.slo.windows, batch.slo.windows_met)
+        judged = self._windows[0] - before[0]
+        if judged <= 0:
+            return float("nan")
+        return min(max((self._windows[1] - before[1]) / judged, 0.0), 1.0)
+
+    def _curves(self, points: int) -> dict[str, list[float | None]]:
+        rows = self._rows.values
+        if not len(rows):
+            return {"at_s": [], **{name: [] for name in CURVES}}
+        parts = np.unique(
+            np.linspace(0, len(rows), min(points, len(rows)), endpoint=False, dtype=int)
+        )
+        at_s = np.maximum.reduceat(rows[:, 0], parts)
+        began_s = np.concatenate([[self.reading.run.began_ms / 1e3], at_s[:-1]])
+        spent_s = np.maximum(at_s - began_s, 1e-3)
+        told = {"at_s": _plain(at_s)}
+        for column, (name, how) in enumerate(CURVES.items(), 1):
+            if how == "rate":
+                values = np.add.reduceat(rows[:, column], parts) / spent_s
+            else:
+                worst = np.fmax if how == "max" else np.fmin
+                values = worst.reduceat(rows[:, column], parts)
+            told[name] = _plain(values)
+        return told
+
+
+class Rows:
+    """Appends rows of numbers to one array that doubles.
+
+    Parameters
+    ----------
+    columns : int
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._array: F64 = np.empty((256, columns))
+        self._count = 0
+
+    def add(self, *row: float | None) -> None:
+        """Append a row; None is NaN."""
+        if self._count == len(self._array):
+            self._array = np.concatenate([self._array, np.empty_like(self._array)])
+        self._array[self._count] = row
+        self._count += 1
+
+    @property
+    def values(self) -> F64:
+        """All rows; shape [rows, columns]."""
+        return self._array[: self._count]
+
+
+class HeatMap:
+    """Adds up records by key group and time, in as many columns as a screen shows."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, F64] = {}  # by operator: [columns, key groups]
+        self._began_ms: int | None = None
+        self._column_ms = 1_000
+
+    def add(self, at_ms: int, served: GroupRecords) -> None:
+        """Add the records of an operator's key groups."""
+        if self._began_ms is None:
+            self._began_ms = at_ms
+        while (at_ms - self._began_ms) // self._column_ms >= HEAT_COLUMNS:
+            self._widen()
+        column = max(0, (at_ms - self._began_ms) // self._column_ms)
+        counts = self._counts.setdefault(served.operator, np.zeros((HEAT_COLUMNS, 0)))
+        groups = np.asarray(served.groups, dtype=np.int64)
+        missing = int(groups.max(initial=-1)) + 1 - counts.shape[1]
+        if missing > 0:
+            counts = self._counts[served.operator] = np.pad(counts, ((0, 0), (0, missing)))
+        counts[column, groups] += served.records
+
+    def _widen(self) -> None:
+        """Make each column twice as wide: two become one."""
+        self._column_ms *= 2
+        for counts in self._counts.values():
+            half = HEAT_COLUMNS // 2
+            counts[:half] = counts[0::2] + counts[1::2]
+            counts[half:] = 0.0
+
+    def tell(self) -> dict[str, Any]:
+        """Return the hottest key groups.
+
+        Returns
+        -------
+        dict
+            began_ms, column_ms; rows: [{operator, group, records, counts}], hottest first; groups: the
+            number of those that had records.
+        """
+        rows = [
+            (operator, int(group), counts[:, group])
+            for operator, counts in self._counts.items()
+            for group in np.flatnonzero(counts.any(axis=0))
+        ]
+        hottest = sorted(rows, key=lambda row: -row[2].sum())[:HEAT_ROWS]
+        used = max((int(np.flatnonzero(counts)[-1]) + 1 for *_, counts in hottest), default=0)
+        return {
+            "began_ms": self._began_ms,
+            "column_ms": self._column_ms,
+            "groups": len(rows),
+            "rows": [
+                {
+                    "operator": operator,
+                    "group": group,
+                    "records": int(counts.sum()),
+                    "counts": counts[:used].astype(int).tolist(),
+                }
+                for operator, group, counts in hottest
+            ],
+        }
+
+
+def _plain(values: F64) -> list[float | None]:
+    """Return numbers as JSON has them: four digits behind the point, null for NaN."""
+    rounded = np.round(values, 4)
+    return [None if np.isnan(value) else float(value) for value in rounded]

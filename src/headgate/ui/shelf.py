@@ -1,0 +1,142 @@
+"""Finds journals, and reads each of them once for all who look at the page."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.core.errors import HeadgateError
+from headgate.journal.reader import FLEET_JOURNAL, Tail, journals_below
+from headgate.journal.writer import wall_clock_ms
+from headgate.report.fleet import fleet_status
+from headgate.report.limits import DriverSeen
+from headgate.report.now import health
+from headgate.ui.history import JournalHistory
+
+READ_AGAIN_S = 0.5
+"""A journal is read at most so often, however many look at it."""
+
+
+@dataclass
+class Book:
+    """Holds a journal that is read as it grows."""
+
+    path: Path
+    tail: Tail
+    history: JournalHistory = field(default_factory=JournalHistory)
+    error: str = ""
+    read_ms: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_fleet(self) -> bool:
+        """Whether it is a fleet's."""
+        return self.path.name == FLEET_JOURNAL
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint that it belongs to, or itself where it lies alone."""
+        return self.path.parent.parent if self.path.parent.name == "headgate" else self.path
+
+    def refresh(self, now_ms: int) -> None:
+        """Read what is new; a damaged line ends that, and is told."""
+        if self.error or now_ms - self.read_ms < READ_AGAIN_S * 1e3:
+            return
+        self.read_ms = now_ms
+        try:
+            for event in self.tail.events():
+                self.history.absorb(event)
+        except HeadgateError as error:
+            self.error = str(error)
+
+
+class Shelf:
+    """Holds the journals of some places.
+
+    Parameters
+    ----------
+    places : iterable of path
+        Checkpoints, journals, or directories with checkpoints.
+    driver_of : callable
+        Says what a checkpoint's files tell of its driver.
+    now_ms : callable
+        The wall clock.
+
+    Raises
+    ------
+    CheckpointError
+        There is nothing at a place.
+    """
+
+    def __init__(
+        self,
+        places: Iterable[str | os.PathLike[str]],
+        driver_of: Callable[[Path], DriverSeen],
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._places = list(places)
+        self._driver_of = driver_of
+        self._now_ms = now_ms
+        self._books: dict[str, Book] = {}
+        self._lock = threading.Lock()
+        self._look()
+
+    def index(self) -> list[dict[str, Any]]:
+        """Return all journals: id, name, place, kind, health, met and the sentence about the SLO."""
+        with self._lock:
+            self._look()
+            books = list(self._books.items())
+        return [self._entry(name, book) for name, book in books]
+
+    def query(self, name: str, points: int) -> dict[str, Any] | None:
+        """Return what the page shows of a query, as `JournalHistory.tell`; None where there is none."""
+        book = self._books.get(name)
+        if book is None or book.is_fleet:
+            return None
+        with book.lock:
+            book.refresh(self._now_ms())
+            driver = self._driver_of(book.checkpoint)
+            told = book.history.tell(str(book.checkpoint), self._now_ms(), driver, points)
+        return told | {"id": name, "error": book.error}
+
+    def fleet(self, name: str) -> dict[str, Any] | None:
+        """Return the state of a fleet; None where there is none."""
+        book = self._books.get(name)
+        if book is None or not book.is_fleet:
+            return None
+        try:
+            return {"id": name, "error": "", **fleet_status(book.path)}
+        except HeadgateError as error:
+            return {"id": name, "error": str(error)}
+
+    def _look(self) -> None:
+        for place in self._places:
+            for path in journals_below(place):
+                name = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+                if name not in self._books:
+                    self._books[name] = Book(path, Tail(path))
+
+    def _entry(self, name: str, book: Book) -> dict[str, Any]:
+        place = str(book.checkpoint)
+        if book.is_fleet:
+            return {"id": name, "kind": "fleet", "name": book.path.parent.name, "place": place}
+        with book.lock:
+            now_ms = self._now_ms()
+            book.refresh(now_ms)
+            run = book.history.reading.run
+            title = (run.start.workload or run.start.name) if run.start else ""
+            state = run.slo
+            return {
+                "id": name,
+                "kind": "query",
+                "name": title or book.checkpoint.name,
+                "place": place,
+                "health": book.error or health(run, now_ms, self._driver_of(book.checkpoint).holds),
+                "success": state.success if state else None,
+                "wanted": state.wanted if state else None,
+            }

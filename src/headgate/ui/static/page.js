@@ -1,0 +1,220 @@
+// The page: asks for journals, and shows what they say. Texts reach the document as text only.
+import { h, render } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import htm from "htm";
+
+const html = htm.bind(h);
+const EVERY_MS = 2000;
+const TABLE_ROWS = 60;
+
+const number = (value, digits = 0) =>
+  value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits });
+const share = (value) => (value === null || value === undefined ? "–" : `${number(100 * value, 2)} %`);
+const clock = (ms) => new Date(ms).toLocaleTimeString();
+
+async function fetchJson(path) {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer.json();
+}
+
+// Asks again and again while the tab is seen; keeps the last answer when one fails.
+function useAnswer(path) {
+  const [state, setState] = useState({ path, answer: null, error: "" });
+  useEffect(() => {
+    let alive = true;
+    let timer;
+    async function ask() {
+      if (!document.hidden) {
+        try {
+          const answer = await fetchJson(path);
+          if (alive) setState({ path, answer, error: "" });
+        } catch (error) {
+          if (alive) setState((old) => ({ ...old, error: String(error.message || error) }));
+        }
+      }
+      if (alive) timer = setTimeout(ask, EVERY_MS);
+    }
+    ask();
+    return () => { alive = false; clearTimeout(timer); };
+  }, [path]);
+  return state.path === path ? state : { path, answer: null, error: "" };
+}
+
+function useHash() {
+  const [hash, setHash] = useState(location.hash.slice(1));
+  useEffect(() => {
+    const changed = () => setHash(location.hash.slice(1));
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return hash;
+}
+
+function Table({ columns, rows, caption }) {
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
+    <table><caption class="quiet">${caption}</caption>
+      <thead><tr>${columns.map((c) => html`<th scope="col" class=${c.number ? "number" : ""}>${c.title}</th>`)}</tr></thead>
+      <tbody>${rows.map((row) => html`<tr>${columns.map((c) =>
+        html`<td class=${c.number ? "number" : ""}>${c.show(row)}</td>`)}</tr>`)}</tbody>
+    </table></div>`;
+}
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// A chart by uPlot, and the same numbers as a table behind a button.
+function Chart({ title, unit, curves, names }) {
+  const place = useRef(null);
+  const plot = useRef(null);
+  const data = [curves.at_s, ...names.map(([key]) => curves[key])];
+  const sentence = `${title}: ` + names.map(([key, label]) => {
+    const known = curves[key].filter((v) => v !== null);
+    return known.length
+      ? `${label} now ${number(known[known.length - 1], 1)}, at most ${number(known.reduce((a, b) => Math.max(a, b)), 1)} ${unit}`
+      : `${label} not known`;
+  }).join("; ");
+
+  useEffect(() => {
+    const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
+    const options = {
+      width: place.current.clientWidth || 400, height: 200,
+      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1e-9) * 1.05] } },
+      axes: [axis, { ...axis, size: 60 }],
+      series: [{}, ...names.map(([, label, dash], i) => ({
+        label, stroke: colour(`--curve-${1 + (i % 5)}`), width: 1.5, dash: dash ? [6, 4] : undefined, spanGaps: true,
+        value: (_, v) => (v === null || v === undefined ? "–" : `${number(v, 1)} ${unit}`),
+      }))],
+    };
+    plot.current = new uPlot(options, data, place.current);
+    const watcher = new ResizeObserver(() => plot.current.setSize({ width: place.current.clientWidth, height: 200 }));
+    watcher.observe(place.current);
+    return () => { watcher.disconnect(); plot.current.destroy(); };
+  }, []);
+  useEffect(() => { plot.current?.setData(data); });
+
+  const step = Math.max(1, Math.ceil(curves.at_s.length / TABLE_ROWS));
+  const rows = curves.at_s.map((_, i) => i).filter((i) => (curves.at_s.length - 1 - i) % step === 0).reverse();
+  return html`<section class="card"><h3>${title} <span class="quiet">(${unit})</span></h3>
+    <figure role="img" aria-label=${sentence}><div ref=${place}></div></figure>
+    <details><summary>${title} as a table</summary>
+      <${Table} caption=${`${title} (${unit}), newest first`} rows=${rows}
+        columns=${[{ title: "time", show: (i) => clock(1000 * curves.at_s[i]) },
+          ...names.map(([key, label]) => ({ title: label, number: true, show: (i) => number(curves[key][i], 2) }))]} />
+    </details></section>`;
+}
+
+function Heat({ heat }) {
+  const canvas = useRef(null);
+  const most = Math.max(1, ...heat.rows.map((r) => r.counts.reduce((a, b) => Math.max(a, b), 0)));
+  const columns = Math.max(1, ...heat.rows.map((r) => r.counts.length));
+  useEffect(() => {
+    const pen = canvas.current.getContext("2d");
+    canvas.current.width = columns;
+    canvas.current.height = Math.max(1, heat.rows.length);
+    heat.rows.forEach((row, y) => row.counts.forEach((count, x) => {
+      pen.globalAlpha = Math.sqrt(count / most);
+      pen.fillStyle = colour("--curve-2");
+      pen.fillRect(x, y, 1, 1);
+    }));
+  });
+  const total = heat.rows.reduce((sum, row) => sum + row.records, 0);
+  const first = heat.rows[0];
+  const sentence = first
+    ? `Records by key group and time: the hottest is group ${first.group} of ${first.operator} with ${share(first.records / total)} of the shown`
+    : "No record was served yet";
+  return html`<section class="card"><h3>Who is hot <span class="quiet">(key groups, hottest on top; time to the right, a column is ${number(heat.column_ms / 1000)} s)</span></h3>
+    <figure role="img" aria-label=${sentence}><canvas class="heat" ref=${canvas}></canvas></figure>
+    <p class="quiet">${sentence}. ${heat.groups > heat.rows.length ? `${heat.rows.length} of ${heat.groups} key groups are shown.` : ""}</p>
+    <details><summary>Key groups as a table</summary>
+      <${Table} caption="Key groups, hottest first" rows=${heat.rows} columns=${[
+        { title: "operator", show: (r) => r.operator }, { title: "key group", number: true, show: (r) => r.group },
+        { title: "records", number: true, show: (r) => number(r.records) }, { title: "share", number: true, show: (r) => share(r.records / total) },
+        { title: "last column", number: true, show: (r) => number(r.counts[r.counts.length - 1]) }]} />
+    </details></section>`;
+}
+
+function Verdict({ told }) {
+  const { slo, query, limit } = told.diagnosis;
+  const word = slo.met === true ? "met" : slo.met === false ? "missed" : slo.texts.length ? "not known yet" : "none is set";
+  const budget = slo.success !== null && slo.wanted !== null && slo.wanted < 1 ? (1 - slo.success) / (1 - slo.wanted) : null;
+  return html`<section class="card" aria-labelledby="verdict">
+    <h2 id="verdict">Is the SLO met?</h2>
+    <p class=${`verdict ${slo.met === true ? "good" : slo.met === false ? "bad" : ""}`}>${slo.texts.join("; ") || "SLO"}: ${word}</p>
+    <p>${slo.text}</p>
+    <dl>
+      <dt>windows met</dt><dd>${share(slo.success)} of ${share(slo.wanted)} wanted${told.slo?.success_worst !== undefined && told.slo ? html`; worst key group ${share(told.slo.success_worst)}` : ""}</dd>
+      <dt>error budget used</dt><dd class=${budget > 1 ? "bad" : ""}>${budget === null ? "–" : share(budget)} of that since the start</dd>
+      <dt>state</dt><dd>${query.text}</dd>
+      <dt>limit</dt><dd>${limit.cause}: ${limit.why}</dd>
+      ${(told.diagnosis.do.length ? told.diagnosis.do : ["nothing"]).map((text) => html`<dt>do</dt><dd>${text}</dd>`)}
+      ${told.diagnosis.hot ? html`<dt>hot</dt><dd>${told.diagnosis.hot.text}</dd>` : ""}
+      ${told.diagnosis.time ? html`<dt>time</dt><dd>${told.diagnosis.time.text}</dd>` : ""}
+    </dl></section>`;
+}
+
+function QueryPage({ id }) {
+  const { answer: told, error } = useAnswer(`/api/query/${id}`);
+  if (!told) return html`<p class="quiet">${error || "reading the journal"}</p>`;
+  const curves = told.curves;
+  const place = told.diagnosis.checkpoint;
+  return html`
+    ${error && html`<p class="bad" role="alert">no answer: ${error}</p>`}
+    ${told.error && html`<p class="bad" role="alert">${told.error}</p>`}
+    <${Verdict} told=${told} />
+    <div class="grid">
+      <${Chart} title="Latency" unit="ms" curves=${curves} names=${[["mean_ms", "mean"], ["p99_ms", "p99"], ["bound_ms", "bound", true], ["floor_ms", "floor", true]]} />
+      <${Chart} title="Records" unit="per s" curves=${curves} names=${[["arrived", "in"], ["emitted", "out"], ["late", "late"]]} />
+      <${Chart} title="Waiting" unit="records" curves=${curves} names=${[["backlog", "in slots"], ["lag", "at the source"]]} />
+      <${Chart} title="Slots" unit="slots" curves=${curves} names=${[["slots", "slots"]]} />
+      <${Chart} title="Duration of a batch" unit="ms" curves=${curves} names=${[["duration_ms", "batch"]]} />
+      <${Chart} title="Windows met" unit="share" curves=${curves} names=${[["met", "met"]]} />
+    </div>
+    <${Heat} heat=${told.heat} />
+    <section class="card"><h3>What changed, and why</h3>
+      <p class="quiet">The numbers behind the last decision: <code>headgate why ${place}</code></p>
+      ${told.changes.length ? html`<${Table} caption="Changes, newest first" rows=${told.changes} columns=${[
+        { title: "time", show: (c) => clock(c.at_ms) }, { title: "kind", show: (c) => c.kind }, { title: "what", show: (c) => c.text }]} />`
+        : html`<p>Nothing has changed.</p>`}</section>
+    <section class="card"><h3>Slots, last batches</h3>
+      <${Table} caption="Slots, busiest first" rows=${told.slots} columns=${[
+        { title: "operator", show: (s) => s.operator }, { title: "slot", number: true, show: (s) => s.slot },
+        { title: "records", number: true, show: (s) => number(s.records) }, { title: "share", number: true, show: (s) => share(s.share) },
+        { title: "waiting", number: true, show: (s) => number(s.backlog) }]} /></section>`;
+}
+
+function FleetPage({ id }) {
+  const { answer: told, error } = useAnswer(`/api/fleet/${id}`);
+  if (!told) return html`<p class="quiet">${error || "reading the journal"}</p>`;
+  if (told.error) return html`<p class="bad" role="alert">${told.error}</p>`;
+  return html`<section class="card"><h2>Fleet</h2>
+    <p class="verdict">utility ${number(told.utility, 2)} of ${number(told.utility_max, 2)}, ${told.slots} of ${told.slots_max} slots</p></section>
+    <section class="card"><${Table} caption="Jobs" rows=${told.jobs || []} columns=${[
+      { title: "job", show: (j) => j.job }, { title: "state", show: (j) => j.state }, { title: "met", show: (j) => (j.met === null ? "–" : j.met ? "met" : "missed") },
+      { title: "utility", number: true, show: (j) => number(j.utility, 2) }, { title: "of", number: true, show: (j) => number(j.of, 2) },
+      { title: "slots", number: true, show: (j) => j.slots }, { title: "records/s", number: true, show: (j) => number(j.records_per_s) },
+      { title: "why", show: (j) => j.why }]} /></section>
+    <section class="card"><${Table} caption="What the fleet did, newest first" rows=${[...(told.rows || [])].reverse()} columns=${[
+      { title: "after", number: true, show: (r) => `${number(r.time_s)} s` }, { title: "action", show: (r) => r.action },
+      { title: "slots", show: (r) => r.slots }, { title: "why", show: (r) => r.reason }]} /></section>`;
+}
+
+function Page() {
+  const { answer: journals, error } = useAnswer("/api/journals");
+  const hash = useHash();
+  const chosen = (journals || []).find((j) => j.id === hash) || (journals || [])[0];
+  useEffect(() => { document.title = chosen ? `${chosen.name} – headgate` : "headgate"; }, [chosen?.name]);
+  return html`
+    <header><h1>headgate</h1>
+      <nav aria-label="Queries"><ul>${(journals || []).map((j) => html`<li key=${j.id}>
+        <a href=${`#${j.id}`} title=${j.place} aria-current=${chosen && j.id === chosen.id ? "page" : undefined}>${j.name}</a>
+        <span class="quiet"> ${j.health || "fleet"}</span></li>`)}</ul></nav></header>
+    <main>
+      ${error && html`<p class="bad" role="alert">no answer: ${error}</p>`}
+      ${journals && !journals.length && html`<p>There is no journal here yet. A query of headgate writes one into its checkpoint when it starts; this page looks again every two seconds.</p>`}
+      ${chosen && (chosen.kind === "fleet" ? html`<${FleetPage} key=${chosen.id} id=${chosen.id} />` : html`<${QueryPage} key=${chosen.id} id=${chosen.id} />`)}
+    </main>`;
+}
+
+const place = document.getElementById("page");
+place.textContent = "";
+render(html`<${Page} />`, place);

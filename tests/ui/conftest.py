@@ -1,0 +1,8 @@
+"""The tests of the page share the small journals of the tests of metrics."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "metrics"))

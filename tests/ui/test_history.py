@@ -1,0 +1,152 @@
+"""What the page shows of a journal is bounded, and keeps what is worst of what it joins."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from journals import SLO, START, batch, write
+
+from headgate.core.errors import CheckpointError
+from headgate.journal import (
+    AssignmentChange,
+    ControlAct,
+    Decided,
+    Event,
+    GroupRecords,
+    Latency,
+    Stop,
+    Wish,
+)
+from headgate.report.limits import DriverSeen
+from headgate.ui.history import (
+    CHANGES_KEPT,
+    CURVES,
+    HEAT_COLUMNS,
+    HEAT_ROWS,
+    HeatMap,
+    JournalHistory,
+)
+from headgate.ui.shelf import Shelf
+
+NOW_MS = 100_000
+
+
+def told(events: list[Event], points: int = 2_000) -> dict:
+    history = JournalHistory()
+    for event in events:
+        history.absorb(event)
+    return history.tell("ck", NOW_MS, DriverSeen(), points)
+
+
+def test_all_curves_have_a_value_for_each_batch() -> None:
+    curves = told([START, *(batch(step) for step in range(7))])["curves"]
+    assert {name: len(values) for name, values in curves.items()} == dict.fromkeys(
+        ["at_s", *CURVES], 7
+    )
+    assert curves["at_s"] == [2.0 + step for step in range(7)]
+    assert curves["mean_ms"] == [300.0] * 7
+    assert curves["arrived"] == [100.0] * 7  # a batch a second
+    assert curves["lag"] == [295.0] * 7
+
+
+def test_the_worst_of_joined_batches_is_kept_and_rates_add_up() -> None:
+    slow = Latency(9_000.0, 1.0, 1.0, 1.0, 1.0)
+    events = [batch(step, latency_ms=slow if step == 777 else None) for step in range(1_000)]
+    curves = told([START, *events], points=50)["curves"]
+    assert len(curves["at_s"]) == 50
+    assert max(value for value in curves["mean_ms"] if value is not None) == 9_000.0
+    assert curves["arrived"] == pytest.approx([100.0] * 50)
+
+
+def test_the_share_of_windows_is_of_those_judged_since_the_batch_before() -> None:
+    states = [(100, 90), (200, 190), (200, 190), (300, 190)]
+    batches = [
+        batch(step, slo=dataclasses.replace(SLO, windows=judged, windows_met=met))
+        for step, (judged, met) in enumerate(states)
+    ]
+    assert told([START, *batches])["curves"]["met"] == [0.9, 1.0, None, 0.0]
+
+
+def test_the_heat_map_joins_columns_and_loses_no_record() -> None:
+    heat = HeatMap()
+    for second in range(10 * HEAT_COLUMNS):
+        heat.add(second * 1_000, GroupRecords("a", [second % (HEAT_ROWS + 5)], [2]))
+    found = heat.tell()
+    assert found["column_ms"] == 16_000
+    assert found["groups"] == HEAT_ROWS + 5
+    assert len(found["rows"]) == HEAT_ROWS
+    assert all(len(row["counts"]) <= HEAT_COLUMNS for row in found["rows"])
+    assert all(sum(row["counts"]) == row["records"] for row in found["rows"])
+    assert found["rows"][0]["records"] >= found["rows"][-1]["records"]
+
+
+def test_key_groups_of_two_operators_are_two_rows() -> None:
+    served = (GroupRecords("a", [3], [70]), GroupRecords("b", [3], [30]))
+    rows = told([START, batch(0, served_groups=served)])["heat"]["rows"]
+    assert [(row["operator"], row["group"], row["records"]) for row in rows] == [
+        ("a", 3, 70),
+        ("b", 3, 30),
+    ]
+
+
+def test_changes_say_what_and_why_newest_first() -> None:
+    found = told(
+        [
+            START,
+            batch(0),
+            Decided("unified", "r", "busy", True, (Wish("a", "scale-out", 3, 9),), at_ms=3_000),
+            AssignmentChange(1, 1, 2, 3, 9, 0, "unified", "busy", "a", at_ms=4_000),
+            ControlAct("freeze", "user", "INC-1", at_ms=5_000),
+            *[ControlAct("scale", "user", at_ms=6_000 + n) for n in range(CHANGES_KEPT)],
+            Stop("user", at_ms=9_000),
+        ]
+    )["changes"]
+    assert len(found) == CHANGES_KEPT
+    assert found[0]["kind"] == "stop"
+    few = told([START, Decided("p", "r", "busy", True, (Wish("a", "x", 3, 9),), at_ms=3)])[
+        "changes"
+    ]
+    assert few == [{"at_ms": 3, "kind": "decision", "text": "p wants x of a to 3 slots: busy"}]
+
+
+def test_another_run_in_the_same_journal_begins_anew() -> None:
+    again = dataclasses.replace(START, at_ms=60_000)
+    found = told([START, batch(0), batch(1), Stop("user", at_ms=9_000), again, batch(2)])
+    assert len(found["curves"]["at_s"]) == 1
+    assert found["heat"]["rows"][0]["records"] == 70
+
+
+def test_a_journal_without_a_batch_has_empty_curves() -> None:
+    found = told([START])
+    assert found["curves"]["at_s"] == []
+    assert found["slots"] == []
+    assert found["heat"]["rows"] == []
+
+
+def test_a_shelf_finds_new_journals_and_reads_on(tmp_path: Path) -> None:
+    clock = [10_000]
+    shelf = Shelf([tmp_path], lambda _: DriverSeen(holds=True), now_ms=lambda: clock[0])
+    assert shelf.index() == []
+    path = write(tmp_path / "one" / "headgate" / "journal.jsonl", [START, batch(0)])
+    (entry,) = shelf.index()
+    assert (entry["name"], entry["health"], entry["kind"]) == ("clicks", "running", "query")
+    write(path, [batch(1)])
+    clock[0] += 1_000
+    query = shelf.query(entry["id"], 100)
+    assert query is not None
+    assert len(query["curves"]["at_s"]) == 2
+    assert shelf.query("none", 100) is None
+    assert shelf.fleet(entry["id"]) is None
+    path.write_bytes(path.read_bytes() + b"garbage\n")
+    clock[0] += 60_000
+    query = shelf.query(entry["id"], 100)
+    assert query is not None
+    assert "line 4 is not a journal line" in query["error"]
+    assert len(query["curves"]["at_s"]) == 2
+
+
+def test_a_place_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no directory"):
+        Shelf([tmp_path / "none"], lambda _: DriverSeen())

@@ -1,0 +1,166 @@
+"""A real server and a real browser: the page shows a journal, and nothing of it is ever executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvicorn
+from journals import START, batch, write
+
+from headgate.core.errors import ConfigError
+from headgate.journal import (
+    ControlAct,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
+from headgate.report.limits import DriverSeen
+from headgate.ui.app import app, serve
+from headgate.ui.shelf import Shelf
+
+EVIL = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """The address of a page about a query whose name and reasons are hostile, and about a fleet."""
+    evil = ControlAct("freeze", "user", EVIL, at_ms=3_000)
+    parameters = {"slo": ["mean < 1 s over 1 s"]}
+    start = replace(START, name=EVIL, parameters=parameters)
+    write(tmp_path / "one" / "headgate" / "journal.jsonl", [start, batch(0), evil, batch(1)])
+    job = FleetJobState("q5", "running", 30.0, 60.0, False)
+    fleet = [
+        FleetStart("henge", 8, 10.0, 1, 100),
+        FleetRound(9.0, (job,), 30.0, 60.0, 3, 8, True, 110),
+    ]
+    write(tmp_path / "two" / "fleet.jsonl", fleet)
+    shelf = Shelf([tmp_path], lambda _: DriverSeen())
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        own.listen()
+        server = uvicorn.Server(uvicorn.Config(app(shelf, "127.0.0.1"), log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
+        thread.start()
+        try:
+            yield f"127.0.0.1:{own.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def get(address: str, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
+    """Status, headers and body."""
+    request = urllib.request.Request(f"http://{address}{path}", headers=headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=20) as answer:
+            return answer.status, dict(answer.headers), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, dict(error.headers), error.read().decode()
+
+
+def test_what_the_page_asks_for_is_there(address: str) -> None:
+    entries = json.loads(get(address, "/api/journals")[2])
+    kinds = {entry["kind"]: entry["id"] for entry in entries}
+    status, headers, body = get(address, f"/api/query/{kinds['query']}?points=10")
+    assert status == 200
+    assert headers["content-type"] == "application/json"
+    assert json.loads(body)["diagnosis"]["query"]["name"] == EVIL
+    fleet = json.loads(get(address, f"/api/fleet/{kinds['fleet']}")[2])
+    assert (fleet["slots"], fleet["jobs"][0]["job"]) == (3, "q5")
+
+
+@pytest.mark.parametrize("points", ["", "-1", "x", "9" * 5000, "1", "²"])
+def test_no_number_of_points_breaks_it(address: str, points: str) -> None:
+    (query,) = (
+        e["id"] for e in json.loads(get(address, "/api/journals")[2]) if e["kind"] == "query"
+    )
+    status, _, body = get(address, f"/api/query/{query}?points={urllib.request.quote(points)}")
+    assert status == 200
+    assert len(json.loads(body)["curves"]["at_s"]) == 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/query/none",
+        "/api/fleet/none",
+        "/api/query/../../etc/passwd",
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static/..%2f..%2f..%2fpyproject.toml",
+        "/static//etc/passwd",
+        "/journal.jsonl",
+    ],
+)
+def test_nothing_else_is_given_out(address: str, path: str) -> None:
+    assert get(address, path)[0] == 404
+
+
+def test_another_host_is_refused_and_a_browser_runs_only_the_page(address: str) -> None:
+    assert get(address, "/api/journals", Host="evil.example")[0] == 400
+    status, headers, _ = get(address, "/")
+    assert status == 200
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "access-control-allow-origin" not in headers
+    for method in ("POST", "PUT", "DELETE"):
+        request = urllib.request.Request(f"http://{address}/api/journals", method=method)
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20)
+
+
+def test_a_taken_address_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        own.listen()
+        port = own.getsockname()[1]
+        shelf = Shelf([tmp_path], lambda _: DriverSeen())
+        with pytest.raises(ConfigError, match=f"cannot be served at 127.0.0.1:{port}"):
+            serve(shelf, "127.0.0.1", port)
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    """Chromium, of Debian's package where it is not there yet."""
+    if found := shutil.which("chromium"):
+        return found
+    if os.getuid() != 0 or not shutil.which("apt-get"):
+        pytest.skip("chromium is not there, and only root can install Debian's package of it")
+    install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", "chromium"]
+    for command in (["apt-get", "update", "-q"], install):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"chromium cannot be installed: {done.stderr[-200:]}")
+    return shutil.which("chromium") or pytest.skip("chromium was installed and is not found")
+
+
+@pytest.mark.slow
+def test_a_browser_shows_the_journal_and_executes_nothing_of_it(
+    address: str, browser: str, tmp_path: Path
+) -> None:
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
+    command = [browser, *flags.split(), "--no-proxy-server", f"--user-data-dir={tmp_path}/profile"]
+    command += ["--virtual-time-budget=5000", "--enable-logging=stderr", "--dump-dom"]
+    (query,) = (
+        e["id"] for e in json.loads(get(address, "/api/journals")[2]) if e["kind"] == "query"
+    )
+    command.append(f"http://{address}/#{query}")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "Is the SLO met?" in done.stdout
+    assert "as a table</summary>" in done.stdout
+    assert "the hottest is group 3 of a with 70 %" in done.stdout
+    assert "&lt;script&gt;document.title='broken'" in done.stdout
+    assert "<title>broken" not in done.stdout
+    assert "CONSOLE" not in done.stderr, done.stderr
