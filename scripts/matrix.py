@@ -44,7 +44,6 @@ _LONG = [
     "tests/spark/test_refusals.py",
     "tests/spark/test_meaning.py",
     "tests/spark/test_changed_queries.py",
-    "tests/spark/test_foreach_batch.py",
     "tests/spark/test_stopping.py",
     "tests/spark/test_plain_session.py",
     "tests/spark/test_old_checkpoints.py",
