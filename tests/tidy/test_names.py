@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT, LABORATORY = ROOT / "src/headgate", ROOT / "lab/src/headgate_lab"
+DEMO = ROOT / "demo/src/headgate_demo"
 
 IN_THE_PRODUCT = {}
 
@@ -57,7 +58,7 @@ IN_THE_LABORATORY = {
 def classes() -> dict[str, tuple[Path, ...]]:
     """Return the files of each public class, by its name."""
     found = defaultdict(list)
-    for path in sorted([*PRODUCT.rglob("*.py"), *LABORATORY.rglob("*.py")]):
+    for path in sorted([*PRODUCT.rglob("*.py"), *DEMO.rglob("*.py"), *LABORATORY.rglob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(path)

@@ -32,7 +32,7 @@ from headgate.checkpoint.control import Command, ControlFiles
 from headgate.core.size import parse_bytes
 from headgate.migration.registry import strategy
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads import sources
+from headgate_demo.spark import sources
 from headgate_lab.bench import repartition, wide
 from headgate_lab.bench.common import (
     child,

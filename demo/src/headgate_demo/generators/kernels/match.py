@@ -1,4 +1,4 @@
-"""Matches the orders of many stocks at once, as `headgate.workloads.order_book` defines it.
+"""Matches the orders of many stocks at once, as `headgate_demo.generators.order_book` defines it.
 
 The orders of a side lie in a binary heap, so that an order costs the logarithm of what rests. A
 cancelled order stays in its heap with volume 0 until it comes to the top.

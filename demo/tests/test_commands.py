@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate.cli import app
-from headgate.scenario import demo
+from headgate_demo import cli
 
 
 def test_a_broker_runs_with_its_topics_until_it_is_interrupted(
@@ -39,10 +39,10 @@ def test_a_broker_runs_with_its_topics_until_it_is_interrupted(
         made.append((servers, name, partitions))
 
     modules: dict[str, Any] = {
-        "headgate.spark.workloads.broker": SimpleNamespace(Broker=broker),
-        "headgate.spark.workloads.topics": SimpleNamespace(make_topic=make_topic),
+        "headgate_demo.spark.broker": SimpleNamespace(Broker=broker),
+        "headgate_demo.spark.topics": SimpleNamespace(make_topic=make_topic),
     }
-    monkeypatch.setattr(demo, "engine_module", modules.__getitem__)
+    monkeypatch.setattr(cli, "engine_module", modules.__getitem__)
     done = CliRunner().invoke(app, ["demo", "kafka", "--topic", "a", "--partitions", "2"])
     assert done.exit_code == 0, done.output
     assert "kafka.bootstrap.servers  127.0.0.1:9" in done.stdout

@@ -1,4 +1,4 @@
-"""Finds the policies of other distributions by their entry points; loads a policy when it is named."""
+"""Finds what other distributions bring by their entry points; loads an entry when it is named."""
 
 from __future__ import annotations
 
@@ -20,41 +20,60 @@ REPLICA_POLICIES = "headgate.replica_policies"
 FLEET_POLICIES = "headgate.fleet_policies"
 """Group of entry points that make a `FleetPolicy` from the length of a round, in seconds."""
 
+WORKLOADS = "headgate.workloads"
+"""Group of entry points that are a `headgate.scenario.workload.Workload`."""
+
+SOURCES = "headgate.sources"
+"""Group of entry points that are a Python data source of Spark, each named as its format. As a batch it
+takes option ``until``: an offset of the stream, up to which it reads."""
+
+_KINDS = {WORKLOADS: "workload", SOURCES: "source"}
+
 
 @dataclass(frozen=True)
 class Plugin:
-    """Holds the name of an installed policy, and the entry points that carry this name.
+    """Holds the name of something installed, and the entry points that carry this name.
 
     Attributes
     ----------
+    kind : str
+        For messages: policy, workload, source.
     name : str
     entries : tuple of EntryPoint
         One, unless several distributions took the same name.
     """
 
+    kind: str
     name: str
     entries: tuple[EntryPoint, ...]
 
     def __str__(self) -> str:
-        return f'policy "{self.name}" of the distribution {_whose(self.entries[0])}'
+        return f'{self.kind} "{self.name}" of the distribution {_whose(self.entries[0])}'
 
-    def load(self) -> Callable[..., Any]:
-        """Return the class or function that makes the policy.
+    def load(self, wanted: Any = Callable, called: str = "class and no function") -> Any:
+        """Return the object that the entry point names: of a policy, what makes it.
+
+        Parameters
+        ----------
+        wanted : type
+            Of which the object must be an instance.
+        called : str
+            The name of such a type, for a message.
 
         Raises
         ------
         ConfigError
-            It cannot be imported, cannot be called, or two distributions have that name.
+            The object cannot be imported, is of another type, or two distributions have that name.
         """
         if len(self.entries) > 1:
             both = " and ".join(_whose(entry) for entry in self.entries)
-            msg = f'policy "{self.name}" is in the distributions {both}; remove one of them.'
+            msg = f'{self.kind} "{self.name}" is in the distributions {both}; remove one of them.'
             raise ConfigError(msg)
         with self.blamed("loaded"):
             found: object = self.entries[0].load()
-        if not callable(found):
+        if not isinstance(found, wanted):
             what = shown(repr(found), 60)
-            msg = f"{self} is no class and no function but {what}; repair that distribution."
+            msg = f"{self} is no {called} but {what}; repair that distribution."
             raise ConfigError(msg)
         return found
 
@@ -72,11 +91,11 @@ class Plugin:
 
 
 def installed(group: str) -> dict[str, Plugin]:
-    """Return the policies of a group by name, in alphabetical order; none is loaded."""
+    """Return what is installed of a group by name, in alphabetical order; nothing is loaded."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in entry_points(group=group):
         found[entry.name] = (*found.get(entry.name, ()), entry)
-    return {name: Plugin(name, found[name]) for name in sorted(found)}
+    return {name: Plugin(_KINDS.get(group, "policy"), name, found[name]) for name in sorted(found)}
 
 
 def _whose(entry: EntryPoint) -> str:

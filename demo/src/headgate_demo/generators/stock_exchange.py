@@ -1,6 +1,6 @@
 """Generates orders at a stock exchange: limit orders of many stocks, and cancellations.
 
-Every row is a pure function of (configuration, order number), as in `headgate.workloads.nexmark`.
+Every row is a pure function of (configuration, order number), as in `headgate_demo.generators.nexmark`.
 
 References
 ----------
@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.draws import F64, I64, Draw, zipf_edges
 from headgate.workloads.rates import ExchangeRate, RateFunction
+from headgate_demo.generators.draws import F64, I64, Draw, zipf_edges
 
 __all__ = ["SCHEMA", "ExchangeConfig", "orders"]
 

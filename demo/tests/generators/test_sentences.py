@@ -8,7 +8,7 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.workloads.rates import ConstantRate
-from headgate.workloads.sentences import SCHEMA, SentenceConfig, sentences
+from headgate_demo.generators.sentences import SCHEMA, SentenceConfig, sentences
 
 CONFIG = SentenceConfig(seed=2, rate=ConstantRate(1000.0), words=50, length=4)
 

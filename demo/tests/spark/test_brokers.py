@@ -12,8 +12,8 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.spark.read import brokers
-from headgate.spark.workloads import broker
-from headgate.spark.workloads.broker import Broker
+from headgate_demo.spark import broker
+from headgate_demo.spark.broker import Broker
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.nexmark import COLUMNS, NexmarkConfig, due, events, schema
 from headgate.workloads.rates import ConstantRate, SineRate
+from headgate_demo.generators.nexmark import COLUMNS, NexmarkConfig, due, events, schema
 
 BASE_US = 1_700_000_000_000_000
 PLAIN = NexmarkConfig(rate=ConstantRate(10_000.0))

@@ -15,10 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from headgate.core.errors import ConfigError
-from headgate.spark.workloads import sources
-from headgate.spark.workloads.queries import WORKLOADS, find_sdsc_log
-from headgate.workloads import nexmark, sentences, stock_exchange
+from headgate.core.installed import WORKLOADS, installed
+from headgate.scenario.description import DEMO
+from headgate.scenario.spark import SparkEngine
+from headgate.scenario.workload import Workload
 from headgate.workloads.rates import ConstantRate
+from headgate_demo.generators import nexmark, sentences, stock_exchange
+from headgate_demo.spark import sources
+from headgate_demo.spark.queries import find_sdsc_log
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +35,10 @@ def session(spark: SparkSession) -> SparkSession:
     sources.register(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     return spark
+
+
+def workload(name: str) -> Workload:
+    return SparkEngine().workload(name)
 
 
 class AsBatch:
@@ -145,7 +153,7 @@ def test_words_are_counted_per_window(session: SparkSession) -> None:
     for row in sentences.sentences(config, 0, 7000, BASE_US).to_pylist():
         begin = int(row["scheduled"].timestamp()) // 5 * 5
         wanted.update((begin, word) for word in row["text"].split(" "))
-    rows = WORKLOADS["word-count"].build(AsBatch(session), **options)
+    rows = workload("word-count").build(AsBatch(session), **options)
     got = rows.selectExpr("unix_seconds(window.start)", "word", "count").collect()
     assert {(row[0], row[1]): row[2] for row in got} == wanted
 
@@ -350,7 +358,6 @@ def test_windowed_queries_equal_a_plain_reference(
     columns: tuple[str, ...],
     reference: Callable[[list[dict[str, Any]]], dict[int, tuple[int, ...]]],
 ) -> None:
-    workload = WORKLOADS[name]
     # 40 s of stream. Without a hot auction, several often share the most bids of a window.
     options = {**PAST, "rate": "50", "events": "2000", "batch_rows": "500"}
     options["hot_auction_ratio"] = "1"
@@ -361,10 +368,10 @@ def test_windowed_queries_equal_a_plain_reference(
         assert len({row[0] for row in rows}) == len(rows)
         return {row[0]: tuple(row[1:]) for row in rows}
 
-    batch = workload.build(AsBatch(session), **options)
+    batch = workload(name).build(AsBatch(session), **options)
     assert read(batch) == expected
 
-    _run(workload.build(session, **options), tmp_path)
+    _run(workload(name).build(session, **options), tmp_path)
     streamed = read(session.read.parquet(str(tmp_path / "out")))
     assert len(streamed) >= 2
     # Append mode holds back windows that the watermark hasn't passed.
@@ -375,7 +382,7 @@ def test_stateless_queries_keep_what_they_say(session: SparkSession) -> None:
     options = {**PAST, "events": "2000", "until": json.dumps({"event": 2000, "base_us": BASE_US})}
     bids = _bids(2000, 1000.0)
     frames = {
-        n: WORKLOADS[f"nexmark-{n}"].build(AsBatch(session), **options) for n in ("q0", "q1", "q2")
+        n: workload(f"nexmark-{n}").build(AsBatch(session), **options) for n in ("q0", "q1", "q2")
     }
     q0 = frames["q0"].select("auction", "bidder", "price").collect()
     assert [tuple(row) for row in q0] == [(b["auction"], b["bidder"], b["price"]) for b in bids]
@@ -388,26 +395,44 @@ def test_stateless_queries_keep_what_they_say(session: SparkSession) -> None:
     assert q2
 
 
-@pytest.mark.parametrize("name", sorted(n for n, w in WORKLOADS.items() if w.beside is None))
+@pytest.mark.parametrize("name", [name for name in DEMO if name != "kafka-clicks"])
 def test_every_workload_analyses_and_carries_its_arrival(
     session: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    workload = WORKLOADS[name]
+    it = workload(name)
     log = tmp_path / "log.csv"
     log.write_text("t_s,host_id,path_id,kind\n0,1,1,text\n")
-    own = {"path": str(log)} if workload.source == "replay" else {}
-    frame = workload.build(session, **{**workload.options, **own})
+    own = {"path": str(log)} if name == "sdsc" else {}
+    formats: list[str] = []
+
+    class Noting:
+        """A session that notes the formats of its sources."""
+
+        @property
+        def readStream(self) -> Any:
+            return self
+
+        def format(self, source: str) -> Any:
+            formats.append(source)
+            return session.readStream.format(source)
+
+    frame = it.build(Noting(), **{**it.options, **own})
     assert frame.isStreaming
-    assert workload.name == name
-    source = session.readStream.format(workload.source).options(**own).load()
-    assert workload.arrival in source.columns
+    assert formats
+    source = session.readStream.format(formats[0]).options(**own).load()
+    assert it.arrival in source.columns
+
+
+def test_every_workload_is_installed_by_its_name() -> None:
+    assert set(DEMO) <= set(installed(WORKLOADS))
+    assert [name for name in DEMO if workload(name).function is not None] == []
 
 
 def test_sdsc_counts_requests_per_window(session: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("t_s,host_id,path_id,kind\n0,1,7,text\n5,1,7,text\n65,2,7,text\n")
     options = {"path": str(log), "base": "0"}
-    rows = WORKLOADS["sdsc"].build(AsBatch(session), **options)
+    rows = workload("sdsc").build(AsBatch(session), **options)
     counts = rows.selectExpr("unix_seconds(window.start) AS begin", "count").collect()
     assert {row["begin"]: row["count"] for row in counts} == {
         **{begin: 2 for begin in range(-50, 10, 10)},

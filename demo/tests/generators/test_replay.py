@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.replay import ReplayConfig, load
+from headgate_demo.generators.replay import ReplayConfig, load
 
 LOG = "t_s,path_id,kind\n0,1,a\n5,2,b\n4,3,a\n5.5,4,b\n9,5,a\n"
-SDSC = Path(__file__).parents[3] / "shared" / "data" / "sdsc_http_1995.requests.csv.gz"
+SDSC = Path(__file__).resolve().parents[4] / "shared" / "data" / "sdsc_http_1995.requests.csv.gz"
 
 
 def _write(folder: Path, text: str = LOG, name: str = "log.csv") -> str:

@@ -54,13 +54,12 @@ from headgate.spark.jvm.datasources import (
     ReadMaxRows,
 )
 from headgate.spark.worker.daemon import quiet_here
-from headgate.workloads import nexmark, replay, sentences, stock_exchange
 from headgate.workloads.rates import parse_rate
+from headgate_demo.generators import nexmark, replay, sentences, stock_exchange
 
 quiet_here()
 
 __all__ = [
-    "BUILT_IN",
     "NexmarkSource",
     "ReplaySource",
     "SentencesSource",
@@ -514,7 +513,7 @@ class _Source(DataSource):
 class NexmarkSource(_Source):
     """Format ``nexmark``: generated auctions.
 
-    Options are the fields of `headgate.workloads.nexmark.NexmarkConfig` (``rate`` as text, see
+    Options are the fields of `headgate_demo.generators.nexmark.NexmarkConfig` (``rate`` as text, see
     `headgate.workloads.rates.parse_rate`), and ``columns``: names of columns (``bid``) or fields
     (``bid.price``) separated by commas; the fewer, the cheaper.
     """
@@ -532,7 +531,7 @@ class ReplaySource(_Source):
     """Format ``replay``: a timed CSV log.
 
     Options are ``path``, ``time_column``, ``speed``, ``repeat`` and ``span`` (log time from one
-    repetition to the next, with unit): see `headgate.workloads.replay.ReplayConfig`.
+    repetition to the next, with unit): see `headgate_demo.generators.replay.ReplayConfig`.
     """
 
     @classmethod
@@ -547,7 +546,7 @@ class ReplaySource(_Source):
 class StockExchangeSource(_Source):
     """Format ``stock_exchange``: generated orders.
 
-    Options are the fields of `headgate.workloads.stock_exchange.ExchangeConfig` (``rate`` as text).
+    Options are the fields of `headgate_demo.generators.stock_exchange.ExchangeConfig` (``rate`` as text).
     Orders come from one partition unless told otherwise, and so in the order of their numbers.
     """
 
@@ -563,7 +562,7 @@ class StockExchangeSource(_Source):
 class SentencesSource(_Source):
     """Format ``sentences``: generated text to count words of.
 
-    Options are the fields of `headgate.workloads.sentences.SentenceConfig` (``rate`` as text).
+    Options are the fields of `headgate_demo.generators.sentences.SentenceConfig` (``rate`` as text).
     """
 
     @classmethod
@@ -577,14 +576,11 @@ class SentencesSource(_Source):
 
 _SOURCES = (NexmarkSource, ReplaySource, SentencesSource, StockExchangeSource)
 
-BUILT_IN = tuple(source.name() for source in _SOURCES)
-"""The formats of this module; each takes an ``until`` option."""
-
 
 def register(spark: SparkSession) -> None:
     """Make the formats of this module known to `spark`.
 
-    Python workers must be able to import headgate. Registering again is harmless.
+    Python workers must be able to import this package. Registering again is harmless.
     """
     for source in _SOURCES:
         spark.dataSource.register(source)

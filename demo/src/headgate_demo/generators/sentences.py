@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.draws import Draw, zipf_edges
 from headgate.workloads.rates import RateFunction, SineRate
+from headgate_demo.generators.draws import Draw, zipf_edges
 
 __all__ = ["SCHEMA", "SentenceConfig", "sentences"]
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headgate.workloads.kernels.match import BUY, ORDER, VOLUME, match
-from headgate.workloads.order_book import Balance, OrderBook
 from headgate.workloads.rates import ConstantRate
-from headgate.workloads.stock_exchange import ExchangeConfig, orders
+from headgate_demo.generators.kernels.match import BUY, ORDER, VOLUME, match
+from headgate_demo.generators.order_book import Balance, OrderBook
+from headgate_demo.generators.stock_exchange import ExchangeConfig, orders
 
 NAMES = ("order", "cancel", "buy", "price", "volume", "account")
 TIGHT = {"cash": 20_000_000, "shares": 8_000}

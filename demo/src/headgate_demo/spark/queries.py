@@ -1,16 +1,15 @@
-"""The workloads as plain PySpark: NEXMark, a web log, word count, the stock exchange.
+"""Defines the demo's queries in plain PySpark: NEXMark, a web log, word count, the stock exchange.
 
 The query functions use ``spark.readStream`` and functions of PySpark only. So they run under
 headgate, run as plain Spark (its oracle), and, given a session whose ``readStream`` is a batch
-reader, give the batch answer. They expect `headgate.spark.workloads.sources.register`.
+reader, give the batch answer. They expect `headgate_demo.spark.sources.register`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,28 +18,9 @@ from pyspark.sql import functions as F
 
 from headgate.core.errors import ConfigError
 from headgate.core.input import shown
-from headgate.spark.workloads.clicks import ClicksBesides, kafka_clicks
-from headgate.spark.workloads.matcher import TRADES, Matcher
-from headgate.spark.workloads.sellers import AVERAGES, LastAuctions
-from headgate.workloads import order_book
-
-__all__ = [
-    "WORKLOADS",
-    "Workload",
-    "find_sdsc_log",
-    "q0",
-    "q1",
-    "q2",
-    "q3",
-    "q4",
-    "q5",
-    "q6",
-    "q7",
-    "q8",
-    "sdsc",
-    "stock_exchange",
-    "word_count",
-]
+from headgate_demo.generators import order_book
+from headgate_demo.spark.matcher import TRADES, Matcher
+from headgate_demo.spark.sellers import AVERAGES, LastAuctions
 
 WATERMARK_BIDS = "4 seconds"
 """As in Flink's NEXMark; above the generator's greatest delay of 3 s, so that nothing is late."""
@@ -275,7 +255,7 @@ def find_sdsc_log(path: str | None = None) -> str:
         There is no file.
     """
     named = path or os.environ.get("HEADGATE_SDSC_LOG")
-    # src/headgate/spark/workloads/queries.py: the repository is four folders up.
+    # demo/src/headgate_demo/spark/queries.py: the repository is four folders up.
     roots = (Path.cwd(), Path(__file__).resolve().parents[4])
     candidates = [Path(named)] if named else [root / SDSC_LOG for root in roots]
     for candidate in candidates:
@@ -287,91 +267,3 @@ def find_sdsc_log(path: str | None = None) -> str:
         "host_id, path_id, kind, and name the file by option path or HEADGATE_SDSC_LOG."
     )
     raise ConfigError(msg)
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A query with what it takes to run it."""
-
-    name: str
-    """Name on the command line."""
-
-    build: Callable[..., DataFrame]
-    """``build(spark, **options)`` returns the query; options are those of the source."""
-
-    description: str
-    """One line, for people."""
-
-    options: Mapping[str, str]
-    """Default options of the source; also the list of what a demonstration may set first."""
-
-    output_mode: str = "append"
-    """Spark's output mode."""
-
-    arrival: str | None = "scheduled"
-    """Column of the source with the time each record was due: the arrival for latency; None where the
-    engine finds it, as Kafka's own."""
-
-    source: str = "nexmark"
-    """Format of the source."""
-
-    reference: Callable[..., DataFrame] | None = None
-    """``reference(spark, **options)`` returns the rows that the query must put out, computed in another
-    way; None where Spark's own batch answer is that."""
-
-    stateful: bool = True
-    """Whether there is an operator to scale."""
-
-    beside: type[ClicksBesides] | None = None
-    """What must run beside the query, and takes its results; None where it reads and writes by itself."""
-
-
-_NEXMARK_OPTIONS = {"rate": "20000"}
-
-_ALL = (
-    Workload("nexmark-q0", q0, "all bids as they are", _NEXMARK_OPTIONS, stateful=False),
-    Workload("nexmark-q1", q1, "bids with the price in euros", _NEXMARK_OPTIONS, stateful=False),
-    Workload("nexmark-q2", q2, "bids on every 123rd auction", _NEXMARK_OPTIONS, stateful=False),
-    Workload("nexmark-q3", q3, "auctions by sellers of three states, a join", _NEXMARK_OPTIONS),
-    Workload("nexmark-q4", q4, "average price per category and 10 s", _NEXMARK_OPTIONS),
-    Workload("nexmark-q5", q5, "hottest auction per 10 s, every 2 s", _NEXMARK_OPTIONS),
-    Workload(
-        "nexmark-q6", q6, "average price of each seller's last ten auctions", _NEXMARK_OPTIONS
-    ),
-    Workload("nexmark-q7", q7, "highest bid per 10 s", _NEXMARK_OPTIONS),
-    Workload("nexmark-q8", q8, "new people who sell within 10 s, a semi join", _NEXMARK_OPTIONS),
-    Workload(
-        "sdsc",
-        sdsc,
-        "requests per path of a 1995 web server, 60 s every 10 s of log time",
-        # A day in 144 s: 197 requests/s on average.
-        {"speed": "600"},
-        source="replay",
-    ),
-    Workload(
-        "word-count",
-        word_count,
-        "words of generated sentences, counted per 5 s",
-        {"rate": "15000"},
-        source="sentences",
-    ),
-    Workload(
-        "stock-exchange",
-        stock_exchange,
-        "trades of 1,156 stocks, a matcher per stock",
-        {"rate": "2000"},
-        source="stock_exchange",
-        reference=stock_exchange_reference,
-    ),
-    Workload(
-        "kafka-clicks",
-        kafka_clicks,
-        "clicks per page and 5 s from Kafka to Kafka, with a broker of its own",
-        {"rate": "2000"},
-        source="kafka",
-        arrival=None,
-        beside=ClicksBesides,
-    ),
-)
-
-WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from headgate.operators.processor import Keyed, State, Timers
 from headgate.spark.worker.arrow_processor import ArrowProcessor
-from headgate.workloads import order_book
-from headgate.workloads.kernels import match as kernel
+from headgate_demo.generators import order_book
+from headgate_demo.generators.kernels import match as kernel
 
 I64 = npt.NDArray[np.int64]
 
@@ -31,7 +31,7 @@ TRADES = "stock int, buy bigint, sell bigint, price bigint, volume bigint"
 
 
 class Matcher(ArrowProcessor):
-    """Continuous auction by price, then time; see `headgate.workloads.order_book`.
+    """Continuous auction by price, then time; see `headgate_demo.generators.order_book`.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from types import TracebackType
 import pyspark
 
 from headgate.core.errors import EngineError, HeadgateError
-from headgate.spark.workloads.jars import jars
+from headgate_demo.spark.jars import jars
 
 KAFKA = ("org.apache.kafka:kafka_2.13:4.1.1", "org.slf4j:slf4j-simple:1.7.36")
 """A broker, and what writes down its warnings."""
@@ -190,7 +190,7 @@ class Broker:
 
     def _answers(self) -> bool:
         # Late: demonstrations only need it, and it is an extra.
-        from headgate.spark.workloads.topics import answers  # noqa: PLC0415
+        from headgate_demo.spark.topics import answers  # noqa: PLC0415
 
         return answers(self.servers)
 

@@ -7,7 +7,7 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.workloads.rates import ConstantRate, ExchangeRate, parse_rate
-from headgate.workloads.stock_exchange import SCHEMA, ExchangeConfig, orders
+from headgate_demo.generators.stock_exchange import SCHEMA, ExchangeConfig, orders
 
 BASE_US = 1_700_000_000_000_000
 

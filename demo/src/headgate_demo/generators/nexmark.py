@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.core.errors import ConfigError, nearest
-from headgate.workloads.draws import I64, U64, Draw, below, unit, zipf_edges
 from headgate.workloads.rates import ConstantRate, RateFunction
+from headgate_demo.generators.draws import I64, U64, Draw, below, unit, zipf_edges
 
 __all__ = ["COLUMNS", "NexmarkConfig", "check_columns", "due", "events", "schema"]
 

@@ -1,21 +1,26 @@
-"""The commands that start what a try needs beside headgate."""
+"""Adds ``headgate demo`` to the command line: it starts what a try needs beside headgate."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Debug, answer
-from headgate.cli.commands import app
 from headgate.cli.gate import GatedTyper
+from headgate.scenario.run import interrupts
+from headgate.scenario.spark import engine_module
 
 demo = GatedTyper(
     help="What a try needs beside headgate.", no_args_is_help=True, rich_markup_mode=None
 )
-app.add_typer(demo, name="demo")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.add_typer(demo, name="demo")
 
 
 @demo.callback()
@@ -43,6 +48,30 @@ def kafka(
         sys.stdout.flush()
 
     def work() -> dict[str, Any]:
-        return scenarios.run_broker(topics, partitions, say)
+        return run_broker(topics, partitions, say)
 
     answer(work, lambda _: ["the broker has ended"], as_json=False, debug=debug)
+
+
+def run_broker(
+    topics: Sequence[str], partitions: int, on_start: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run a broker on loopback with some topics until SIGINT; its data go with it.
+
+    Parameters
+    ----------
+    topics : sequence of str
+    partitions : int
+        Of each of them.
+    on_start : callable
+        Gets what ``kafka.bootstrap.servers`` is to be, once the broker answers.
+    """
+    broker = engine_module("headgate_demo.spark.broker").Broker
+    made = engine_module("headgate_demo.spark.topics")
+    with interrupts() as interrupted, broker() as running:
+        for topic in topics:
+            made.make_topic(running.servers, topic, partitions)
+        on_start(running.servers)
+        while running.runs and not interrupted.wait(0.2):
+            pass
+        return {"servers": running.servers, "topics": list(topics)}

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.spark.settings.kafka import SERVERS, confluent
-from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.jars import jars
-from headgate.spark.workloads.topics import has_topic, make_topic
 from headgate.workloads.rates import RateFunction, parse_rate
+from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.jars import jars
+from headgate_demo.spark.topics import has_topic, make_topic
 
 IN, OUT = "clicks", "counts"
 PARTITIONS = 6
@@ -111,8 +111,8 @@ class ClicksBesides:
         servers = options.get("servers")
         if servers is None:
             servers = self._undo.enter_context(Broker(directory)).servers
-        self.options = {"servers": str(servers)}
-        self.sink_options = {SERVERS: str(servers), "topic": OUT}
+        self.options: Mapping[str, Any] = {"servers": str(servers)}
+        self.sink_options: Mapping[str, str] = {SERVERS: str(servers), "topic": OUT}
         for topic in (IN, OUT):
             if not has_topic(servers, topic):
                 make_topic(servers, topic, PARTITIONS)
