@@ -1,7 +1,7 @@
 """Implements the command ``headgate``.
 
 Belongs here: the parsing of the command line (input), the commands (commands; simulate holds the
-commands that simulate, operations those of the person on call, carrying those that move a job to or from
+commands that simulate, operations those of the person on call, adoption those that move a job to or from
 plain Spark, cluster those that check a cluster, fleet those about many jobs, extensions those that other
 distributions add), the output and its gates (output, answer, gate). Does not belong here: doing the work
 (scenario), drawing it (report). Nothing of this distribution imports this package.
@@ -10,7 +10,7 @@ distributions add), the output and its gates (output, answer, gate). Does not be
 from __future__ import annotations
 
 from headgate.cli import (  # noqa: F401 - registers
-    carrying,
+    adoption,
     cluster,
     extensions,
     fleet,

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.checkpoint.carried import offsets_text
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.manifest_log import offsets_text
 from headgate.checkpoint.shipping import journal_at
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import regular_bytes

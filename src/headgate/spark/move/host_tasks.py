@@ -1,6 +1,6 @@
 """Runs Spark tasks beside the batches that copy key groups to a host, or delete them there.
 
-An errand is a small Spark job of its own with a task per host. It works under the rules of any slot
+A host task is a small Spark job of its own with a task per host. It works under the rules of any slot
 task (token, lock, a new file rather than a foreign one), so a task that Spark has given up, or runs
 twice, harms nobody.
 """
@@ -29,12 +29,12 @@ from headgate.spark.worker.worker import checkpoint_at, operator_named, run_name
 from headgate.tables.arena import ArenaStore
 from headgate.tables.ports import EMPTY_TOKEN, Section
 
-ERRAND_PROPERTY = "headgate.errand"
-"""Local property that carries an errand's facts to its tasks."""
+HOST_TASK_PROPERTY = "headgate.hostTask"
+"""Local property that carries a host task's facts to its tasks."""
 
 
 @dataclass(frozen=True)
-class Order:
+class GroupOrder:
     """Holds the order to copy or delete one key group on a host.
 
     Attributes
@@ -54,7 +54,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Done:
+class OrderDone:
     """Holds the result of one order.
 
     Attributes
@@ -66,13 +66,13 @@ class Done:
         Why it could not be done; empty if it was.
     """
 
-    order: Order
+    order: GroupOrder
     moved_bytes: int = 0
     problem: str = ""
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskAnswer:
     """Holds the report of one task.
 
     Attributes
@@ -88,11 +88,11 @@ class Answer:
     wished: str
     host: str
     arena: str
-    done: tuple[Done, ...] = ()
+    done: tuple[OrderDone, ...] = ()
 
 
-class Errands:
-    """Runs errands; from one thread at a time.
+class HostTasks:
+    """Runs host tasks; from one thread at a time.
 
     Parameters
     ----------
@@ -119,10 +119,10 @@ class Errands:
         self._facts = facts
         self._name = name
         schema = T.StructType([T.StructField("answer", T.StringType())])
-        self._map = ArrowMap(_Errand(specs, store or {}), schema)
+        self._map = ArrowMap(_HostTask(specs, store or {}), schema)
         self._frames: dict[tuple[str, ...], DataFrame] = {}
 
-    def run(self, work: dict[str, Sequence[Order]], slice_s: float) -> list[Answer]:
+    def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
         """Do what is asked of each host; returns when all tasks have ended.
 
         Parameters
@@ -142,7 +142,7 @@ class Errands:
         asked = {host: [asdict(order) for order in work[host]] for host in hosts}
         context = self._spark.sparkContext
         facts = self._facts | {"hosts": hosts, "work": asked, "slice_s": slice_s}
-        context.setLocalProperty(ERRAND_PROPERTY, json.dumps(facts))
+        context.setLocalProperty(HOST_TASK_PROPERTY, json.dumps(facts))
         count = sum(map(len, work.values()))
         text = f"{self._name} migration: {count} key groups on {', '.join(hosts)}"
         context.setLocalProperty("spark.job.description", text)
@@ -158,14 +158,14 @@ class Errands:
         return self._frames[hosts]
 
 
-def _answer(text: str) -> Answer:
+def _answer(text: str) -> TaskAnswer:
     found = json.loads(text)
-    done = (Done(Order(**one.pop("order")), **one) for one in found.pop("done"))
-    return Answer(**found, done=tuple(done))
+    done = (OrderDone(GroupOrder(**one.pop("order")), **one) for one in found.pop("done"))
+    return TaskAnswer(**found, done=tuple(done))
 
 
 @dataclass(frozen=True)
-class _Errand:
+class _HostTask:
     """The function that `mapInArrow` runs: one row in, one answer out."""
 
     specs: dict[str, Spec]
@@ -174,40 +174,40 @@ class _Errand:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        facts = json.loads(context.getLocalProperty(ERRAND_PROPERTY) or "{}")
+        facts = json.loads(context.getLocalProperty(HOST_TASK_PROPERTY) or "{}")
         for batch in batches:
             for index, host in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 answer = self._answer(facts, facts["hosts"][index], host)
                 yield pa.RecordBatch.from_pydict({"answer": [json.dumps(asdict(answer))]})
         freeze_once()
 
-    def _answer(self, facts: dict[str, Any], wished: str, host: str) -> Answer:
+    def _answer(self, facts: dict[str, Any], wished: str, host: str) -> TaskAnswer:
         run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
         if host != wished:
-            return Answer(wished, host, run.arena)
+            return TaskAnswer(wished, host, run.arena)
         checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], self.store)
         until, done = time.monotonic() + facts["slice_s"], []
         for asked in facts["work"][host]:
-            order = Order(**asked)
+            order = GroupOrder(**asked)
             operator = operator_named(order.operator, self.specs[order.operator])
             store = store_of(run, order.operator, operator, facts.get("memory"))
             done.append(_do(order, store, checkpoint))
             if time.monotonic() > until:
                 break
-        return Answer(wished, host, run.arena, tuple(done))
+        return TaskAnswer(wished, host, run.arena, tuple(done))
 
 
-def _do(order: Order, store: ArenaStore, checkpoint: Checkpoint) -> Done:
+def _do(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> OrderDone:
     if not order.token:
         store.forget(order.group)
-        return Done(order)
+        return OrderDone(order)
     try:
-        return Done(order, _bring(order, store, checkpoint))
+        return OrderDone(order, _bring(order, store, checkpoint))
     except (HeadgateError, OSError) as error:
-        return Done(order, problem=str(error))
+        return OrderDone(order, problem=str(error))
 
 
-def _bring(order: Order, store: ArenaStore, checkpoint: Checkpoint) -> int:
+def _bring(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> int:
     """Bring a key group to its token and let go of it again; return the bytes that were applied."""
     if order.token == EMPTY_TOKEN:
         return 0

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from headgate.checkpoint.control import Command, ControlFiles
+from headgate.checkpoint.command_files import Command, CommandFiles
 from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.estimators.task_cost import FIXED_MS
 from headgate.control.grant import Grant
@@ -33,8 +33,8 @@ from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Ran, Report
 from headgate.spark.steer.commands import FREEZE, Commands
-from headgate.spark.steer.control import ControlConfig, Controller, Cores
-from headgate.spark.steer.holding import OperatorSlots
+from headgate.spark.steer.controller import ControlConfig, Controller, Cores
+from headgate.spark.steer.operator_slots import OperatorSlots
 
 GROUPS = 8
 TWO_CORES = Cores(lambda: 2)
@@ -76,7 +76,7 @@ class Job:
             self.controller.start()
         self.budgets = []
         (path / "headgate").mkdir(exist_ok=True)
-        self.files = ControlFiles(path / "headgate")
+        self.files = CommandFiles(path / "headgate")
         self.journal = path / "journal.jsonl"
         self.commands = Commands(
             self.files,

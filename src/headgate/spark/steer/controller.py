@@ -38,7 +38,7 @@ from headgate.spark.steer.decisions import DecisionWriter
 from headgate.spark.steer.entries import EntryRates
 from headgate.spark.steer.metrics import SparkMetrics
 from headgate.spark.steer.success import SuccessRate
-from headgate.spark.steer.useful import UsefulTime
+from headgate.spark.steer.useful_time import UsefulTime
 
 DELTA_S = 0.1
 """Length of the time slots that records are counted in: StreamSwitch 6."""

@@ -14,9 +14,9 @@ from headgate.core.intents import utility_of
 from headgate.core.utility import Shape, Utility
 from headgate.spark.api.query import Query
 from headgate.spark.api.writer import Writer
+from headgate.spark.fleet.fleet_round import every_s
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.probe import Probe
-from headgate.spark.fleet.seen import every_s
 from headgate.spark.read.stages import has_stages
 from headgate.spark.settings.query_settings import QuerySettings
 

@@ -1,10 +1,10 @@
 """Carries out what the migration protocol asks for, for one operator on Spark.
 
 What each instruction becomes here (docs/design/0023): *hold* and *route* come into force at a batch
-boundary; *prefetch* and *install* are the porter's; *forward* is done as soon as it is asked for, since
-waiting records lie in the checkpoint by key group, whichever slot reads them; *release* drops the copy
-that nobody uses. An answer never decides what is read: every slot task brings its groups to the token
-that the manifest names, wherever they are, so that a copy that is late or lost costs time only.
+boundary; *prefetch* and *install* are the copy thread's; *forward* is done as soon as it is asked for,
+since waiting records lie in the checkpoint by key group, whichever slot reads them; *release* drops the
+copy that nobody uses. An answer never decides what is read: every slot task brings its groups to the
+token that the manifest names, wherever they are, so that a copy that is late or lost costs time only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import Migration
 from headgate.migration.strategy import UNBOUNDED
 from headgate.spark.job.job import OperatorState
-from headgate.spark.move.porter import LAG_STEPS, Porter, Urgency
+from headgate.spark.move.copy_thread import LAG_STEPS, CopyThread, Urgency
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _instruction(group: int, order: int, *route: int) -> Hold | Route:
     return Route(order, (group,), *route) if route else Hold(order, (group,))
 
 
-class Carrier:
+class MigrationExecutor:
     """The migration of one operator, from its request to its end.
 
     Everything is called by the batches' thread, between two batches.
@@ -138,7 +138,7 @@ class Carrier:
     operator : str
     state : OperatorState
         Read here: who owns what, tokens, waiting records. The caller puts assignments into it.
-    porter : Porter
+    copy_thread : CopyThread
     protocol : Migration
         New, or read from a manifest.
     note : callable
@@ -156,7 +156,7 @@ class Carrier:
         self,
         operator: str,
         state: OperatorState,
-        porter: Porter,
+        copy_thread: CopyThread,
         protocol: Migration,
         note: Callable[[PhaseLeft], None],
     ) -> None:
@@ -164,7 +164,7 @@ class Carrier:
         self.protocol = protocol
         self.suspended_s = 0.0
         self._state = state
-        self._porter = porter
+        self._copy_thread = copy_thread
         self._note = note
         self._durable = _Durable()
         self._hosts: tuple[str, ...] = ()
@@ -184,12 +184,12 @@ class Carrier:
         cls,
         operator: str,
         state: OperatorState,
-        porter: Porter,
+        copy_thread: CopyThread,
         data: Mapping[str, Any],
         note: Callable[[PhaseLeft], None],
-    ) -> Carrier:
+    ) -> MigrationExecutor:
         """Return what `to_dict` wrote, to go on at the first boundary."""
-        found = cls(operator, state, porter, Migration.from_dict(data["protocol"]), note)
+        found = cls(operator, state, copy_thread, Migration.from_dict(data["protocol"]), note)
         found._durable = _Durable.from_dict(data["engine"])
         found._resuming = True
         return found
@@ -288,9 +288,9 @@ class Carrier:
         self.suspended_s += batch_s * len(waited - served)
 
     def end(self) -> None:
-        """Give up what is still asked of the porter."""
+        """Give up what is still asked of the copy thread."""
         for host, group in (*self._transfers, *self._drops):
-            self._porter.forget((self.operator, group, host))
+            self._copy_thread.forget((self.operator, group, host))
 
     def _moved_to(self, hosts: tuple[str, ...]) -> None:
         """Take note of where slots are now; what was going on on a host that is gone ends."""
@@ -307,7 +307,7 @@ class Carrier:
         A task may have the group's file open; or its copy, once good enough, has fallen behind again
         while the rest of the subscale caught up, and if the group moved now it would not be served.
         """
-        if self._porter.busy(self.operator, group):
+        if self._copy_thread.busy(self.operator, group):
             return True
         route, strategy = self._durable.pending[group], self.protocol.strategy
         if not isinstance(route, Route) or strategy is None or not strategy.awaits_prefetch:
@@ -315,7 +315,7 @@ class Carrier:
         host = self._hosts[route.slot]
         if not isinstance(self._transfers.get((host, group)), Prefetch):
             return False
-        work = self._porter.look((self.operator, group, host))
+        work = self._copy_thread.look((self.operator, group, host))
         lag = work.lag_steps(self._state.tokens[group], step) if work else None
         stale = lag is not None and lag > LAG_STEPS
         waited = self._deferrals[group]
@@ -416,7 +416,7 @@ class Carrier:
         self._copies.setdefault(group, set()).add(one.host)
         self._drops.pop((one.host, group), None)
         if not self._active(one.host, group):
-            self._porter.want((self.operator, group, one.host), urgency)
+            self._copy_thread.want((self.operator, group, one.host), urgency)
 
     def _release(self, release: Release, group: int) -> None:
         durable = self._durable
@@ -427,18 +427,18 @@ class Carrier:
         unused = self._copies.pop(group, set()) - {self._host_of(group)}
         for host in unused & set(self._hosts):
             self._drops[host, group] = release.order
-            self._porter.want((self.operator, group, host), Urgency.DROP)
+            self._copy_thread.want((self.operator, group, host), Urgency.DROP)
         if all(g != group for _, g in self._drops):
             self._told.append(events.Released(release.order, group))
 
-    # -- what the porter has done -----------------------------------------------------------------
+    # -- what the copy thread has done -----------------------------------------------------------------
 
     def _absorb(self, step: int) -> None:
-        """Turn what the porter has done by now into answers; `step` is the last one committed."""
+        """Turn what the copy thread has done by now into answers; `step` is the last one committed."""
         for (host, group), one in list(self._transfers.items()):
             self._absorb_transfer(host, group, one, step)
         for (host, group), order in list(self._drops.items()):
-            work = self._porter.look((self.operator, group, host))
+            work = self._copy_thread.look((self.operator, group, host))
             if work is None or work.dropped or work.problem:
                 self._dropped(host, group, order)
         self._settle()
@@ -446,7 +446,7 @@ class Carrier:
     def _absorb_transfer(self, host: str, group: int, one: Prefetch | Install, step: int) -> None:
         lag: int | None = 0
         if not self._active(host, group):
-            work = self._porter.look((self.operator, group, host))
+            work = self._copy_thread.look((self.operator, group, host))
             if work is None:
                 return
             self._bytes[group] = work.moved_bytes
@@ -475,11 +475,11 @@ class Carrier:
 
     def _end_transfer(self, host: str, group: int) -> None:
         del self._transfers[host, group]
-        self._porter.forget((self.operator, group, host))
+        self._copy_thread.forget((self.operator, group, host))
 
     def _dropped(self, host: str, group: int, order: int) -> None:
         del self._drops[host, group]
-        self._porter.forget((self.operator, group, host))
+        self._copy_thread.forget((self.operator, group, host))
         if all(g != group for _, g in self._drops):
             self._told.append(events.Released(order, group))
 

@@ -1,11 +1,11 @@
-"""A porter without hosts, threads or files."""
+"""A copy thread without hosts, threads or files."""
 
 from __future__ import annotations
 
-from headgate.spark.move.porter import Delivery, Urgency
+from headgate.spark.move.copy_thread import Delivery, Urgency
 
 
-class FakePorter:
+class FakeCopyThread:
     """Does what is wanted when a test says so."""
 
     def __init__(self):

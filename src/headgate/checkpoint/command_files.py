@@ -70,7 +70,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingCommand:
     """Holds a request in the checkpoint.
 
     Attributes
@@ -87,7 +87,7 @@ class Asked:
     problem: str = ""
 
 
-class ControlFiles:
+class CommandFiles:
     """Reads and writes the control files of one checkpoint.
 
     Parameters
@@ -99,7 +99,7 @@ class ControlFiles:
     def __init__(self, files: Files | Path) -> None:
         self._files = PosixFiles(files) if isinstance(files, Path) else files
         self._look_s = float("-inf")
-        self._seen: list[Asked] = []
+        self._seen: list[PendingCommand] = []
 
     # who asks
 
@@ -144,7 +144,7 @@ class ControlFiles:
 
     # who is asked
 
-    def pending(self) -> list[Asked]:
+    def pending(self) -> list[PendingCommand]:
         """Return the requests without an answer, oldest first.
 
         On a store, where looking is a request, as they were a moment ago: among them such that were
@@ -158,7 +158,7 @@ class ControlFiles:
         self._seen = self._listed()
         return self._seen
 
-    def _listed(self) -> list[Asked]:
+    def _listed(self) -> list[PendingCommand]:
         try:
             names = sorted(self._files.names(_DIRECTORY))
         except (OSError, CheckpointError):  # mostly since nobody has ever asked; or a store is away
@@ -174,7 +174,7 @@ class ControlFiles:
                 found.append(self._read(named[1]))
         return found
 
-    def stops(self) -> list[Asked]:
+    def stops(self) -> list[PendingCommand]:
         """Return the requests that a run shall end, oldest first."""
         pending = self.pending()
         return [asked for asked in pending if asked.command and asked.command.act == STOP]
@@ -264,16 +264,18 @@ class ControlFiles:
         """Rename a note of freezing that cannot be read; return its new name, or ``""``."""
         return self._files.set_aside(_in(_FROZEN))
 
-    def _read(self, request: str) -> Asked:
+    def _read(self, request: str) -> PendingCommand:
         try:
             raw = self._files.get(_in(f"{request}.json"))
             if len(raw) > _REQUEST_BYTES_MAX:
                 msg = f"it is larger than {_REQUEST_BYTES_MAX:,} bytes"
                 raise ConfigError(msg)
-            return Asked(request, _command(read_json(raw, "it")))
+            return PendingCommand(request, _command(read_json(raw, "it")))
         except (CheckpointError, ConfigError, ValueError, TypeError, KeyError) as error:
             why = shown(str(error) if isinstance(error, ConfigError) else repr(error))
-            return Asked(request, None, f"the request cannot be read ({request}.json): {why}")
+            return PendingCommand(
+                request, None, f"the request cannot be read ({request}.json): {why}"
+            )
 
     def _forget(self, name: str) -> None:
         if time.time() - int(name[:13]) / 1e3 > _KEPT_S:

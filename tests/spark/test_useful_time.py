@@ -10,8 +10,8 @@ import pytest
 from headgate.operators.counts import Binned, Counts
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
-from headgate.spark.steer.control import busy_s
-from headgate.spark.steer.useful import BesideSlots, UsefulTime
+from headgate.spark.steer.controller import busy_s
+from headgate.spark.steer.useful_time import BesideSlots, UsefulTime
 from headgate.spark.worker.whereabouts import waited_for_core_ms
 
 NOTHING = Counts(*[Binned(*[[]] * 5)] * 2)

@@ -6,15 +6,15 @@ import json
 
 import pytest
 from carried import GROUPS, HOSTS, Job
-from fake_porter import FakePorter
+from fake_copy_thread import FakeCopyThread
 
 from headgate.core.assignment import Assignment, spread
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
 from headgate.spark.api.writer import Writer
-from headgate.spark.move.carrier import Carrier
-from headgate.spark.move.porter import Urgency
+from headgate.spark.move.copy_thread import Urgency
+from headgate.spark.move.migration_executor import MigrationExecutor
 from headgate.spark.settings.query_settings import QuerySettings
 
 
@@ -23,9 +23,9 @@ def test_every_strategy_ends_in_the_wanted_assignment_with_nothing_left(name):
     job = Job(name)
     job.run(at_once=1)
     assert job.state.assignment.slot_of == job.target.slot_of
-    assert job.carrier.unserved() == frozenset()
-    assert job.porter.works == {}
-    assert job.carrier._durable.held == job.carrier._durable.inactive == set()
+    assert job.migration.unserved() == frozenset()
+    assert job.copy_thread.works == {}
+    assert job.migration._durable.held == job.migration._durable.inactive == set()
 
 
 def test_with_subscale_no_group_is_ever_unserved():
@@ -54,9 +54,9 @@ def test_on_demand_brings_the_group_first_that_records_wait_for():
     job.boundary()
     last = max(job.moving)
     job.state.backlog[last] = [["file", 0, 5, 0]]
-    job.carrier.committed(job.step - 1, 1.0)
+    job.migration.committed(job.step - 1, 1.0)
     job.boundary()
-    wanted = [g for (_, g, _), w in job.porter.works.items() if w.urgency is Urgency.INSTALL]
+    wanted = [g for (_, g, _), w in job.copy_thread.works.items() if w.urgency is Urgency.INSTALL]
     assert last in wanted
 
 
@@ -94,7 +94,7 @@ def test_a_slot_that_has_deferred_as_many_records_as_it_may_serves_nothing_until
     job.state.backlog[0].append(["file", 105, 3, 0])
     assert job.boundary() == everything
     assert job.boundary() == everything
-    job.porter.work(job.state, job.step - 1)
+    job.copy_thread.work(job.state, job.step - 1)
     assert job.boundary() == frozenset()
 
 
@@ -110,8 +110,8 @@ def test_suspended_is_a_slot_that_has_records_waiting_and_serves_none_of_them():
         job.boundary()
         for group in served:
             job.state.steps[group] = job.step - 1
-        job.carrier.committed(job.step - 1, took_s)
-        return job.carrier.suspended_s
+        job.migration.committed(job.step - 1, took_s)
+        return job.migration.suspended_s
 
     assert batch(3.0) == 0.0
     job.state.backlog[0] = [["file", 0, 5, 0]]
@@ -126,8 +126,8 @@ def test_the_bound_of_a_slot_outlives_the_driver():
     job = to_a_slot_with_groups_of_its_own("subscale(early_route=true, deferred=8)")
     job.boundary()
     job.state.backlog[0] = [["file", 0, 8, 0]]
-    kept = json.loads(json.dumps(job.carrier.to_dict()))
-    resumed = Carrier.resumed("op", job.state, FakePorter(), kept, job.passed.append)
+    kept = json.loads(json.dumps(job.migration.to_dict()))
+    resumed = MigrationExecutor.resumed("op", job.state, FakeCopyThread(), kept, job.passed.append)
     assert resumed.unserved() == {0, *spread(4, GROUPS).groups_of(3)}
 
 
@@ -141,11 +141,11 @@ def test_a_query_takes_the_bound():
 def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():
     job = Job("subscale")
     job.boundary()
-    job.porter.work(job.state, job.step - 3)
+    job.copy_thread.work(job.state, job.step - 3)
     job.state.tokens = [f"{g:032x}" for g in range(100, 100 + GROUPS)]
     job.boundary()
     assert "caught up" not in job.what()
-    for work in job.porter.works.values():
+    for work in job.copy_thread.works.values():
         work.known_step = job.step - 2
     job.boundary()
     assert "caught up" in job.what()
@@ -154,12 +154,12 @@ def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():
 def test_a_group_is_routed_only_once_no_task_has_its_file_open():
     job = Job("subscale")
     job.boundary()
-    job.porter.work(job.state, job.step - 1)
-    moving = {g for _, g, _ in job.porter.works}
-    job.porter.open = set(moving)
+    job.copy_thread.work(job.state, job.step - 1)
+    moving = {g for _, g, _ in job.copy_thread.works}
+    job.copy_thread.open = set(moving)
     job.boundary()
     assert job.state.assignment.slot_of[min(moving)] == spread(2, GROUPS).slot_of[min(moving)]
-    job.porter.open = set()
+    job.copy_thread.open = set()
     job.run()
 
 
@@ -167,9 +167,9 @@ def caught_up(strategy="subscale(groups_min=2)"):
     """Return a job whose first subscale has caught up and waits to be routed, and its groups."""
     job = Job(strategy)
     job.boundary()
-    job.porter.work(job.state, job.step - 1)
-    groups = {g for _, g, _ in job.porter.works}
-    job.porter.open = set(groups)
+    job.copy_thread.work(job.state, job.step - 1)
+    groups = {g for _, g, _ in job.copy_thread.works}
+    job.copy_thread.open = set(groups)
     job.boundary()
     (first, *_) = [one for one in job.passed if one.what == "caught up"]
     return job, first.groups
@@ -179,24 +179,24 @@ def test_a_subscale_is_routed_when_the_last_of_its_groups_is():
     job, groups = caught_up()
     first, *others = groups
     assert others
-    job.porter.open = set(others)
+    job.copy_thread.open = set(others)
     job.boundary()
     assert job.state.assignment.slot_of[first] == job.target.slot_of[first]
     assert groups not in job.routed()
-    job.porter.open = set()
+    job.copy_thread.open = set()
     job.boundary()
     assert groups in job.routed()
 
 
 def test_a_copy_that_fell_behind_again_is_brought_on_before_its_group_is_routed():
     job, groups = caught_up()
-    job.porter.open = set()
+    job.copy_thread.open = set()
     job.state.tokens = [f"{g:032x}" for g in range(100, 100 + GROUPS)]
-    for work in job.porter.works.values():
+    for work in job.copy_thread.works.values():
         work.known_step = job.step - 10
     assert job.boundary() == frozenset()
     assert groups not in job.routed()
-    for work in job.porter.works.values():
+    for work in job.copy_thread.works.values():
         work.known_step = job.step - 1
     assert job.boundary() == frozenset()
     assert groups in job.routed()
@@ -204,8 +204,8 @@ def test_a_copy_that_fell_behind_again_is_brought_on_before_its_group_is_routed(
 
 def test_a_copy_that_never_keeps_up_does_not_keep_a_migration_from_ending():
     job, groups = caught_up()
-    job.porter.open = set()
-    for work in job.porter.works.values():
+    job.copy_thread.open = set()
+    for work in job.copy_thread.works.values():
         work.known_step = job.step - 10
     for _ in range(20):
         job.state.tokens = [f"{job.step:016x}{g:016x}" for g in range(GROUPS)]
@@ -216,7 +216,7 @@ def test_a_copy_that_never_keeps_up_does_not_keep_a_migration_from_ending():
 def test_the_copy_that_the_old_host_keeps_is_dropped():
     job = Job("subscale")
     job.run()
-    assert {host for host, _ in job.porter.dropped} == {"a"}
+    assert {host for host, _ in job.copy_thread.dropped} == {"a"}
 
 
 def test_a_restart_goes_on_with_what_the_manifest_carries():
@@ -224,14 +224,16 @@ def test_a_restart_goes_on_with_what_the_manifest_carries():
         job = Job("all-at-once")
         for _ in range(boundaries):
             job.boundary()
-            job.porter.work(job.state, job.step - 1, 2)
-        kept = json.loads(json.dumps(job.carrier.to_dict()))
-        job.porter = FakePorter()  # arenas are new, so nothing is there
+            job.copy_thread.work(job.state, job.step - 1, 2)
+        kept = json.loads(json.dumps(job.migration.to_dict()))
+        job.copy_thread = FakeCopyThread()  # arenas are new, so nothing is there
         job.hosts = ("c", "c", "d", "d")
-        job.carrier = Carrier.resumed("op", job.state, job.porter, kept, job.passed.append)
+        job.migration = MigrationExecutor.resumed(
+            "op", job.state, job.copy_thread, kept, job.passed.append
+        )
         job.run(at_once=1)
         assert job.state.assignment.slot_of == job.target.slot_of
-        assert job.carrier.unserved() == frozenset()
+        assert job.migration.unserved() == frozenset()
 
 
 @pytest.mark.parametrize("name", ["all-at-once", "stop-restart", "subscale(early_route=true)"])
@@ -241,11 +243,13 @@ def test_a_restart_serves_no_group_that_was_not_served_before_it(name):
         job = Job(name)
         for _ in range(boundaries):
             job.boundary()
-            job.porter.work(job.state, job.step - 1, 1)
-        before, kept = job.carrier.unserved(), json.loads(json.dumps(job.carrier.to_dict()))
-        job.carrier = Carrier.resumed("op", job.state, FakePorter(), kept, job.passed.append)
-        assert job.carrier.unserved() == before
-        assert json.loads(json.dumps(job.carrier.to_dict())) == kept
+            job.copy_thread.work(job.state, job.step - 1, 1)
+        before, kept = job.migration.unserved(), json.loads(json.dumps(job.migration.to_dict()))
+        job.migration = MigrationExecutor.resumed(
+            "op", job.state, FakeCopyThread(), kept, job.passed.append
+        )
+        assert job.migration.unserved() == before
+        assert json.loads(json.dumps(job.migration.to_dict())) == kept
         assert before
         assert job.boundary() >= before
 
@@ -254,13 +258,15 @@ def test_a_restart_asks_at_once_for_what_was_not_answered():
     job = Job("subscale")
     while "installed" not in job.what():
         job.boundary()
-        for work in job.porter.works.values():
+        for work in job.copy_thread.works.values():
             if work.urgency is not Urgency.DROP:
-                job.porter.work(job.state, job.step - 1)
-    kept = json.loads(json.dumps(job.carrier.to_dict()))
+                job.copy_thread.work(job.state, job.step - 1)
+    kept = json.loads(json.dumps(job.migration.to_dict()))
     (number, *_) = [one.subscale for one in job.passed if one.what == "installed"]
     job.passed.clear()
-    job.carrier = Carrier.resumed("op", job.state, FakePorter(), kept, job.passed.append)
+    job.migration = MigrationExecutor.resumed(
+        "op", job.state, FakeCopyThread(), kept, job.passed.append
+    )
     job.boundary()
     assert number in [one.subscale for one in job.passed if one.what == "released"]
 
@@ -270,37 +276,37 @@ def test_a_second_request_replaces_the_first_at_every_step():
         job = Job("subscale")
         for _ in range(boundaries):
             job.boundary()
-            job.porter.work(job.state, job.step - 1, 2)
-        if not job.carrier.running:
+            job.copy_thread.work(job.state, job.step - 1, 2)
+        if not job.migration.running:
             continue
         job.target = Assignment((0,) * GROUPS, 1, 5)
-        job.carrier.request(Requested(job.target, HOSTS, Cause.HAND))
+        job.migration.request(Requested(job.target, HOSTS, Cause.HAND))
         job.run(at_once=1)
         assert job.state.assignment.slot_of == job.target.slot_of
-        assert job.porter.works == {}
+        assert job.copy_thread.works == {}
 
 
 def test_a_lost_destination_is_replaced_by_where_its_slots_are_now():
     job = Job("subscale")
     job.boundary()
-    job.porter.work(job.state, job.step - 1, 2)
+    job.copy_thread.work(job.state, job.step - 1, 2)
     job.hosts = ("a", "a", "c", "c")
     job.run(at_once=1)
     assert job.state.assignment.slot_of == job.target.slot_of
-    assert job.carrier.unserved() == frozenset()
+    assert job.migration.unserved() == frozenset()
 
 
 def test_what_fails_three_times_goes_back_to_the_old_assignment():
-    class FullPorter(FakePorter):
+    class FullPorter(FakeCopyThread):
         def work(self, state, step, count=99):
             super().work(state, step, 0)
             for (_, _, host), work in self.works.items():
                 if host == "b":
                     work.problem = "the arena is full"
 
-    job = Job("subscale", porter=FullPorter())
+    job = Job("subscale", copy_thread=FullPorter())
     job.run()
-    assert job.carrier.protocol.failed == "the arena is full"
+    assert job.migration.protocol.failed == "the arena is full"
     assert job.state.assignment.slot_of == spread(2, GROUPS).slot_of
 
 
@@ -329,7 +335,7 @@ def test_the_journal_hears_of_each_subscale_in_order():
     ],
 )
 def test_how_many_batches_a_migration_takes_at_least(strategy, boundaries):
-    # 111 of 128 groups, 64 of them to the other host, if every errand is back before its batch is
+    # 111 of 128 groups, 64 of them to the other host, if every host task is back before its batch is
     job = Job(
         strategy, target=uniform(spread(8, 128), 12), slots=8, groups=128, hosts=("a", "b") * 6
     )

@@ -23,7 +23,7 @@ from headgate.journal.writer import JournalWriter
 _KEPT_ROUNDS = 10_000
 
 
-class Diary:
+class FleetJournal:
     """Keeps what a fleet did, and writes it to its journal where it has one.
 
     Parameters

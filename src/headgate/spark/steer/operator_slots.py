@@ -8,7 +8,7 @@ from headgate.control.grant import UNLIMITED, Grant
 from headgate.journal.fleet import GrantChange, SlotRequest
 from headgate.journal.schema import Event
 from headgate.spark.job.changes import Changes
-from headgate.spark.steer.control import Controller
+from headgate.spark.steer.controller import Controller
 
 
 class OperatorSlots:

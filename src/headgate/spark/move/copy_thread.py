@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from headgate.spark.move.errand import Answer, Done, Errands, Order
+from headgate.spark.move.host_tasks import GroupOrder, HostTasks, OrderDone, TaskAnswer
 
 Place = tuple[str, int, str]
 """Operator, key group, arena."""
@@ -25,18 +25,18 @@ that happens it must not fall behind `LAG_STEPS`."""
 
 _SLICE_OF_BATCH = 0.5
 _SLICE_S = (0.1, 1.0)
-"""An errand may hold a core of a host for this part of a batch, within these bounds. Chosen: with less,
-an errand brings a single key group of 4 MB and Spark takes longer to start it than it works."""
+"""A host task may hold a core of a host for this part of a batch, within these bounds. Chosen: with less,
+a host task brings a single key group of 4 MB and Spark takes longer to start it than it works."""
 
 _TRIES = 3
 """How often bringing a key group may fail before the migration is told."""
 
 _PATIENCE_S = 60.0
-"""How long errands may fail altogether, or end up on other hosts than they should: a host whose cores
+"""How long host tasks may fail altogether, or end up on other hosts than they should: a host whose cores
 are all taken for a long batch is not lost."""
 
 _PAUSE_S = 0.25
-"""Between two errands when one has failed, or while nothing is behind."""
+"""Between two host tasks when one has failed, or while nothing is behind."""
 
 
 class Urgency(IntEnum):
@@ -98,13 +98,13 @@ class StepHeads:
     of: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
 
 
-class Porter:
+class CopyThread:
     """Keeps what is wanted on hosts near the newest state; safe to use from the batches' thread.
 
     Parameters
     ----------
-    errands : callable
-        Makes `Errands`; called when there is work for the first time.
+    host_tasks : callable
+        Makes `HostTasks`; called when there is work for the first time.
 
     Attributes
     ----------
@@ -112,10 +112,10 @@ class Porter:
         By host, as last heard.
     """
 
-    def __init__(self, errands: Callable[[], Errands]) -> None:
+    def __init__(self, host_tasks: Callable[[], HostTasks]) -> None:
         self.arena_of: dict[str, str] = {}
-        self._make = errands
-        self._errands: Errands | None = None
+        self._make = host_tasks
+        self._host_tasks: HostTasks | None = None
         self._works: dict[Place, Delivery] = {}
         self._under_way: set[Place] = set()
         self._unknown: set[str] = set()
@@ -178,7 +178,7 @@ class Porter:
             return any((o, g) == (operator, group) for o, g, _ in self._under_way)
 
     def stop(self) -> None:
-        """End the thread; an errand under way may go on for its time slice."""
+        """End the thread; a host task under way may go on for its time slice."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -188,7 +188,9 @@ class Porter:
 
     def _wake(self) -> None:
         if self._thread is None and not self._stopping:
-            self._thread = threading.Thread(target=self._run, name="headgate-porter", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name="headgate-copy-thread", daemon=True
+            )
             self._thread.start()
         self._changed.notify()
 
@@ -205,7 +207,7 @@ class Porter:
                 if not asked:
                     self._changed.wait(_PAUSE_S)
                     continue
-            answers = self._errand(asked)
+            answers = self._run_host_tasks(asked)
             with self._changed:
                 self._under_way.clear()
                 for answer in answers:
@@ -213,14 +215,14 @@ class Porter:
                 if any(answer.host != answer.wished for answer in answers):
                     self._changed.wait(_PAUSE_S)
 
-    def _errand(self, asked: dict[str, Sequence[Order]]) -> list[Answer]:
-        """Run an errand; nothing comes of one that fails."""
+    def _run_host_tasks(self, asked: dict[str, Sequence[GroupOrder]]) -> list[TaskAnswer]:
+        """Run a host task; nothing comes of one that fails."""
         try:
-            if self._errands is None:
-                self._errands = self._make()
-            return self._errands.run(asked, self._slice_s)
+            if self._host_tasks is None:
+                self._host_tasks = self._make()
+            return self._host_tasks.run(asked, self._slice_s)
         except Exception as error:  # an executor may be gone; Spark itself has tried four times
-            self._errands = None
+            self._host_tasks = None
             said = str(error).splitlines() or [""]
             with self._changed:
                 for host in asked:
@@ -228,10 +230,10 @@ class Porter:
                 self._changed.wait(_PAUSE_S)
             return []
 
-    def _choose(self, heads: StepHeads | None) -> dict[str, Sequence[Order]]:
+    def _choose(self, heads: StepHeads | None) -> dict[str, Sequence[GroupOrder]]:
         """Return what to ask of each host now, the most urgent first."""
         host_of = {arena: host for host, arena in self.arena_of.items()}
-        asked: dict[str, list[Order]] = {host: [] for host in self._unknown}
+        asked: dict[str, list[GroupOrder]] = {host: [] for host in self._unknown}
         for place, work in sorted(self._works.items(), key=lambda item: item[1].urgency):
             operator, group, arena = place
             host = host_of.get(arena)
@@ -243,7 +245,7 @@ class Porter:
                 self._under_way.add(place)
         return dict(asked)
 
-    def _take(self, answer: Answer, heads: StepHeads | None) -> None:
+    def _take(self, answer: TaskAnswer, heads: StepHeads | None) -> None:
         if answer.host != answer.wished:
             self._missed(answer.wished, f"no task was run on host {answer.wished}")
             return
@@ -256,7 +258,7 @@ class Porter:
                 _note(work, done, heads)
 
     def _missed(self, host: str, problem: str) -> None:
-        """Take note that an errand for `host` came to nothing; after a while, say so."""
+        """Take note that a host task for `host` came to nothing; after a while, say so."""
         now_s = time.monotonic()
         if now_s - self._missed_since.setdefault(host, now_s) < _PATIENCE_S:
             return
@@ -277,14 +279,14 @@ def _behind(work: Delivery, operator: str, group: int, heads: StepHeads | None) 
     return lag is None or lag >= (1 if work.urgency is Urgency.INSTALL else _KEPT_STEPS)
 
 
-def _order(work: Delivery, operator: str, group: int, heads: StepHeads | None) -> Order:
+def _order(work: Delivery, operator: str, group: int, heads: StepHeads | None) -> GroupOrder:
     if work.urgency is Urgency.DROP or heads is None:
-        return Order(operator, group)
+        return GroupOrder(operator, group)
     tokens, steps = heads.of[operator]
-    return Order(operator, group, tokens[group], steps[group])
+    return GroupOrder(operator, group, tokens[group], steps[group])
 
 
-def _note(work: Delivery, done: Done, heads: StepHeads | None) -> None:
+def _note(work: Delivery, done: OrderDone, heads: StepHeads | None) -> None:
     if done.problem:
         work.failures += 1
         if work.failures >= _TRIES:

@@ -12,7 +12,7 @@ from headgate.spark.fleet.hosts import HostLoad
 from headgate.spark.fleet.member import JobState, Member
 
 
-def seen(
+def fleet_round(
     view: FleetView,
     members: Mapping[str, Member],
     slots_max: int,

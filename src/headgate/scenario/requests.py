@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.control import STOP, Command, ControlFiles
+from headgate.checkpoint.command_files import STOP, Command, CommandFiles
 from headgate.core.errors import ConfigError, EngineError
 from headgate.scenario.places import written
 
@@ -33,7 +33,7 @@ def ask(
     ----------
     checkpoint : path
     act : str
-        One of `headgate.checkpoint.control.ACTS`.
+        One of `headgate.checkpoint.command_files.ACTS`.
     reason : str
         For the journal.
     arguments : mapping, optional
@@ -57,7 +57,7 @@ def ask(
         Nobody answered; the request stays, and the query takes it up when it runs.
     """
     _check_wait(wait_s)
-    files = ControlFiles(Checkpoint(checkpoint).files)
+    files = CommandFiles(Checkpoint(checkpoint).files)
     command, request, answer = _asked(files, act, reason, arguments or {}, wait_s, sleep)
     if answer is not None:
         return _told(command, request, answer)
@@ -87,7 +87,7 @@ def stop(
         No query runs there, or it has not ended in time.
     """
     _check_wait(wait_s)
-    files = ControlFiles(Checkpoint(checkpoint).files)
+    files = CommandFiles(Checkpoint(checkpoint).files)
     if files.is_free():
         msg = f"no query runs on {written(checkpoint)}; there is nothing to stop."
         raise EngineError(msg)
@@ -111,7 +111,7 @@ def _check_wait(wait_s: float) -> None:
 
 
 def _asked(
-    files: ControlFiles,
+    files: CommandFiles,
     act: str,
     reason: str,
     arguments: Mapping[str, Any],

@@ -13,7 +13,7 @@ import headgate
 from headgate import scenario as scenarios
 from headgate.cli import app
 from headgate.core.errors import CheckpointError, ConfigError
-from headgate.scenario.carrying import carry_checkpoint
+from headgate.scenario.adoption import carry_checkpoint
 from headgate.scenario.spark import SparkEngine
 
 TOLD = {

@@ -1,4 +1,4 @@
-"""The control plane's carrying out: what jobs are granted, and when they are told."""
+"""Grants slots to a fleet's jobs, and tells the jobs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headgate.control.fleet_view import FleetView, Slots
 from headgate.control.ledger import Ledger
-from headgate.spark.fleet.diary import Diary
+from headgate.spark.fleet.admission import WINDOW_ROUNDS
+from headgate.spark.fleet.fleet_journal import FleetJournal
 from headgate.spark.fleet.member import JobState, Member
-from headgate.spark.fleet.taking import WINDOW_ROUNDS
 
 _UNSPENT_S = 20.0
 """The shortest time after which what is not spent is taken back. Chosen: a policy that adds one slot
 after another needs some seconds for each."""
 
 
-class Plane:
+class FleetGrants:
     """Grants a fleet's slots to its jobs, as its policy wants and as far as there is room.
 
     Safe to use from several threads.
@@ -28,7 +28,7 @@ class Plane:
     members : mapping of str to Member
         The fleet's, which it changes under `lock`.
     lock : RLock
-    diary : Diary
+    journal : FleetJournal
     promised : callable
         Returns the slots that jobs not started yet will begin with.
     """
@@ -38,13 +38,13 @@ class Plane:
         budget: int,
         members: Mapping[str, Member],
         lock: threading.RLock,
-        diary: Diary,
+        journal: FleetJournal,
         promised: Callable[[], int],
     ) -> None:
         self._ledger = Ledger(budget)
         self._members = members
         self._lock = lock
-        self._diary = diary
+        self._journal = journal
         self._promised = promised
         self._why: dict[str, tuple[str, str]] = {}
         """By job: who wanted its newest grant, and why."""
@@ -118,7 +118,7 @@ class Plane:
                         name, {op: held[name].get(op, n) for op, n in changed.items()}
                     )
                     member.limit(self._ledger.of(name), by, refused)
-                    self._diary.job(name, str(member.state), refused)
+                    self._journal.job(name, str(member.state), refused)
 
     def take_unspent(self, view: FleetView, steady: Mapping[str, Member], round_s: float) -> bool:
         """Take back what jobs have not spent for six rounds, if others ask for more than is free.
@@ -147,7 +147,7 @@ class Plane:
             for name, slots in self._ledger.give_up().items():
                 wanted = ", ".join(f"{op} {n}" for op, n in slots.items())
                 why = f"not granted, since nothing is free: {wanted} slots"
-                self._diary.job(name, str(self._members[name].state), why)
+                self._journal.job(name, str(self._members[name].state), why)
 
     def _held(self) -> dict[str, dict[str, int]]:
         """Return the slots in force of all jobs that have not ended."""
@@ -158,5 +158,5 @@ class Plane:
     ) -> str:
         """Tell a job its grant, and write it down; return why it refused, empty where it did not."""
         refused = member.grant(granted, by, why)
-        self._diary.granted(member.name, granted, held, member.requests, by, why)
+        self._journal.granted(member.name, granted, held, member.requests, by, why)
         return refused
