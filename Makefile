@@ -62,7 +62,7 @@ spark: setup ## the tests that need Spark
 	@$(JAVA) $(PYTEST) -m spark $(TWO) $(ARGS)
 
 laws: setup ## the property tests, with many more examples
-	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/tables tests/checkpoint tests/workloads tests/control tests/laws tests/migration lab/tests/dataflow lab/tests/workloads -m "not spark" -n auto $(ARGS)
+	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/tables tests/checkpoint tests/workloads tests/control tests/laws tests/migration lab/tests/dataflow lab/tests/workloads demo/tests/generators -m "not spark" -n auto $(ARGS)
 
 mutants: setup ## break one line at a time and see that its test fails; ARGS="--only word", "--part 3", "--drawn 200 --seed 7"
 	@$(JAVA) $(MUTANTS) $(ARGS)
@@ -95,5 +95,5 @@ lock: ## write the lock files again (needs uv; UPGRADE=--upgrade takes newer ver
 
 clean: ## remove .venv and what the tools leave behind
 	@rm -rf .venv .spark build dist .mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
-	@find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
-	@rm -rf src/*.egg-info lab/src/*.egg-info
+	@find src lab demo tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf src/*.egg-info lab/src/*.egg-info demo/src/*.egg-info

@@ -87,8 +87,10 @@ def spark() -> Iterator[Any]:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Late: the session's settings are read from the environment above.
     from headgate.spark.cluster.session import session as open_session
+    from headgate.spark.cluster.sources import register_installed
 
     made = open_session(master="local[2]", name="tests")
+    register_installed(made)
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()

@@ -23,9 +23,10 @@ PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "rooms.svg"
 BEGIN, END = "<!-- scripts/rooms.py writes from here -->", "<!-- to here -->"
 
-DOOR, FRONT, LABORATORY = "headgate", "spark", "headgate_lab"
+DOOR, FRONT, DEMO, LABORATORY = "headgate", "spark", "headgate_demo", "headgate_lab"
 """Rooms that are no package of their own: ``import headgate``, the files on top of `headgate.spark`,
-and the whole of the second distribution."""
+and the whole of each other distribution."""
+_SOURCES = {DEMO: "demo/src/headgate_demo", LABORATORY: "lab/src/headgate_lab"}
 _PURPOSES = {
     DOOR: "`import headgate as hg`: the public names, each fetched when it is asked for.",
     FRONT: "The package itself: rooms only.",
@@ -38,8 +39,8 @@ Rooms = Mapping[str, frozenset[str]]
 def room_of(module: str) -> str:
     """Return the room of a module, as ``control`` or ``spark.step``."""
     distribution, *parts = module.split(".")
-    if distribution != "headgate":
-        return LABORATORY
+    if distribution in _SOURCES:
+        return distribution
     if not parts:
         return DOOR
     if parts[0] != FRONT:
@@ -51,7 +52,7 @@ def room_of(module: str) -> str:
 @functools.cache
 def rooms() -> Rooms:
     """Return every room with the rooms that it imports, also for types only."""
-    graph = grimp.build_graph("headgate", "headgate_lab", cache_dir=None)
+    graph = grimp.build_graph(DOOR, DEMO, LABORATORY, cache_dir=None)
     found: dict[str, set[str]] = {room_of(module): set() for module in graph.modules}
     for module in graph.modules:
         for other in graph.find_modules_directly_imported_by(module):
@@ -96,9 +97,7 @@ def purpose(room: str) -> str:
     """Return what a room is for, as the first sentence of its charter says."""
     if room in _PURPOSES:
         return _PURPOSES[room]
-    package = (
-        "lab/src/headgate_lab" if room == LABORATORY else f"src/headgate/{room.replace('.', '/')}"
-    )
+    package = _SOURCES.get(room, f"src/headgate/{room.replace('.', '/')}")
     text = (ROOT / package / "__init__.py").read_text(encoding="utf-8")
     charter = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")[0]
     return " ".join(charter.split())
@@ -121,7 +120,7 @@ _FLOOR_PX = 62
 _GAP_PX = 16
 _THREAD_PX = 18
 _EDGE_PX = 24
-_COLOURS = {FRONT: "#d9ead3", LABORATORY: "#eeeeee", DOOR: "#fff2cc"}
+_COLOURS = {FRONT: "#d9ead3", DEMO: "#eeeeee", LABORATORY: "#eeeeee", DOOR: "#fff2cc"}
 _OTHER = "#dce6f5"
 
 

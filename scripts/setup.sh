@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make .venv hold exactly what requirements/dev.lock says, and this checkout's two projects, editable.
+# Make .venv hold exactly what requirements/dev.lock says, and this checkout's three projects, editable.
 #
 # Does nothing where the stamp .venv/.installed says that this has been done for the same locks, the
 # same projects and the same place. $PYTHON names the interpreter to use.
@@ -51,7 +51,7 @@ create_venv() {
 }
 
 # The place is part of the key: the scripts in a virtual environment name it.
-key=$( (cat "${locks[@]}" pyproject.toml lab/pyproject.toml scripts/setup.sh && pwd) | digest)
+key=$( (cat "${locks[@]}" pyproject.toml lab/pyproject.toml demo/pyproject.toml scripts/setup.sh && pwd) | digest)
 if [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(head -n 1 "$stamp")" = "$key" ]; then
   exit 0
 fi
@@ -71,5 +71,5 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 # a backend that no lock names. PEP 517, because an old pip would run PySpark's setup.py directly.
 "${pip[@]}" install -q --require-hashes -r requirements/build.lock
 "${pip[@]}" install -q --require-hashes --no-build-isolation --use-pep517 -r requirements/dev.lock
-"${pip[@]}" install -q --no-deps --no-build-isolation -e . -e lab
+"${pip[@]}" install -q --no-deps --no-build-isolation -e . -e demo -e lab
 printf '%s\n%s\n' "$key" "$(pwd)" >"$stamp"

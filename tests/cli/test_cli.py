@@ -447,5 +447,5 @@ def test_an_extension_that_is_broken_ends_no_other_command(
     monkeypatch.setattr(extensions, "entry_points", lambda group: [broken])
     app = GatedTyper()
     extensions.load(app)
-    assert {command.name for command in app.registered_commands} == {"figure", "bench"}
+    assert {command.name for command in app.registered_commands} == {"figure", "bench", "demo"}
     assert "commands of no_such_module:register cannot be loaded" in capsys.readouterr().err

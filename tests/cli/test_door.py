@@ -16,7 +16,7 @@ from headgate.scenario import Scenario, settings_not_taken, to_verify
 from headgate.scenario.spark import SparkEngine
 from headgate.spark.plain import log
 from headgate.spark.read.table_offsets import rows_until
-from headgate.spark.workloads import queries, sources
+from headgate_demo.spark import queries, sources
 
 
 def record(tmp_path: Path, **fields: Any) -> Path:

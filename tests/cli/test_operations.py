@@ -15,7 +15,7 @@ import pytest
 import runs
 from typer.testing import CliRunner
 
-from headgate.checkpoint.control import Command, ControlFiles
+from headgate.checkpoint.command_files import Command, CommandFiles
 from headgate.cli import app
 from headgate.journal import Decided, Wish
 from headgate.journal.schema import Event
@@ -26,7 +26,7 @@ from headgate.spark.step.stop_requests import StopRequests
 def answering(checkpoint: Path, refused: str | None = None) -> Iterator[list[Command]]:
     """Answer requests as a query would; yield what was asked."""
     asked: list[Command] = []
-    files, over = ControlFiles(checkpoint / "headgate"), threading.Event()
+    files, over = CommandFiles(checkpoint / "headgate"), threading.Event()
 
     def answer() -> None:
         while not over.wait(0.01):
@@ -105,7 +105,7 @@ def test_no_answer_is_a_failure_and_the_request_stays(checkpoint: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
     assert "no query answered" in json.loads(result.stdout)["error"]["message"]
-    assert len(ControlFiles(checkpoint / "headgate").pending()) == 1
+    assert len(CommandFiles(checkpoint / "headgate").pending()) == 1
 
 
 _DRIVER = """
@@ -140,7 +140,7 @@ def test_a_stop_that_comes_to_nothing_stops_no_later_query(held: Path) -> None:
     result = CliRunner().invoke(app, ["stop", str(held), "--wait", "200 ms", "--json"])
     assert result.exit_code == 1
     assert "has ended within 0.2 s" in json.loads(result.stdout)["error"]["message"]
-    files = ControlFiles(held / "headgate")
+    files = CommandFiles(held / "headgate")
     assert files.pending() == []
     late = files.ask(Command("stop", "somebody"))  # who asked is gone, and could not take it back
     events: list[Event] = []
@@ -162,7 +162,7 @@ def test_stop_says_that_no_query_runs(checkpoint: Path) -> None:
     result = CliRunner().invoke(app, ["stop", str(checkpoint), "--json"])
     assert result.exit_code == 1
     assert "no query runs on" in json.loads(result.stdout)["error"]["message"]
-    assert ControlFiles(checkpoint / "headgate").pending() == []
+    assert CommandFiles(checkpoint / "headgate").pending() == []
 
 
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from headgate.scenario import run as scenario_run
 from headgate.scenario import spark as spark_side
 from headgate.scenario.rehearsal import rehearse_changes
 from headgate.scenario.spark import SparkEngine, engine_module, query_name, user_function
+from headgate.scenario.workload import Workload
 
 
 def scenario(tmp_path: Path, **fields: Any) -> Scenario:
@@ -335,9 +336,8 @@ class Recorder:
 @pytest.fixture
 def engine_calls(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    workload = types.SimpleNamespace(
-        build=lambda spark, **options: ("frame", options),
-        output_mode="append",
+    workload = Workload(
+        lambda spark, **options: ("frame", options),
         arrival="at",
         options={"rate": "20000", "hot": "2"},
     )
@@ -345,13 +345,17 @@ def engine_calls(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         "headgate": recorder,
         "headgate.spark.cluster.session": recorder,
         "headgate.spark.api.verify": recorder,
-        "headgate.spark.workloads.sources": recorder,
-        "headgate.spark.workloads.queries": types.SimpleNamespace(
-            WORKLOADS={"nexmark-q5": workload}
-        ),
+        "headgate.spark.cluster.sources": recorder,
     }
     monkeypatch.setattr(spark_side, "engine_module", modules.__getitem__)
+    provide(monkeypatch, workload)
     return recorder
+
+
+def provide(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
+    """Install a workload as nexmark-q5."""
+    plugin = types.SimpleNamespace(load=lambda wanted, called: workload)
+    monkeypatch.setattr(spark_side, "installed", lambda group: {"nexmark-q5": plugin})
 
 
 class FakeBeside:
@@ -382,10 +386,10 @@ class FakeBeside:
 
 
 def test_what_runs_beside_a_query_is_there_before_it_and_closed_after_it(
-    tmp_path: Path, engine_calls: Recorder
+    tmp_path: Path, engine_calls: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (workload,) = spark_side.engine_module("headgate.spark.workloads.queries").WORKLOADS.values()
-    workload.beside, workload.reference = FakeBeside, None
+    workload = SparkEngine().workload("nexmark-q5")
+    provide(monkeypatch, dataclasses.replace(workload, beside=FakeBeside))
     it = scenario(tmp_path, rate=5).placed()
     engine = SparkEngine({"a": "b"})
     engine.start(it)
@@ -405,7 +409,7 @@ def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) 
     SparkEngine().start(it)
     calls = [(name, args) for name, args, _ in engine_calls.calls]
     frame = ("frame", {"seed": 1, "rate": 5, "hot": "2"})
-    assert [name for name, _ in calls[:2]] == ["session", "register"]
+    assert [name for name, _ in calls[:2]] == ["session", "register_installed"]
     assert calls[2:] == [
         ("writeStream", (frame,)),
         ("slots", ()),

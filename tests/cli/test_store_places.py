@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.control import ControlFiles
+from headgate.checkpoint.command_files import CommandFiles
 from headgate.checkpoint.manifest import Manifest
 from headgate.checkpoint.shipping import piece
 from headgate.cli.commands import app
@@ -66,14 +66,14 @@ def test_a_query_is_asked_through_its_store(store: FaultyS3) -> None:
     code, found = asked("freeze", WHERE, "--reason", "a look", "--wait", "100 ms")
     assert code == 1
     assert f"if one is started on {WHERE} it will freeze" in found["error"]["message"]
-    files = ControlFiles(checkpoint.files)
+    files = CommandFiles(checkpoint.files)
     (request,) = files.pending()
     assert request.command is not None
     assert request.command.reason == "a look"
     files.done(request.id, None)
     assert files.answer(request.id) is not None
     assert files.pending() == [request], "it is looked for every two seconds only"
-    assert ControlFiles(checkpoint.files).pending() == []
+    assert CommandFiles(checkpoint.files).pending() == []
 
 
 def test_an_output_beside_a_store_must_be_named(store: FaultyS3) -> None:

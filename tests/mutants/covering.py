@@ -48,13 +48,13 @@ _WHOLE = ("test_answers.py", "test_refusals.py", "test_processor.py", "test_life
 
 def _test_files(kind: str) -> dict[str, str]:
     """Return the digests of the files of tests that are recorded, by their names."""
-    tops = ("tests", "lab/tests") if kind == "unit" else ("tests/spark",)
+    tops = ("tests", "lab/tests", "demo/tests") if kind == "unit" else ("tests/spark",)
     paths = {path for top in tops for path in (ROOT / top).rglob("test_*.py")}
     names = {str(path.relative_to(ROOT)): path for path in paths}
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
         for name, path in sorted(names.items())
-        if not name.startswith((*_BLIND, "lab/tests/spark/"))
+        if not name.startswith((*_BLIND, "lab/tests/spark/", "demo/tests/spark/"))
     }
 
 
@@ -301,10 +301,10 @@ class Covering:
     def __init__(self, texts: dict[str, str]) -> None:
         self._texts = texts
         self._recordings = {kind: Recordings(kind) for kind in ("unit", "spark")}
-        lab = ROOT / "lab" / "src"
         self._sources = {_module(file): text for file, text in texts.items()} | {
-            ".".join(path.relative_to(lab).with_suffix("").parts): path.read_text(encoding="utf-8")
-            for path in lab.rglob("*.py")
+            ".".join(path.relative_to(top).with_suffix("").parts): path.read_text(encoding="utf-8")
+            for top in (ROOT / "demo/src", ROOT / "lab/src")
+            for path in top.rglob("*.py")
         }
         self._units = {file: tuple(_units(file, text)) for file, text in texts.items()}
         self._naming: dict[str, list[Unit]] = defaultdict(list)
@@ -356,7 +356,7 @@ class Covering:
         names = {n: re.compile(rf"\b{n}\b") for n in (unit.defines if unit else ())}
         texts = {
             str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-            for top in ("tests", "lab/tests")
+            for top in ("tests", "lab/tests", "demo/tests")
             for path in (ROOT / top).rglob("test_*.py")
             if (path.parent.name == "spark") == on_spark
         }

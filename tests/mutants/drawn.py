@@ -31,6 +31,8 @@ from changes import Change, draw, sources
 from covering import Covering, Recordings, record
 from forked import Forks, Run
 
+from mutants import SOURCES
+
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 UNIT_LIMIT_S = 60
@@ -96,7 +98,7 @@ class Trials:
         self._all: list[Forks] = []
         for number in range(jobs):
             copy = below / str(number)
-            for top in ("src", "lab/src"):  # with their times, so that compiled kernels stay valid
+            for top in SOURCES.values():  # with their times, so that compiled kernels stay valid
                 shutil.copytree(ROOT / top, copy, dirs_exist_ok=True)
             self._all.append(Forks(copy))
             self._free.put((copy, self._all[-1]))

@@ -1,9 +1,10 @@
 """The lists of mutants: how they are read, checked and dealt out.
 
-To add one: a table ``[["file below src/headgate"]]`` (of the laboratory ``headgate_lab/...``) in the list
-that fits, with the fields of `Mutant`; then ``make mutants ARGS="--only word"``. Name the smallest test
-that fails, and none on Spark if another does: each part has room for one. A line of the sources that
-changes takes its mutants along; one that no longer applies is an error.
+To add one: a table ``[["file below src/headgate"]]`` (elsewhere ``headgate_demo/...`` or
+``headgate_lab/...``) in the list that fits, with the fields of `Mutant`; then ``make mutants
+ARGS="--only word"``. Name the smallest test that fails, and none on Spark if another does: each part has
+room for one. A line of the sources that changes takes its mutants along; one that no longer applies is
+an error.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+SOURCES = {"headgate": "src", "headgate_demo": "demo/src", "headgate_lab": "lab/src"}
+"""The directory of each distribution's package."""
 PARTS = 20
 """Of the lists; each commit runs one."""
 
@@ -26,7 +29,7 @@ class Mutant:
     """One line of headgate, changed so that it is wrong."""
 
     file: str
-    """Below src/headgate, or ``headgate_lab/...``."""
+    """Below src/headgate, or ``headgate_demo/...``, ``headgate_lab/...``."""
     old: str
     """Text that is there exactly once; lines around the changed one only to make it so."""
     new: str
@@ -44,7 +47,7 @@ class Mutant:
     @property
     def path(self) -> str:
         """The file as it is imported: below the directory of its distribution."""
-        return self.file if self.file.startswith("headgate_lab/") else f"headgate/{self.file}"
+        return self.file if self.file.startswith("headgate_") else f"headgate/{self.file}"
 
     @property
     def name(self) -> str:

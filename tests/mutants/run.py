@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mutants import PARTS, Mutant, applied, number_of_commit, parts, read
+from mutants import PARTS, SOURCES, Mutant, applied, number_of_commit, parts, read
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_S = 300
@@ -67,7 +67,7 @@ class Copies:
         self._free: queue.Queue[Path] = queue.Queue()
         for number in range(count):
             # Times of change are kept, so that numba still takes the code it compiled for the original.
-            for sources in ("src", "lab/src"):
+            for sources in SOURCES.values():
                 shutil.copytree(ROOT / sources, below / str(number), dirs_exist_ok=True)
             self._free.put(below / str(number))
         self._spark = threading.Lock()

@@ -14,7 +14,7 @@ from headgate.core.errors import HeadgateError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headgate.spark.workloads.broker import Broker
+    from headgate_demo.spark.broker import Broker
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -50,7 +50,7 @@ def connected(spark: SparkSession) -> SparkSession:
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     """A Kafka broker."""
-    from headgate.spark.workloads.broker import Broker
+    from headgate_demo.spark.broker import Broker
 
     with or_skip(Broker) as made:
         yield made
@@ -59,7 +59,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def topic(broker: Broker, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Makes topics named after the test."""
-    from headgate.spark.workloads.topics import make_topic
+    from headgate_demo.spark.topics import make_topic
 
     def made(what: str, partitions: int = 3) -> str:
         name = f"{what}-{abs(hash(request.node.name)) % 10**9}"

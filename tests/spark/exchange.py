@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headgate as hg
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads import sources
-from headgate.spark.workloads.queries import stock_exchange
-from headgate.workloads import order_book
 from headgate.workloads.rates import ConstantRate
-from headgate.workloads.stock_exchange import ExchangeConfig, orders
+from headgate_demo.generators import order_book
+from headgate_demo.generators.stock_exchange import ExchangeConfig, orders
+from headgate_demo.spark import sources
+from headgate_demo.spark.queries import stock_exchange
 
 ROWS, BATCH, STOCKS, SEED = 4_000, 500, 60, 5
 OPTIONS = {

@@ -10,9 +10,9 @@ import secrets
 
 import numpy as np
 import pyarrow as pa
+from headgate.controller.policies.streamswitch import StreamSwitch
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.core.slo import parse_slo
 from headgate.journal import Decided
 from headgate.operators.aggregate import AggregateOperator
@@ -21,7 +21,7 @@ from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, Ou
 from headgate.operators.step import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import JobConfig, OperatorState
-from headgate.spark.steer import control
+from headgate.spark.steer import controller
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.facts import SlotFacts
@@ -71,7 +71,7 @@ class HotJob:
 
     def __init__(self, monkeypatch, path, *, rate=3_500, share=0.6, slot_rate=1_000.0, slots=2):
         self.clock = Clock()
-        monkeypatch.setattr(control, "time", self.clock)
+        monkeypatch.setattr(controller, "time", self.clock)
         self.rate, self.share, self.slot_rate = rate, share, slot_rate
         self.until_s = float("inf")
         self.operator = AggregateOperator(SPEC)
@@ -87,8 +87,8 @@ class HotJob:
     def _start(self):
         self.store = HeapStore(self.operator.layout.table)
         self.changes = Changes({NAME: self.state}, slots_max=8)
-        self.controller = control.Controller(
-            control.ControlConfig(
+        self.controller = controller.Controller(
+            controller.ControlConfig(
                 (parse_slo("mean < 3 s over 2 s"),),
                 StreamSwitch(0.2),
                 1,
@@ -100,7 +100,7 @@ class HotJob:
             self.changes,
             self._note,
             budget_s=lambda: None,
-            cores=control.Cores(lambda: 4),
+            cores=controller.Cores(lambda: 4),
             parents={},
         )
         self.served_s = self.clock.now_s

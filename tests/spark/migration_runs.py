@@ -122,10 +122,10 @@ class Run:
             "suspended_s": sum(e["suspended_s"] for e in moves),
             "waited": max(e["backlog"] for e in self.events("batch")),
             "retries": len(self.events("retry")),
-            "hosts": sorted(self.query._work._porter.arena_of),
+            "hosts": sorted(self.query._work._copy_thread.arena_of),
             "took_s": round(time.monotonic() - began, 1),
             "struck": self.struck,
-            "threads": self.query._work._porter._thread is not None,
+            "threads": self.query._work._copy_thread._thread is not None,
         }
         print(json.dumps(found), flush=True)
 

@@ -25,10 +25,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import EngineError
-from headgate.spark.workloads import queries
-from headgate.workloads import nexmark
-from headgate.workloads.nexmark import NexmarkConfig
 from headgate.workloads.rates import ConstantRate
+from headgate_demo.generators import nexmark
+from headgate_demo.generators.nexmark import NexmarkConfig
+from headgate_demo.spark import queries
 
 EVENTS, BATCH, PER_S = 3_000, 500, 50
 BASE_US = 1_700_000_000_000_000

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.checkpoint.carried import committed_by_spark, offsets_text
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.manifest_log import committed_by_spark, offsets_text
 from headgate.core.errors import CheckpointError
 from headgate.spark.step.carried import CarriedLog
 from headgate_lab.testing import s3_server

@@ -17,9 +17,9 @@ import json, os, signal, sys, time
 from pathlib import Path
 import headgate as hg
 from headgate.spark.jvm.hosts import living_hosts
-from headgate.spark.workloads.queries import WORKLOADS
+from headgate_demo.workloads import NEXMARK_Q5
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads.sources import register
+from headgate_demo.spark.sources import register
 from headgate.spark.api.verify import verify
 from headgate_lab.testing.cluster import StandaloneCluster
 
@@ -43,7 +43,7 @@ with StandaloneCluster(base, workers=2, cores=1) as cluster:
     register(spark)
     while len(living_hosts(spark)) < 2:
         time.sleep(0.1)
-    workload = WORKLOADS["nexmark-q5"]
+    workload = NEXMARK_Q5
     writer = hg.writeStream(workload.build(spark, **options)).format("parquet")
     writer = writer.option("path", str(base / "out")).slots(start=4)
     query = writer.option("checkpointLocation", str(base / "ck")).start()

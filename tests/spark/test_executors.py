@@ -17,9 +17,9 @@ import json, sys, time
 from pathlib import Path
 import headgate as hg
 from headgate.spark.jvm.executors import ExecutorPool
-from headgate.spark.workloads.queries import WORKLOADS
+from headgate_demo.workloads import NEXMARK_Q5
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads.sources import register
+from headgate_demo.spark.sources import register
 from headgate.spark.api.verify import verify
 from headgate_lab.testing.cluster import StandaloneCluster
 
@@ -51,7 +51,7 @@ with StandaloneCluster(base, workers=3, cores=1) as cluster:
     until(lambda: len(pool.living()) == 3)
     (base / "ck").mkdir()
     found = {"doctor": hg.doctor(spark, state="1 MB", checkpoint=str(base / "ck"))}
-    workload = WORKLOADS["nexmark-q5"]
+    workload = NEXMARK_Q5
     writer = hg.writeStream(workload.build(spark, **options)).format("parquet")
     writer = writer.option("path", str(base / "out")).slots(start=1)
     query = writer.option("checkpointLocation", str(base / "ck")).start()

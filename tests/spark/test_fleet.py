@@ -20,8 +20,8 @@ from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
+from headgate.spark.fleet import admission
 from headgate.spark.fleet import fleet as fleets
-from headgate.spark.fleet import taking
 from headgate.spark.fleet.hosts import HostTime
 from headgate.spark.fleet.member import JobState, Member, _reason
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
@@ -303,7 +303,7 @@ LATE = RuntimeError("terminated with exception: Python worker failed to connect 
     [((), 1), ((LATE,), 2), ((LATE,) * 5, 3), ((ValueError("the column is gone"),), 1)],
 )
 def test_a_job_whose_python_workers_come_too_late_is_started_again(monkeypatch, failures, starts):
-    monkeypatch.setattr(taking, "has_stages", lambda job: False)
+    monkeypatch.setattr(admission, "has_stages", lambda job: False)
     monkeypatch.setattr(fleets, "start", lambda job, settings, watch: job.start())
     fleet, writer = stubs(), Starting(*failures)
     fleet.add(writer)

@@ -74,7 +74,7 @@ options = {{ given = "{given}" }}
 CHILD = """
 import json, time
 from pathlib import Path
-import headgate.spark.cluster.losing as losing
+import headgate.spark.cluster.host_loss as losing
 from headgate.scenario.fleet import run_fleet_file
 
 kill, killed_ms = losing.kill_executor, []

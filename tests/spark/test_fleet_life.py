@@ -15,19 +15,19 @@ from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
 from headgate.spark.api.query import Query
+from headgate.spark.fleet import admission
 from headgate.spark.fleet import fleet as fleets
 from headgate.spark.fleet import member as members
-from headgate.spark.fleet import taking
+from headgate.spark.fleet.fleet_round import fleet_round
 from headgate.spark.fleet.flows import Graph
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.probe import Probe
-from headgate.spark.fleet.seen import seen
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
 from headgate.spark.steer.commands import Commands
-from headgate.spark.steer.holding import OperatorSlots
+from headgate.spark.steer.operator_slots import OperatorSlots
 from headgate.spark.worker.failure import QueryFailed
 
 UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
@@ -80,7 +80,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def _starts_without_spark(monkeypatch):
-    monkeypatch.setattr(taking, "has_stages", lambda job: False)
+    monkeypatch.setattr(admission, "has_stages", lambda job: False)
     monkeypatch.setattr(
         fleets, "start", lambda job, settings, watch=None, watch_pools=None: job.start()
     )
@@ -405,23 +405,23 @@ def test_a_fleet_goes_on_deciding_when_its_journal_cannot_be_written(tmp_path):
     fleet = fleet_of(round_s=0.01, journal=tmp_path / "fleet.jsonl")
     job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
     fleet._members.update({"job": member_of(lambda: job)})
-    seen = threading.Event()
+    fleet_round = threading.Event()
 
     def full(event):
         msg = "no space"
         raise EngineError(msg)
 
     def decide(view):
-        seen.set()
+        fleet_round.set()
         return FleetDecision(rule="watching")
 
     fleet.policy.decide = decide
-    fleet._diary.journal.write = full
+    fleet._journal.journal.write = full
     alive = []
 
     def run():
         fleet.start()
-        assert seen.wait(10)
+        assert fleet_round.wait(10)
         alive.append(fleet._thread.is_alive())
         fleet.stop(5.0)
 
@@ -508,7 +508,7 @@ def test_a_round_tells_of_each_job_what_it_holds_was_granted_and_asked_for():
     members = {"job": member_of(lambda: job, slots=2), "gone": member_of(lambda: job)}
     members["gone"].state = JobState.GONE
     view = FleetView(3.0, {"job": job}, slots_max=8)
-    (told,) = (found := seen(view, members, 8, {"job": {"op": 3}})).jobs
+    (told,) = (found := fleet_round(view, members, 8, {"job": {"op": 3}})).jobs
     assert (told.job, told.state, told.slots, told.granted) == (
         "job",
         "running",
@@ -522,5 +522,5 @@ def test_a_round_tells_of_each_job_what_it_holds_was_granted_and_asked_for():
         job.met,
     )
     assert (found.slots, found.slots_max, found.utility) == (2, 8, told.utility)
-    (silent,) = seen(FleetView(3.0, {}, slots_max=8), {"job": members["job"]}, 8, {}).jobs
+    (silent,) = fleet_round(FleetView(3.0, {}, slots_max=8), {"job": members["job"]}, 8, {}).jobs
     assert (silent.utility, silent.met, silent.granted, silent.capacity) == (None, False, {}, {})

@@ -20,8 +20,8 @@ from headgate.spark.settings.kafka import kafka_target
 from headgate.spark.sinks import kafka_writer
 from headgate.spark.sinks.kafka_notes import NOTES
 from headgate.spark.sinks.kafka_writer import KafkaRecord
-from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.topics import (
+from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.topics import (
     TopicRecord,
     committed,
     delete_topic,

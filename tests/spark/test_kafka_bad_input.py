@@ -17,8 +17,8 @@ import headgate as hg
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.spark.settings.kafka import confluent
 from headgate.spark.worker.failure import QueryFailed
-from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.topics import committed, delete_topic, make_topic, put
+from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.topics import committed, delete_topic, make_topic, put
 
 pytestmark = pytest.mark.thorough  # the sentences by themselves: test_kafka_failure
 

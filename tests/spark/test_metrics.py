@@ -21,7 +21,7 @@ from headgate.operators.counts import Binned, Counts
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.metrics import OperatorCounters, SparkMetrics
 from headgate.spark.steer.success import SuccessRate
-from headgate.spark.steer.useful import UsefulTime
+from headgate.spark.steer.useful_time import UsefulTime
 
 GROUPS = 4
 

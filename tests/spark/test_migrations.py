@@ -1,4 +1,4 @@
-"""From what is wanted to what is in force, with a porter that a test drives."""
+"""From what is wanted to what is in force, with a copy thread that a test drives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from fake_porter import FakePorter
+from fake_copy_thread import FakeCopyThread
 
 from headgate.core.assignment import Assignment, spread
 from headgate.migration.plan import uniform
@@ -49,13 +49,13 @@ class Job:
         self.start()
 
     def start(self):
-        self.porter = FakePorter()
+        self.copy_thread = FakeCopyThread()
         self.changes = Changes(self.states, GROUPS)
         self.migrations = Migrations(
             self.states,
             self.changes,
             {"op": self.placement},
-            self.porter,
+            self.copy_thread,
             self.strategy,
             self.lines.append,
         )
@@ -69,7 +69,7 @@ class Job:
     def run(self, boundaries=60):
         for _ in range(boundaries):
             found = self.boundary()
-            self.porter.work(self.state, self.step - 1, 2)
+            self.copy_thread.work(self.state, self.step - 1, 2)
             if found is not None and found.final:
                 return found
         raise AssertionError("still running")
@@ -109,7 +109,7 @@ def test_on_the_way_to_fewer_slots_those_that_still_own_a_group_are_there_and_al
         seen.append(job.state.assignment.slots)
         assert seen[-1] > max(job.state.assignment.slot_of)
         assert seen[-1] >= 2
-        job.porter.work(job.state, job.step - 1, 1)
+        job.copy_thread.work(job.state, job.step - 1, 1)
         if found is not None and found.final:
             break
     assert (seen[0], seen[-1]) == (4, 2)
@@ -125,25 +125,25 @@ def test_on_one_host_nothing_is_governed_unless_a_strategy_is_asked_for():
 def test_hosts_are_asked_for_when_a_query_begins_so_that_its_first_request_waits_for_no_answer():
     job = Job()
     job.boundary()
-    assert job.porter.asked == [["a", "b"]]
+    assert job.copy_thread.asked == [["a", "b"]]
     for _ in range(5):
         job.boundary()
-    assert job.porter.asked == [["a", "b"]]
+    assert job.copy_thread.asked == [["a", "b"]]
 
 
 def test_on_one_host_nobody_is_asked():
     job = Job(hosts=("a",))
     job.boundary()
-    assert job.porter.asked == []
+    assert job.copy_thread.asked == []
 
 
 def test_a_request_waits_until_all_hosts_are_known():
     job = Job()
-    job.porter.reached = False
+    job.copy_thread.reached = False
     job.changes.ask(job.changes.scaled(4), "user")
     assert job.boundary() is None
     assert job.changes.pending
-    job.porter.reached = True
+    job.copy_thread.reached = True
     job.boundary()
     assert not job.changes.pending
     assert job.migrations.running
@@ -257,7 +257,7 @@ def test_a_driver_that_dies_in_any_stage_goes_on_from_the_manifest_before_it(
             if job.migrations.running:
                 kept = json.dumps(job.migrations.to_dict("op")), copy.deepcopy(job.state)
             job.boundary()
-            job.porter.work(job.state, job.step - 1, 1)
+            job.copy_thread.work(job.state, job.step - 1, 1)
 
     monkeypatch.setattr(migrations, "crash_point", die)
     with pytest.raises(Died):
@@ -271,7 +271,7 @@ def test_a_driver_that_dies_in_any_stage_goes_on_from_the_manifest_before_it(
     job.run()
     assert job.state.assignment.slot_of == uniform(spread(2, GROUPS), 4).slot_of
     assert job.state.held == frozenset()
-    assert job.porter.works == {}
+    assert job.copy_thread.works == {}
 
 
 def test_what_is_held_is_known_to_the_state():

@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.spark.worker.payloads import read_table
-from headgate.spark.workloads import sources
-from headgate.spark.workloads.queries import q5, q7
-from headgate.workloads import nexmark
 from headgate.workloads.rates import ConstantRate
+from headgate_demo.generators import nexmark
+from headgate_demo.spark import sources
+from headgate_demo.spark.queries import q5, q7
 
 EVENTS, BATCH, PER_S = 2_000, 500, 50
 BASE_US = 1_700_000_000_000_000

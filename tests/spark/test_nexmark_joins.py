@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headgate as hg
-from headgate.spark.workloads import queries, sources
+from headgate_demo.spark import queries, sources
 
 SEED = 0
 

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.spark.jvm.minors import adapter_for
 from headgate.spark.plain import log
-from headgate.spark.plain.asked import check_columns
+from headgate.spark.plain.plain_state import check_columns
 
 NOTES = {"batchWatermarkMs": 5000, "batchTimestampMs": 7, "conf": {"spark.x": "y"}}
 OFFSET = '{"logOffset":3}'

@@ -26,8 +26,8 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.spark.api.verify import verify
 from headgate.spark.job.faults import CRASH
 from headgate.spark.read.logical import read
-from headgate.spark.workloads.matcher import TRADES, Matcher
-from headgate.spark.workloads.queries import stock_exchange, stock_exchange_reference
+from headgate_demo.spark.matcher import TRADES, Matcher
+from headgate_demo.spark.queries import stock_exchange, stock_exchange_reference
 from headgate_lab.testing import faults
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from headgate.core.errors import (
 )
 from headgate.operators.processor import ProcessorError, TimeMode, Variable
 from headgate.spark.api.writer import Writer
-from headgate.spark.cluster import allocation, losing
+from headgate.spark.cluster import allocation, host_loss
 from headgate.spark.job import faults
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
@@ -272,12 +272,12 @@ def test_the_youngest_executor_is_killed_or_it_is_said_why_not(
 
     living = [SimpleNamespace(id=name, host="h") for name in ids]
     pool = SimpleNamespace(in_driver=in_driver, living=lambda: living, kill=kill)
-    monkeypatch.setattr(losing, "ExecutorPool", lambda spark: pool)
+    monkeypatch.setattr(host_loss, "ExecutorPool", lambda spark: pool)
     if says:
         with pytest.raises(ConfigError, match=says):
-            losing.kill_executor(None)
+            host_loss.kill_executor(None)
     else:
-        assert losing.kill_executor(None) == "executor 10 on h"
+        assert host_loss.kill_executor(None) == "executor 10 on h"
     assert killed == (["10"] if ids else [])
 
 

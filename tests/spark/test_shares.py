@@ -12,7 +12,7 @@ from share_slots import GROUPS, NAME, Slots
 from headgate.core.assignment import Assignment
 from headgate.core.errors import EngineError
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
-from headgate.spark.steer.control import _waiting
+from headgate.spark.steer.controller import _waiting
 from headgate.spark.steer.entries import EntryRates
 from headgate.spark.step.stateful import StatefulWork
 

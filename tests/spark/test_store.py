@@ -19,7 +19,7 @@ from headgate.core.errors import CheckpointError
 from headgate.spark.api import configured
 from headgate.spark.api.verify import verify
 from headgate.spark.cluster.location import Place
-from headgate.spark.workloads import sources
+from headgate_demo.spark import sources
 from headgate_lab.bench import kill, two_drivers
 from headgate_lab.testing import faults, s3_server
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = (ROOT / "src", ROOT / "lab" / "src")
+SOURCES = (ROOT / "src", ROOT / "demo" / "src", ROOT / "lab" / "src")
 
 _COMMANDS = {"command", "callback"}
 """Attributes that a function is decorated with to become one of the command line."""
-_DOTTED = re.compile(r"headgate(_lab)?(\.\w+)+\.?")
+_DOTTED = re.compile(r"headgate(_demo|_lab)?(\.\w+)+\.?")
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -16,7 +16,7 @@ import rooms  # noqa: E402
 
 TEXT = rooms.PAGE.read_text(encoding="utf-8")
 SOURCES = ROOT / "src" / "headgate"
-_ELSEWHERE = ("docs/", "lab/", "scripts/", "src/", "tests/", "README.md", "pyproject.toml")
+_ELSEWHERE = ("demo/", "docs/", "lab/", "scripts/", "src/", "tests/", "README.md", "pyproject.toml")
 
 
 def path_of(name: str) -> Path:
@@ -60,17 +60,21 @@ def test_every_room_stands_in_a_contract_and_no_import_is_left_out_of_one() -> N
     ignored = ("ignore_imports", "exhaustive_ignores", "unmatched_ignore_imports_alerting")
     assert [c["name"] for c in contracts if any(key in c for key in ignored)] == []
     layers = {c["containers"][0]: c for c in contracts if c["type"] == "layers"}
-    assert layers.keys() == {"headgate", "headgate.spark", "headgate_lab"}
+    tops = {"headgate": "src", "headgate.spark": "src", "headgate_demo": "demo/src"}
+    tops["headgate_lab"] = "lab/src"
+    assert layers.keys() == tops.keys()
     for container, contract in layers.items():
-        top = ROOT / ("lab/src" if container == "headgate_lab" else "src")
+        top = ROOT / tops[container]
         inside = {p.stem for p in (top / container.replace(".", "/")).iterdir()}
         named = set(re.findall(r"\w+", " ".join(contract["layers"])))
         assert contract["exhaustive"]
         assert named == {n for n in inside if not n.startswith("_")} - {"py"}
 
 
-def test_nothing_imports_the_laboratory() -> None:
-    assert [n for n, others in rooms.rooms().items() if rooms.LABORATORY in others] == []
+def test_nothing_imports_the_laboratory_and_only_the_laboratory_the_demo() -> None:
+    house = rooms.rooms()
+    assert [n for n, others in house.items() if rooms.LABORATORY in others] == []
+    assert [n for n, others in house.items() if rooms.DEMO in others] == [rooms.LABORATORY]
 
 
 def test_a_circle_is_an_error_and_an_implied_arrow_is_left_out() -> None:

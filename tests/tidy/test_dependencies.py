@@ -44,7 +44,8 @@ def core() -> list[Requirement]:
 
 def extras() -> list[Requirement]:
     groups = project()["project"]["optional-dependencies"].values()
-    return [Requirement(text) for group in groups for text in group]
+    asked = [Requirement(text) for group in groups for text in group]
+    return [one for one in asked if one.name != "headgate-demo"]  # it is in this repository
 
 
 def build() -> list[Requirement]:
@@ -131,7 +132,12 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("sources", "own"), [("src", {"headgate"}), ("lab/src", {"headgate", "headgate_lab"})]
+    ("sources", "own"),
+    [
+        ("src", {"headgate"}),
+        ("demo/src", {"headgate", "headgate_demo"}),
+        ("lab/src", {"headgate", "headgate_demo", "headgate_lab"}),
+    ],
 )
 def test_a_project_imports_only_what_it_asks_for(sources: str, own: set[str]) -> None:
     # The laboratory asks for the product, which asks for the core.
@@ -144,12 +150,15 @@ def test_a_project_imports_only_what_it_asks_for(sources: str, own: set[str]) ->
     assert wrong == {}
 
 
-def test_the_laboratory_asks_for_the_product_and_nothing_else() -> None:
-    lab = project("lab")["project"]
-    assert lab["dependencies"] == [f"headgate=={project()['project']['version']}"]
-    assert "optional-dependencies" not in lab
-    assert project("lab")["build-system"] == project()["build-system"]
-    assert lab["requires-python"] == project()["project"]["requires-python"]
+@pytest.mark.parametrize(
+    ("name", "others"), [("demo", ["headgate"]), ("lab", ["headgate", "headgate-demo"])]
+)
+def test_demo_and_laboratory_ask_for_nothing_else_of_others(name: str, others: list[str]) -> None:
+    it, version = project(name)["project"], project()["project"]["version"]
+    assert it["dependencies"] == [f"{other}=={version}" for other in others]
+    assert "optional-dependencies" not in it
+    assert project(name)["build-system"] == project()["build-system"]
+    assert it["requires-python"] == project()["project"]["requires-python"]
 
 
 def test_every_dependency_has_a_reason_a_licence_and_its_upkeep() -> None:

@@ -1,4 +1,4 @@
-"""The product and the laboratory are two wheels; the first needs nothing of the second, and says so."""
+"""Product, demo and laboratory are three wheels; the first needs nothing of the others, and says so."""
 
 from __future__ import annotations
 
@@ -19,22 +19,32 @@ from pathlib import Path
 
 import pytest
 
+from headgate.scenario.description import DEMO
+
 ROOT = Path(__file__).resolve().parents[2]
-PROJECTS = {"headgate": ROOT, "headgate_lab": ROOT / "lab"}
+PROJECTS = {"headgate": ROOT, "headgate_demo": ROOT / "demo", "headgate_lab": ROOT / "lab"}
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-SENTENCE = "headgate: headgate {} is in the laboratory: pip install headgate-lab"
+SENTENCES = {
+    "bench": "headgate: headgate bench is in the laboratory: pip install headgate-lab",
+    "demo": 'headgate: headgate demo is in headgate-demo: pip install "headgate[demo]"',
+    "figure": "headgate: headgate figure is in the laboratory: pip install headgate-lab",
+}
 
 LABORATORY = {
     "bench",
     "dataflow",
     "experiments",
+    "generators",
+    "headgate_demo",
     "headgate_lab",
     "oplus",
     "testing",
     "tuple_buffer",
 }
 """Packages that no user's job needs."""
-_LABORATORY = re.compile(r"headgate_lab|headgate\.(\w+\.)*(bench|experiments|testing)\b")
+_LABORATORY = re.compile(
+    r"headgate_demo|headgate_lab|headgate\.(\w+\.)*(bench|experiments|testing)\b"
+)
 
 
 def texts(tree: ast.Module) -> Iterator[str]:
@@ -53,7 +63,7 @@ def texts(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-def test_no_text_of_the_product_is_the_name_of_a_module_of_the_laboratory() -> None:
+def test_no_text_of_the_product_is_the_name_of_a_module_of_demo_or_laboratory() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {text}"
         for path in (ROOT / "src").rglob("*.py")
@@ -68,16 +78,17 @@ def test_a_name_in_a_text_is_seen_and_one_in_a_docstring_is_not() -> None:
     assert [text for text in texts(tree) if _LABORATORY.search(text)] == ["headgate_lab.bench.kill"]
 
 
-def test_both_projects_have_one_version_one_licence_and_one_notice() -> None:
-    lab = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert (lab["version"], lab["dependencies"]) == (VERSION, [f"headgate=={VERSION}"])
+@pytest.mark.parametrize("project", [path for path in PROJECTS.values() if path != ROOT], ids=str)
+def test_all_projects_have_one_version_one_licence_and_one_notice(project: Path) -> None:
+    it = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert it["version"] == VERSION
     for name in ("LICENSE", "NOTICE"):
-        assert (ROOT / "lab" / name).read_bytes() == (ROOT / name).read_bytes()
+        assert (project / name).read_bytes() == (ROOT / name).read_bytes()
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both wheels, built from copies: a build leaves files in the directory that it builds."""
+    """The wheels, built from copies: a build leaves files in the directory that it builds."""
     found = {}
     for name, project in PROJECTS.items():
         there, out = tmp_path_factory.mktemp(name), tmp_path_factory.mktemp("wheel")
@@ -118,7 +129,7 @@ def test_a_wheel_has_all_modules_of_its_project_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_nothing_of_the_laboratory_is_in_the_products_wheel(wheels: dict[str, Path]) -> None:
+def test_nothing_of_demo_and_laboratory_is_in_the_products_wheel(wheels: dict[str, Path]) -> None:
     for file in zipfile.ZipFile(wheels["headgate"]).namelist():
         assert set(Path(file).with_suffix("").parts) & LABORATORY == set(), file
 
@@ -132,17 +143,17 @@ def test_each_wheel_says_what_it_offers_and_needs(wheels: dict[str, Path]) -> No
         read = configparser.ConfigParser()
         read.read_string(text)
         offered[name] = {group: dict(read[group]) for group in read.sections()}
-    lab = tomllib.loads((PROJECTS["headgate_lab"] / "pyproject.toml").read_text(encoding="utf-8"))
-    assert offered["headgate"] == {"console_scripts": {"headgate": "headgate.cli:main"}}
-    assert offered["headgate_lab"] == lab["project"]["entry-points"]
-    assert offered["headgate_lab"]["headgate.commands"] == {
-        "laboratory": "headgate_lab.cli:register"
-    }
-    assert metadata(wheels["headgate_lab"], "headgate_lab").get_all("Requires-Dist") == [
-        f"headgate=={VERSION}"
-    ]
+    assert offered.pop("headgate") == {"console_scripts": {"headgate": "headgate.cli:main"}}
+    for name, groups in offered.items():
+        text = (PROJECTS[name] / "pyproject.toml").read_text(encoding="utf-8")
+        project = tomllib.loads(text)["project"]
+        assert groups == project["entry-points"]
+        assert metadata(wheels[name], name).get_all("Requires-Dist") == project["dependencies"]
+    assert set(offered["headgate_demo"]["headgate.workloads"]) == set(DEMO)
     needed = metadata(wheels["headgate"], "headgate").get_all("Requires-Dist") or []
-    assert not [text for text in needed if "headgate" in text]
+    assert [text for text in needed if "headgate" in text] == [
+        f'headgate-demo=={VERSION}; extra == "demo"'
+    ]
 
 
 class Installation:
@@ -177,21 +188,52 @@ def product(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "given", [["bench"], ["bench", "kill", "--count", "3"], ["figure"], ["figure", "--list"]]
+    "given",
+    [
+        ["bench"],
+        ["bench", "kill", "--count", "3"],
+        ["figure"],
+        ["figure", "--list"],
+        ["demo", "kafka", "--topic", "a"],
+    ],
 )
 def test_the_product_alone_says_in_one_sentence_what_to_install(
     product: Installation, given: list[str]
 ) -> None:
     done = product.call(*given)
-    assert done.stderr.strip() == SENTENCE.format(given[0])
+    assert done.stderr.strip() == SENTENCES[given[0]]
     assert (done.returncode, done.stdout) == (2, "")
 
 
 @pytest.mark.slow
 def test_the_product_alone_says_it_as_json_if_so_asked(product: Installation) -> None:
     done = product.call("bench", "--json")
-    assert SENTENCE.format("bench").endswith(json.loads(done.stdout)["error"]["message"])
+    assert SENTENCES["bench"].endswith(json.loads(done.stdout)["error"]["message"])
     assert done.returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "explain"])
+def test_the_product_alone_says_what_brings_the_workloads(
+    product: Installation, command: str
+) -> None:
+    done = product.call(command, "nexmark-q5")
+    assert done.stderr.strip() == (
+        'headgate: workload "nexmark-q5" is not installed: pip install "headgate[demo]" brings '
+        f"{', '.join(DEMO)}; your own is module:function."
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.slow
+def test_with_the_demo_beside_it_there_are_its_workloads(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    both = Installation(tmp_path, wheels["headgate"], wheels["headgate_demo"])
+    said = both.call("run", "nexmark-q55").stderr
+    assert said.startswith('headgate: unknown workload "nexmark-q55"')
+    assert "kafka" in both.call("demo", "--help").stdout
+    assert both.call("bench").stderr.strip() == SENTENCES["bench"]
 
 
 @pytest.mark.slow

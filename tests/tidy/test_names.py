@@ -1,4 +1,4 @@
-"""A class has a name of its own: who reads one need not ask which is meant.
+"""A class has a name of its own, and a file says what it holds: nobody need ask which is meant.
 
 Names with an underscore are their file's own and may come again. Names that are there twice all the same
 stand below, each with its reason; a list may get shorter, and a name that is no longer there twice has
@@ -9,18 +9,36 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT, LABORATORY = ROOT / "src/headgate", ROOT / "lab/src/headgate_lab"
+DEMO = ROOT / "demo/src/headgate_demo"
 
 IN_THE_PRODUCT = {}
 
+FILES_TWICE = set(
+    """
+    adoption aggregate buffers calls changes codec commands decisions deduplicate entries errors
+    expressions failure files fleet following formats frames hosts input kernels limits lineage
+    live location log merge merging metrics operator operator_plus output passing plan pools ports
+    processor progress registry replicas run session sessions shipping simulate spec streams
+    success verify waiting writer
+    """.split()
+)
+"""Files of the product that have their name from two rooms or more."""
+
+EMPTY_WORDS = set(
+    "asked begun common diary found given helpers holding kept leaving losing manager one plane seen taking "
+    "useful utils whereabouts".split()
+)
+"""Words that say nothing of what a file holds."""
+EMPTY_STILL = {"begun", "kept", "whereabouts"}
+
 IN_THE_LABORATORY = {
-    "Answer": "of a bench that compares answers; the product's is what a task of an errand says",
     "Band": "how close two records of a band join must be; the product's is a policy's band of loads",
     "Beside": "one workload of a figure; the product's are calls beside the batches",
     "Case": "one run of a bench, of a figure, of a table, of a trial: nobody needs two of them at once",
@@ -35,7 +53,6 @@ IN_THE_LABORATORY = {
     "Kind": "of a record in the tuple buffer; the product's is of a leaf",
     "Load": "of a bench, of a table and of the tuple buffer's sources",
     "OperatorModel": "of the record-level simulator; the product's is of `headgate simulate`",
-    "Order": "of records in DRRS's handler; the product's is to a host",
     "Plan": "of a life in a bench and of a figure's sweep; the product's is a migration's",
     "Record": "of the record-level simulator and of the reference of aggregates; the product's is of O+",
     "Relay": "of signals in the record-level simulator; the product's is of rows between operators",
@@ -56,7 +73,7 @@ IN_THE_LABORATORY = {
 def classes() -> dict[str, tuple[Path, ...]]:
     """Return the files of each public class, by its name."""
     found = defaultdict(list)
-    for path in sorted([*PRODUCT.rglob("*.py"), *LABORATORY.rglob("*.py")]):
+    for path in sorted([*PRODUCT.rglob("*.py"), *DEMO.rglob("*.py"), *LABORATORY.rglob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(path)
@@ -97,3 +114,17 @@ def test_a_name_that_is_there_once_has_left_the_list(
     listed: dict[str, str], in_the_product: bool
 ) -> None:
     assert sorted(set(listed) - twice(in_the_product=in_the_product)) == []
+
+
+@functools.cache
+def files() -> Counter[str]:
+    """Return how many files of the product have a name."""
+    return Counter(path.stem for path in PRODUCT.rglob("*.py") if not path.stem.startswith("__"))
+
+
+def test_no_file_has_the_name_of_another_but_for_those_listed() -> None:
+    assert {name for name, count in files().items() if count > 1} == FILES_TWICE
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    assert files().keys() & EMPTY_WORDS == EMPTY_STILL

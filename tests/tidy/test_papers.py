@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "papers.md"
 CLAIMS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").splitlines()
-    if line.startswith("| ") and re.search(r"`headgate(_lab)?\.", line)
+    if line.startswith("| ") and re.search(r"`headgate(_demo|_lab)?\.", line)
 ]
 
 TESTS_ONLY = "library, called by tests only"
@@ -39,12 +39,13 @@ def public() -> list[str]:
 
 
 def plugins() -> list[str]:
-    """Return what the laboratory makes known by entry points: commands, and policies by name."""
-    project = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
-    groups = project["entry-points"].values()
-    return [target.replace(":", ".") for group in groups for target in group.values()]
+    """Return what demo and laboratory make known by entry points: commands, policies, workloads."""
+    found = []
+    for name in ("demo", "lab"):
+        text = (ROOT / name / "pyproject.toml").read_text(encoding="utf-8")
+        groups = tomllib.loads(text)["project"]["entry-points"].values()
+        found += [target.replace(":", ".") for group in groups for target in group.values()]
+    return found
 
 
 @functools.cache

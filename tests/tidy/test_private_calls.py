@@ -39,8 +39,6 @@ PUBLIC = {
 EXCEPTED = {
     # Spark starts this file in the place of pyspark.daemon, and it becomes that daemon
     ("spark/worker/daemon.py", "imports pyspark.daemon"),
-    # a main class of Hadoop's, run by spark-submit, that does nothing
-    ("spark/workloads/jars.py", "names org.apache.hadoop.util.VersionInfo"),
     # the value of a setting, which a user could write too
     (
         "spark/cluster/session.py",

@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "headgate"
 LABORATORY = SOURCE.parents[1] / "lab" / "src" / "headgate_lab"
-MODULES = sorted([*SOURCE.rglob("*.py"), *LABORATORY.rglob("*.py")])
+DEMO = SOURCE.parents[1] / "demo" / "src" / "headgate_demo"
+MODULES = sorted([*SOURCE.rglob("*.py"), *DEMO.rglob("*.py"), *LABORATORY.rglob("*.py")])
 
 # Put together from pieces, so that this file is no hit of its own.
 REGISTRIES = [

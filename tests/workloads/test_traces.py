@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.draws import zipf_shares
 from headgate.workloads.traces import (
     Trace,
     group_shares,
@@ -18,6 +17,7 @@ from headgate.workloads.traces import (
     read_rows,
     read_totals,
 )
+from headgate_demo.generators.draws import zipf_shares
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 """Where public logs may lie, beside the repository; tests that need one are skipped without it."""

@@ -8,10 +8,10 @@ import pytest
 from control_views import seen, view
 from policy_laws import PolicyLaws
 
-from headgate.control.installed import POLICIES, installed
 from headgate.control.policies.threshold import Threshold
 from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
+from headgate.core.installed import POLICIES, installed
 from headgate_lab.rivals.dhalion import Dhalion
 from headgate_lab.rivals.ds2 import Ds2
 from headgate_lab.rivals.predictive import Predictive

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headgate.core.errors import HeadgateError
-from headgate.spark.workloads.broker import KAFKA
-from headgate.spark.workloads.clicks import connector
-from headgate.spark.workloads.jars import jars
+from headgate_demo.spark.broker import KAFKA
+from headgate_demo.spark.clicks import connector
+from headgate_demo.spark.jars import jars
 from headgate_lab.bench import kafka_kill
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.core.errors import HeadgateError
-from headgate.spark.workloads.broker import Broker
+from headgate_demo.spark.broker import Broker
 from headgate_lab.testing.kafka_trial import ONCE, PLAIN, run_trial
 
 

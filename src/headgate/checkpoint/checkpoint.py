@@ -77,8 +77,8 @@ _AT_ONCE = 16
 """Requests to a store at a time. Chosen."""
 
 _KEPT_S = 60.0
-"""How long it is kept when nobody reads any more. Chosen: a migration's errands follow each other within
-a second or two."""
+"""How long it is kept when nobody reads any more. Chosen: a migration's host tasks follow each other
+within a second or two."""
 
 _MAPPED_FOR_ONE = 32
 """So many mapped bytes count as one that is kept: addresses, and pages that the system may take. A slot

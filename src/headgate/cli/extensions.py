@@ -12,14 +12,16 @@ from headgate.core.errors import ConfigError
 from headgate.core.input import shown
 
 GROUP = "headgate.commands"
-_OF_THE_LABORATORY = {
-    "figure": "Run a paper's figure on the simulator (in the laboratory, headgate-lab).",
-    "bench": "Measure headgate on this machine (in the laboratory, headgate-lab).",
+_ELSEWHERE = {
+    "figure": ("Run a paper's figure on the simulator", "the laboratory", "headgate-lab"),
+    "bench": ("Measure headgate on this machine", "the laboratory", "headgate-lab"),
+    "demo": ("Start what a try needs beside headgate", "headgate-demo", '"headgate[demo]"'),
 }
+"""Commands of other distributions of this project: purpose, where they are, what to install."""
 
 
 def load(app: typer.Typer) -> None:
-    """Let each installed extension add its commands; the laboratory's are named where it is not."""
+    """Let each installed extension add its commands; stand in for those of this project's others."""
     for extension in entry_points(group=GROUP):
         try:
             extension.load()(app)
@@ -29,20 +31,20 @@ def load(app: typer.Typer) -> None:
     there = {
         command.name or getattr(command.callback, "__name__", "")
         for command in app.registered_commands
-    }
-    for name, what in _OF_THE_LABORATORY.items():
+    } | {group.name for group in app.registered_groups}
+    for name, (purpose, place, package) in _ELSEWHERE.items():
         if name not in there:
-            _stand_in(app, name, what)
+            _stand_in(app, name, f"{purpose} (pip install {package}).", place, package)
 
 
-def _stand_in(app: typer.Typer, name: str, what: str) -> None:
+def _stand_in(app: typer.Typer, name: str, what: str, place: str, package: str) -> None:
     """Add a command that names the package to install, whatever its arguments."""
 
     def missing(
         given: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     ) -> None:
         def work() -> dict[str, str]:
-            msg = f"headgate {name} is in the laboratory: pip install headgate-lab"
+            msg = f"headgate {name} is in {place}: pip install {package}"
             raise ConfigError(msg)
 
         answer(work, lambda _: [], as_json="--json" in (given or ()), debug=False)

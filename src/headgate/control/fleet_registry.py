@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.control.fleet_view import FleetPolicy
-from headgate.control.installed import FLEET_POLICIES, installed
 from headgate.control.policies.henge import Goal, Henge, HengeParameters
 from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.installed import FLEET_POLICIES, installed
 
 _OBSERVE_ROUNDS = 90
 _FRESH_ROUNDS = 30
@@ -137,7 +137,7 @@ def fleet_policy(
     Parameters
     ----------
     name : str
-        One of `names`, or one that another distribution brings (`headgate.control.installed`).
+        One of `names`, or one that another distribution brings (`headgate.core.installed`).
     round_s : float
         Time between two rounds, in seconds.
     observe_s : float, optional

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
 from headgate.control.estimators.forecast import daily_blend
-from headgate.control.installed import POLICIES, REPLICA_POLICIES, installed
 from headgate.control.limits import check_range
 from headgate.control.policies.psps import Psps
 from headgate.control.policies.static import Static
@@ -22,6 +21,7 @@ from headgate.control.replicas import ReplicaPolicy
 from headgate.core.call import Call
 from headgate.core.errors import ConfigError
 from headgate.core.input import finite, shown
+from headgate.core.installed import POLICIES, REPLICA_POLICIES, installed
 
 Made = TypeVar("Made")
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -74,7 +74,7 @@ def names() -> tuple[str, ...]:
 def policy(text: str) -> Policy:
     """Return the policy that `text` names, with the parameters that it gives.
 
-    What other distributions bring (`headgate.control.installed`) has names likewise; one that headgate
+    What other distributions bring (`headgate.core.installed`) has names likewise; one that headgate
     has itself is headgate's.
 
     Parameters

@@ -65,7 +65,7 @@ class Deferral(Generic[R]):
     ----------
     DRRS III-B (intra-channel scheduling) and IV-A (200 records). Differs: one input per slot,
     since a batch has no channels; what does not fit stays in the durable backlog. On Spark all of
-    it lies there, and `headgate.spark.move.carrier.Carrier` asks `full` alone.
+    it lies there, and `headgate.spark.move.migration_executor.MigrationExecutor` asks `full` alone.
     """
 
     capacity: int

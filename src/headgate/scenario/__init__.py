@@ -1,22 +1,21 @@
 """Composes runs: a workload on the Spark engine, for a while, with changes of slots on the way.
 
 Belongs here: the description of a run (description, fleet_file, fleet_schedule), running it (run,
-fleet, rehearsal), every call into the engine (spark, carrying), a broker for a try (demo), requests to
-a running query (control), and the reading of a checkpoint (inspection, driver, places). Does not belong
-here: simulations (whatif), how anything is computed or drawn. The engine is imported when a scenario
-runs, not before: the command line must start, explain itself and read journals without Spark.
+fleet, rehearsal), every call into the engine (spark, adoption), a query with a name (workload), requests
+to a running query (requests), and the reading of a checkpoint (inspection, driver, places). Does not
+belong here: simulations (whatif), how anything is computed or drawn. The engine is imported when a
+scenario runs, not before: the command line must start, explain itself and read journals without Spark.
 """
 
 from __future__ import annotations
 
-from headgate.scenario.carrying import carry_checkpoint
-from headgate.scenario.control import ask, stop
-from headgate.scenario.demo import run_broker
+from headgate.scenario.adoption import carry_checkpoint
 from headgate.scenario.description import Scenario, recorded, settings_not_taken, to_verify
 from headgate.scenario.driver import driver_of
 from headgate.scenario.fleet import check_fleet, run_fleet_file
 from headgate.scenario.inspection import inspect
 from headgate.scenario.places import journal_at, written
+from headgate.scenario.requests import ask, stop
 from headgate.scenario.run import explain_workload, run_scenario, verify_scenario
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "inspect",
     "journal_at",
     "recorded",
-    "run_broker",
     "run_fleet_file",
     "run_scenario",
     "settings_not_taken",

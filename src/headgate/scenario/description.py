@@ -52,8 +52,17 @@ OUTPUT_MODES = ("append", "update", "complete")
 _FORMAT = re.compile(r"[A-Za-z_][\w.$-]{0,199}", re.ASCII)
 _SCHEME = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 
-GENERATED = ("kafka-clicks", "nexmark", "stock-exchange", "word-count")
-"""How the names of workloads begin whose records are made from a rate and a seed."""
+DEMO = (
+    "kafka-clicks",
+    *(f"nexmark-q{number}" for number in range(9)),
+    "sdsc",
+    "stock-exchange",
+    "word-count",
+)
+"""Workloads of the distribution headgate-demo; a checkpoint's record may name one of them."""
+
+_REPLAYED = "sdsc"
+"""The one of them that plays a log at a speed; the others make records from a rate and a seed."""
 
 
 @dataclass(frozen=True)
@@ -210,10 +219,10 @@ class Scenario:
 
     def _check_load(self) -> None:
         """Refuse a rate or speed that the workload would ignore."""
-        if self.rate is not None and not self.workload.startswith(GENERATED):
+        if self.rate is not None and (":" in self.workload or self.workload == _REPLAYED):
             msg = f'workload "{self.workload}" takes no rate; drop it, or pass --option NAME=VALUE.'
             raise ConfigError(msg)
-        if self.speed is not None and self.workload != "sdsc":
+        if self.speed is not None and self.workload != _REPLAYED:
             msg = (
                 f'workload "{self.workload}" takes no speed; drop it, or pass --option NAME=VALUE.'
             )
@@ -222,7 +231,7 @@ class Scenario:
     def build_options(self) -> dict[str, Any]:
         """Return the arguments of the workload's build function."""
         given: dict[str, Any] = {}
-        if self.workload.startswith(GENERATED):
+        if self.workload in DEMO and self.workload != _REPLAYED:
             given["seed"] = self.seed
         if self.rate is not None:
             rate = self.rate
@@ -334,7 +343,7 @@ _COMPARED = (
 """Fields of a record that a comparison needs, beside the place of the output."""
 
 _TEXTS = ("rate", "columns", "duration", "longest", "time_column")
-"""Options of built-in workloads whose texts are neither a place nor code; sources check them."""
+"""Options of the demo's workloads whose texts are neither a place nor code; sources check them."""
 
 _BESIDE = "kafka-clicks"
 """The workload that starts a program on data that lie beside the checkpoint."""
@@ -391,7 +400,7 @@ def to_verify(
 ) -> Scenario:
     """Return the scenario to compare: as typed, and of a built-in workload the rest as recorded.
 
-    A checkpoint may come from somebody else. Its record chooses among headgate's own workloads and
+    A checkpoint may come from somebody else. Its record chooses among the demo's workloads and
     gives their numbers; code, places, tables and Spark settings are those that the reader types.
 
     Raises
@@ -435,7 +444,7 @@ def _refuse_choices(base: Scenario, options: Mapping[str, Any], typed: Mapping[s
     place = written(base.checkpoint)
     wanted = f"headgate verify {shown(place)}"
     name = shown(base.workload, 80)
-    if ":" in base.workload:
+    if base.workload not in DEMO:
         raise _to_be_typed(place, f"calls {name}", f"{wanted} {name}, and its --option")
     if base.workload == _BESIDE:
         raise _to_be_typed(place, "starts a Kafka broker on what lies there", f"{wanted} {name}")

@@ -147,7 +147,7 @@ class _Events:
             fleet.set_budget(self._steps.pop(0).slots)
         if self._kill_at_s is not None and self._kill_at_s <= time_s:
             self._kill_at_s = None
-            kill = engine_module("headgate.spark.cluster.losing").kill_executor
+            kill = engine_module("headgate.spark.cluster.host_loss").kill_executor
             self.killed = kill(self._engine.session())
 
 

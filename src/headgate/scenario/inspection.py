@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headgate.checkpoint.carried import committed_by_spark
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import KINDS, NO_STEP, SOURCES, Manifest, SectionEntry
+from headgate.checkpoint.manifest_log import committed_by_spark
 from headgate.checkpoint.verify import problems as problems_in
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import is_directory, shown

@@ -15,7 +15,6 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +23,14 @@ from headgate.core.calls import refuse_call
 from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest, without_panics
 from headgate.core.formats import FILE_FORMATS
 from headgate.core.input import is_directory, shown
+from headgate.core.installed import WORKLOADS, installed
 from headgate.core.location import uri
 from headgate.core.stores import store_url
 from headgate.journal.reader import locate
+from headgate.scenario.description import DEMO
 from headgate.scenario.places import to_spark, written
 from headgate.scenario.rehearsal import REHEARSED_S, elsewhere, rehearse_changes
+from headgate.scenario.workload import Workload
 
 if TYPE_CHECKING:
     from headgate.scenario.description import Scenario
@@ -55,7 +57,7 @@ class SparkEngine:
         would meet code that has never run. A user's own function, and a table, are left alone.
         """
         workload = self.workload(scenario.workload)
-        own = isinstance(workload, UserWorkload) or workload.beside is not None
+        own = workload.function is not None or workload.beside is not None
         if own or not workload.stateful or scenario.table is not None:
             return
         if scenario.duration_s < REHEARSED_S:
@@ -70,7 +72,7 @@ class SparkEngine:
     def _started(self, scenario: Scenario) -> ScenarioQuery:
         hg = engine_module("headgate")
         workload = self.workload(scenario.workload)
-        if scenario.policy is not None and getattr(workload, "stateful", False):
+        if scenario.policy is not None and workload.function is None and workload.stateful:
             policy(scenario.policy)  # one over pools of replicas is refused before Spark starts
         beside = self._begun_beside(workload, scenario)
         frame = self._built(workload, scenario)
@@ -109,14 +111,13 @@ class SparkEngine:
             beside.begin()
         return query
 
-    def _begun_beside(self, workload: Any, scenario: Scenario) -> Any:
+    def _begun_beside(self, workload: Workload, scenario: Scenario) -> Any:
         """Return the service that runs beside the workload's query, started; None where there is none."""
-        make = getattr(workload, "beside", None)
-        if make is not None and self._beside is None:
+        if workload.beside is not None and self._beside is None:
             options = _build_options(workload, scenario)
             check_arguments(scenario.workload, workload, options)
             place = _placed(scenario.checkpoint)
-            self._beside = make(place.with_name(f"{place.name}-beside"), options)
+            self._beside = workload.beside(place.with_name(f"{place.name}-beside"), options)
         return self._beside
 
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:
@@ -132,7 +133,7 @@ class SparkEngine:
             raise ConfigError(msg)
         workload = self.workload(scenario.workload)
         check_arguments(scenario.workload, workload, _build_options(workload, scenario))
-        beside = getattr(workload, "beside", None)
+        beside = workload.beside
         if beside is not None and _writes_beside(beside, scenario):
             with sparks_errors():
                 return self._verified(scenario)
@@ -205,15 +206,15 @@ class SparkEngine:
             msg = f"{where} {error}"
             raise ConfigError(msg) from error
 
-    def _built(self, workload: Any, scenario: Scenario) -> Any:
+    def _built(self, workload: Workload, scenario: Scenario) -> Any:
         """Return the workload's query; bad options are refused before Spark starts."""
         options = self._options(workload, scenario)
         check_arguments(scenario.workload, workload, options)
-        if getattr(workload, "beside", None) is not None:
+        if workload.beside is not None:
             self._conf = {**workload.beside.conf(self._conf), **self._conf}
         frame = call_user(scenario.workload, lambda: workload.build(self.session(), **options))
         a_frame = hasattr(frame, "schema") and hasattr(frame, "isStreaming")
-        if isinstance(workload, UserWorkload) and not a_frame:
+        if workload.function is not None and not a_frame:
             msg = (
                 f'"{shown(scenario.workload)}" returned {shown(type(frame).__name__, 60)}; it must '
                 "take a Spark session and return a streaming DataFrame."
@@ -221,7 +222,7 @@ class SparkEngine:
             raise ConfigError(msg)
         return frame
 
-    def _options(self, workload: Any, scenario: Scenario) -> dict[str, Any]:
+    def _options(self, workload: Workload, scenario: Scenario) -> dict[str, Any]:
         """Return the workload's arguments, with the options of the service that runs beside it."""
         return _build_options(workload, scenario) | (self._beside.options if self._beside else {})
 
@@ -252,20 +253,27 @@ class SparkEngine:
             with _own_interrupts():
                 session = engine_module("headgate.spark.cluster.session").session
                 self._spark = session(**self._conf)
-            engine_module("headgate.spark.workloads.sources").register(self._spark)
+            engine_module("headgate.spark.cluster.sources").register_installed(self._spark)
         return self._spark
 
-    def workload(self, name: str) -> Any:
-        """Return a built-in workload, or the user's function in the same form."""
+    def workload(self, name: str) -> Workload:
+        """Return an installed workload, or the user's function in the same form."""
         if ":" in name:
             function = user_function(name)
-            return UserWorkload(_shipped(function), function=function)
-        known = engine_module("headgate.spark.workloads.queries").WORKLOADS
-        if name not in known:
-            hint = nearest(name, known) or f"; use one of {', '.join(sorted(known))}"
+            return Workload(_shipped(function), function=function)
+        known = installed(WORKLOADS)
+        if name in known:
+            workload: Workload = known[name].load(Workload, "Workload")
+            return workload
+        if not known or name in DEMO:
+            msg = (
+                f'workload "{shown(name, 80)}" is not installed: pip install "headgate[demo]" brings '
+                f"{', '.join(DEMO)}; your own is module:function."
+            )
+        else:
+            hint = nearest(name, known) or f"; use one of {', '.join(known)}"
             msg = f'unknown workload "{shown(name, 80)}"{hint}, or module:function for your own.'
-            raise ConfigError(msg)
-        return known[name]
+        raise ConfigError(msg)
 
 
 def _writes_beside(beside: Any, scenario: Scenario) -> bool:
@@ -305,30 +313,7 @@ def _own_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-@dataclass(frozen=True)
-class UserWorkload:
-    """Wraps a user's ``function(spark, **options) -> DataFrame`` in the form of a built-in workload."""
-
-    build: Callable[..., Any]
-    """The function."""
-
-    output_mode: str = "append"
-    """What file sinks accept."""
-
-    arrival: str | None = None
-    """Column with the time a record became available; None: the engine finds one, or none."""
-
-    reference: Callable[..., Any] | None = None
-    """What computes the expected rows in another way; None for Spark's batch answer."""
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments unless the scenario gives others."""
-
-    function: Callable[..., Any] | None = None
-    """What the user wrote, without what `build` does beside it."""
-
-
-def _build_options(workload: Any, scenario: Scenario) -> dict[str, Any]:
+def _build_options(workload: Workload, scenario: Scenario) -> dict[str, Any]:
     """Return the workload's arguments: its own, and over them the scenario's."""
     return {**workload.options, **scenario.build_options()}
 
@@ -410,9 +395,9 @@ def call_user(name: str, work: Callable[[], Any], what: str = "make a query") ->
         raise ConfigError(msg) from error
 
 
-def check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> None:
-    """Refuse options that a workload's function, or the source of a built-in one, does not take."""
-    function = getattr(workload, "function", None) or workload.build
+def check_arguments(name: str, workload: Workload, options: Mapping[str, Any]) -> None:
+    """Refuse options that a workload's function, or its source, does not take."""
+    function = workload.function or workload.build
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -420,13 +405,8 @@ def check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> Non
     kinds = [parameter.kind for parameter in parameters.values()]
     takes = list(parameters)[1:]
     if inspect.Parameter.VAR_KEYWORD in kinds:
-        source = getattr(workload, "source", None)
-        if source is not None:
-            of_source = {k: _spark_text(v) for k, v in options.items() if k not in takes}
-            sources = engine_module("headgate.spark.workloads.sources")
-            sources.check_options(
-                source, {"path": "-", **of_source} if _READS in source else of_source
-            )
+        if workload.check is not None:
+            workload.check({k: _spark_text(v) for k, v in options.items() if k not in takes})
         return
     for option in options:
         if option not in takes:
@@ -435,10 +415,6 @@ def check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> Non
             msg = f'workload "{shown(name, 80)}" has no option "{shown(option, 60)}"{hint}.'
             raise ConfigError(msg)
     refuse_call(function, f'workload "{shown(name, 80)}"', "spark", named=tuple(options))
-
-
-_READS = "replay"
-"""The source that reads a file; where it is, its workload finds out itself."""
 
 
 def _spark_text(value: object) -> str:

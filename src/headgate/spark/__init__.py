@@ -5,6 +5,5 @@ Belongs here: rooms only, no file. `api` is the front room, with everything that
 `sinks` writes results, `pools` runs stateless stages on replicas, `worker` runs in Python workers, `job`
 keeps the state of a running job, `move` moves key groups, `steer` feeds and obeys the control loop,
 `cluster` knows sessions, hosts and executors, `fleet` runs many queries under one budget, `plain` reads
-and writes checkpoints of plain Spark, `workloads` has those of ``headgate run``, and `jvm` makes every
-private call into Spark.
+and writes checkpoints of plain Spark, and `jvm` makes every private call into Spark.
 """

@@ -1,11 +1,9 @@
-"""Generates input: rate functions, generated events, timed logs.
+"""Computes how many records are due at which time: rate functions, traces, arrivals.
 
-Belongs here: the number of records due at a time (rates, arrivals), the content of a generated record
-(nexmark, sentences, stock_exchange), the reference answer of the exchange (order_book), the replay of a
-recorded log (replay, traces). All of it is pure functions of a configuration and a record's number, so
-that any range can be made again after a crash. Does not belong here: anything of Spark
-(`headgate.spark.workloads` wraps these), the query over the records, the speed of an engine. Generators
-emit on schedule whatever the backpressure: the scheduled time is the arrival.
+Belongs here: rate functions (rates), recorded logs (traces), and the arrivals of a simulation that come
+from either (arrivals). Does not belong here: the content of a record (`headgate run`'s workloads bring
+their own), anything of Spark, the speed of an engine. Records arrive on schedule whatever the
+backpressure: the scheduled time is the arrival.
 """
 
 from __future__ import annotations

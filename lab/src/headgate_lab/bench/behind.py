@@ -23,8 +23,9 @@ from headgate.journal.reader import Tail
 from headgate.journal.schema import Batch, Decided, Event
 from headgate.spark.cluster.session import session
 from headgate.spark.settings.kafka import SERVERS
-from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.clicks import (
+from headgate.workloads.rates import parse_rate
+from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.clicks import (
     IN,
     OUT,
     PARTITIONS,
@@ -33,8 +34,7 @@ from headgate.spark.workloads.clicks import (
     clicks_counted,
     connector,
 )
-from headgate.spark.workloads.topics import make_topic, put
-from headgate.workloads.rates import parse_rate
+from headgate_demo.spark.topics import make_topic, put
 from headgate_lab.bench.common import machine, parameters, progress, require
 
 KEPT_S = 10.0

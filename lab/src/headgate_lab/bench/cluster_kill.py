@@ -34,7 +34,7 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import EngineError
 from headgate.spark.api.verify import verify
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads import sources
+from headgate_demo.spark import sources
 from headgate_lab.bench.common import (
     child,
     machine,

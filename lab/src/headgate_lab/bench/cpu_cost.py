@@ -39,8 +39,8 @@ from headgate.journal.reader import read
 from headgate.journal.schema import Batch
 from headgate.report.summary import summary
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads import sources
 from headgate.whatif.replay import replay
+from headgate_demo.spark import sources
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 from headgate_lab.bench.cpu_jobs import JOBS, Cost, CostlyJob, Truth, loops_of
 from headgate_lab.bench.cpu_table import lines

@@ -28,7 +28,7 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import EngineError
 from headgate.core.size import parse_bytes
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads.jars import jars
+from headgate_demo.spark.jars import jars
 from headgate_lab.bench import wide
 from headgate_lab.bench.common import (
     child,

@@ -23,8 +23,8 @@ from headgate.control.policies.henge import HengeParameters
 from headgate.core.utility import Linear
 from headgate.journal.fleet import FleetDecided, FleetRound
 from headgate.spark.api.writer import Writer, writeStream
+from headgate.spark.fleet.admission import WINDOW_ROUNDS
 from headgate.spark.fleet.fleet import Fleet
-from headgate.spark.fleet.taking import WINDOW_ROUNDS
 from headgate_lab.bench.common import progress
 
 SLOT_RATE = 100.0

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from headgate.control.groupings import GROUPINGS
 from headgate.journal import histogram
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads import sources
+from headgate_demo.spark import sources
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 
 _LEAD_S = 2.0

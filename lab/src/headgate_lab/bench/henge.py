@@ -28,8 +28,8 @@ from headgate.control.fleet_view import FleetPolicy
 from headgate.control.policies.henge import Henge
 from headgate.journal.fleet import FleetRound
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads import sources
 from headgate.workloads.traces import read_totals
+from headgate_demo.spark import sources
 from headgate_lab.bench.common import machine, parameters, progress, require
 from headgate_lab.bench.fleets import (
     SLOT_RATE,

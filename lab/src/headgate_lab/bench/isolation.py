@@ -26,8 +26,8 @@ from headgate.journal import histogram
 from headgate.spark.cluster.session import session
 from headgate.spark.job.reports import Report
 from headgate.spark.step.outcome import Outcome
-from headgate.spark.workloads import sources
-from headgate.workloads.nexmark import NexmarkConfig
+from headgate_demo.generators.nexmark import NexmarkConfig
+from headgate_demo.spark import sources
 from headgate_lab.bench.common import (
     child,
     machine,

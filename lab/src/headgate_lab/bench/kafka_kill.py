@@ -34,9 +34,9 @@ from headgate.core.errors import EngineError
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
 from headgate.spark.settings.kafka import SERVERS, confluent
-from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.clicks import connector
-from headgate.spark.workloads.topics import committed, make_topic
+from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.clicks import connector
+from headgate_demo.spark.topics import committed, make_topic
 from headgate_lab.bench.common import (
     machine,
     parameters,

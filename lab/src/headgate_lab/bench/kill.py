@@ -36,8 +36,8 @@ from headgate.core.errors import EngineError
 from headgate.spark.api.verify import verify
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
-from headgate.spark.workloads import sources
-from headgate.spark.workloads.queries import WATERMARK_BIDS
+from headgate_demo.spark import sources
+from headgate_demo.spark.queries import WATERMARK_BIDS
 from headgate_lab.bench.common import (
     child,
     machine,

@@ -30,8 +30,8 @@ from headgate.journal import histogram, reader
 from headgate.journal.schema import Batch
 from headgate.spark.cluster.session import session
 from headgate.spark.pools.pools import BatchLine
-from headgate.spark.workloads import sources
 from headgate.workloads.rates import parse_rate
+from headgate_demo.spark import sources
 from headgate_lab import replica_metrics
 from headgate_lab.bench.common import (
     child,

@@ -28,11 +28,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.control import Command, ControlFiles
+from headgate.checkpoint.command_files import Command, CommandFiles
 from headgate.core.size import parse_bytes
 from headgate.migration.registry import strategy
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads import sources
+from headgate_demo.spark import sources
 from headgate_lab.bench import repartition, wide
 from headgate_lab.bench.common import (
     child,
@@ -323,7 +323,7 @@ class _Bench:
             query.stop()
             arguments = {"slots": chosen.slots_to, "partitioning": chosen.partitioning}
             command = Command("scale", "bench", arguments=arguments)
-            ControlFiles(Checkpoint(checkpoint).files).ask(command)
+            CommandFiles(Checkpoint(checkpoint).files).ask(command)
             query = self.start(text, checkpoint, chosen.slots_from, markers)
         else:
             query.scale(chosen.slots_to, partitioning=chosen.partitioning, by="bench")

@@ -35,7 +35,7 @@ from headgate.core.errors import EngineError, HeadgateError, nearest
 from headgate.spark.api.verify import end_offsets
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
-from headgate.spark.workloads.jars import jars
+from headgate_demo.spark.jars import jars
 from headgate_lab.bench.common import (
     child,
     machine,

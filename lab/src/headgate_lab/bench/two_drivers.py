@@ -26,7 +26,7 @@ from typing import Any
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import CheckpointError, EngineError
 from headgate.spark.cluster.session import session
-from headgate.spark.workloads import sources
+from headgate_demo.spark import sources
 from headgate_lab.bench import kill
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 from headgate_lab.bench.kill_sinks import TABLE

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.control.installed import POLICIES, installed
 from headgate.control.registry import names
 from headgate.core.errors import ConfigError
+from headgate.core.installed import POLICIES, installed
 from headgate.core.slo import parse_slo
 from headgate.report.plot import panels
 from headgate.whatif.simulate import WhatIf, simulate
-from headgate.workloads.draws import zipf_shares
 from headgate.workloads.traces import Trace, group_shares, read_totals
+from headgate_demo.generators.draws import zipf_shares
 from headgate_lab.experiments.registry import Request
 
 if TYPE_CHECKING:

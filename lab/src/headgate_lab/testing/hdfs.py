@@ -22,7 +22,7 @@ from types import TracebackType
 import pyspark
 
 from headgate.core.errors import EngineError
-from headgate.spark.workloads.jars import jars
+from headgate_demo.spark.jars import jars
 
 _STARTS_S = 200.0
 _POLL_S = 0.1

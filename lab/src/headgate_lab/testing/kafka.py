@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from headgate.spark.jvm.gateway import jvm
-from headgate.spark.workloads.clicks import connector
+from headgate_demo.spark.clicks import connector
 
 
 def add_connector(spark: SparkSession) -> None:

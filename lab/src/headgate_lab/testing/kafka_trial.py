@@ -26,8 +26,8 @@ from headgate.core.errors import EngineError
 from headgate.spark.settings.kafka import SERVERS, kafka_target
 from headgate.spark.sinks.kafka_notes import NOTES
 from headgate.spark.sinks.kafka_writer import KafkaRecord, KafkaWriter
-from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.topics import committed, has_topic, make_topic, put
+from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.topics import committed, has_topic, make_topic, put
 
 ONCE, PLAIN = "once", "plain"
 _ROWS = 200

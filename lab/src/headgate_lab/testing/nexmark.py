@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from headgate.workloads import nexmark
+from headgate_demo.generators import nexmark
 
 Event = dict[str, Any]
 Rows = Counter[tuple[Any, ...]]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headgate.workloads.draws import zipf_shares
 from headgate.workloads.traces import groups_of_keys
+from headgate_demo.generators.draws import zipf_shares
 from headgate_lab.workloads.loads import KEY_GROUPS, REQUESTS, Minutes, NamedLoad, column, scaled
 
 _SEED = 20_261_124

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.control.limits import check_range
-from headgate.workloads.draws import zipf_shares
 from headgate.workloads.traces import Trace, groups_of_keys
+from headgate_demo.generators.draws import zipf_shares
 
 F64 = npt.NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.core.jit import jit
-from headgate.workloads.draws import zipf_shares
+from headgate_demo.generators.draws import zipf_shares
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]

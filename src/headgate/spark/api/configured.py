@@ -24,7 +24,7 @@ from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sinks import sinks
-from headgate.spark.steer.control import DELTA_S
+from headgate.spark.steer.controller import DELTA_S
 
 
 def cores_of(spark: SparkSession) -> int:

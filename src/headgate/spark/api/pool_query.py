@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.checkpoint.control import ControlFiles
+from headgate.checkpoint.command_files import CommandFiles
 from headgate.core.errors import ConfigError
 from headgate.spark.api.running import RunningQuery
 from headgate.spark.job.reports import ReplicaReport
@@ -31,7 +31,7 @@ class PoolQuery(RunningQuery[ReplicaReport]):
     ) -> None:
         self._work = work
         self._slots = work.loop
-        control = ControlFiles(machine.checkpoint.files)
+        control = CommandFiles(machine.checkpoint.files)
         super().__init__(
             inner, machine, work.recorder, control=control, finite=finite, release=release
         )

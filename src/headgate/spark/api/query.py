@@ -7,7 +7,7 @@ from typing import Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.checkpoint.control import Command
+from headgate.checkpoint.command_files import Command
 from headgate.core.assignment import Assignment
 from headgate.core.duration import parse_duration_s
 from headgate.core.slo import Slo
@@ -15,8 +15,8 @@ from headgate.journal.schema import Decided
 from headgate.spark.api.running import RunningQuery
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.commands import Commands
-from headgate.spark.steer.control import Controller
-from headgate.spark.steer.holding import OperatorSlots
+from headgate.spark.steer.controller import Controller
+from headgate.spark.steer.operator_slots import OperatorSlots
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.checkpoint.control import ControlFiles
+from headgate.checkpoint.command_files import CommandFiles
 from headgate.core.errors import HeadgateError
 from headgate.spark.api.ending import Ending
 from headgate.spark.job.ports import SlotHolder
@@ -41,7 +41,7 @@ class RunningQuery(Generic[R]):
         Spark's.
     machine : StepMachine
     recorder : StepRecorder
-    control : ControlFiles
+    control : CommandFiles
         Where somebody outside may ask it to stop.
     finite : bool
         Whether the sources end, after which what waits is served.
@@ -58,7 +58,7 @@ class RunningQuery(Generic[R]):
         machine: StepMachine[R],
         recorder: StepRecorder,
         *,
-        control: ControlFiles,
+        control: CommandFiles,
         finite: bool,
         release: Callable[[], None],
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pyspark.sql import DataFrame
 
 from headgate.core.errors import ConfigError, HeadgateError
-from headgate.spark.settings import given
+from headgate.spark.settings import arguments
 from headgate.spark.settings.query_settings import QuerySettings
 
 
@@ -32,7 +32,7 @@ class SparkWriter:
 
     def queryName(self, queryName: str) -> Self:
         """Name the query, with any text; for format memory the name of a table."""
-        name = given.text("query name", queryName, "a text, or leave queryName out")
+        name = arguments.text("query name", queryName, "a text, or leave queryName out")
         return self._with(name=name)
 
     def trigger(
@@ -57,7 +57,9 @@ class SparkWriter:
                 )
                 raise HeadgateError(msg)
         if processingTime is not None:
-            given.check_interval(self.df.sparkSession, processingTime, bool(once or availableNow))
+            arguments.check_interval(
+                self.df.sparkSession, processingTime, bool(once or availableNow)
+            )
             return self._with(trigger={"processingTime": processingTime})
         if availableNow:
             return self._with(trigger={"availableNow": True})
@@ -82,4 +84,4 @@ class SparkWriter:
 def _flat(columns: tuple[str | list[str], ...], method: str) -> tuple[str, ...]:
     """Return names given one by one or as lists."""
     names = [name for one in columns for name in (one if isinstance(one, list) else [one])]
-    return tuple(given.text(method, name, "names of columns") for name in names)
+    return tuple(arguments.text(method, name, "names of columns") for name in names)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.checkpoint.control import ControlFiles
+from headgate.checkpoint.command_files import CommandFiles
 from headgate.control import registry
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
@@ -49,11 +49,11 @@ from headgate.spark.read.logical import read
 from headgate.spark.read.meaning import meaning
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
-from headgate.spark.settings import given
+from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.steer.commands import Commands
-from headgate.spark.steer.control import ControlConfig, Controller, Cores
+from headgate.spark.steer.controller import ControlConfig, Controller, Cores
 from headgate.spark.step.live import LiveJob
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.record import Recorder
@@ -224,7 +224,7 @@ def _start_slots(
         machine_cores = configured.machine_cores(spark)
         controller = _controller(settings, job, executors, machine_cores)
         commands = Commands(
-            ControlFiles(checkpoint.files),
+            CommandFiles(checkpoint.files),
             job.changes,
             controller,
             recorder.write,
@@ -293,7 +293,7 @@ def _controller(
         return None
     config = ControlConfig(
         settings.slos,
-        policy or given.policy_of(registry.DEFAULT, {}),
+        policy or arguments.policy_of(registry.DEFAULT, {}),
         advise=settings.advise,
         unsplittable={op.id: op.spec.unsplittable for op in operators},
         windows_us=results_after_us(operators),

@@ -12,12 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.checkpoint.carried import offsets_text
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.manifest_log import offsets_text
 from headgate.checkpoint.shipping import journal_at
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import regular_bytes
+from headgate.core.installed import SOURCES, installed
 from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
 from headgate.operators.spec import AggregateSpec
@@ -28,7 +29,6 @@ from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.table_offsets import rows_until
-from headgate.spark.workloads.sources import BUILT_IN
 
 
 class BatchSession:
@@ -40,8 +40,8 @@ class BatchSession:
     ----------
     spark : SparkSession
     until : list of (str or None)
-        End offset (JSON) of each source, in the order of the query: of headgate's own, which take it as
-        option ``until``, and of Kafka.
+        End offset (JSON) of each source, in the order of the query: of installed ones (`SOURCES`), which
+        take it as option ``until``, and of Kafka.
     since : list of (str or None), optional
         Offset at which each source began, where it keeps that.
     """
@@ -78,7 +78,7 @@ class _BatchReader:
 
     def format(self, source: str) -> _BatchReader:
         self._reader, self._source = self._reader.format(source), source
-        if source in BUILT_IN and self._until is not None:
+        if self._until is not None and source in installed(SOURCES):
             self._reader = self._reader.option("until", self._until)
         return self
 
@@ -115,7 +115,7 @@ class _BatchReader:
                     raise
                 msg = (
                     f'source "{self._source}" cannot be read a second time, so its answer cannot be '
-                    "verified; read files, Kafka or headgate's own sources."
+                    "verified; read files, Kafka, a table or an installed source of headgate's."
                 )
                 raise HeadgateError(msg) from error
             if isinstance(result, DataFrame):

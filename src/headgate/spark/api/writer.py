@@ -17,7 +17,7 @@ from headgate.spark.api.query import Query
 from headgate.spark.api.sparkwriter import SparkWriter
 from headgate.spark.api.start import start
 from headgate.spark.jvm.gateway import require_classic
-from headgate.spark.settings import given
+from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import SlotRange
 
@@ -67,7 +67,7 @@ class Writer(SparkWriter):
 
     def format(self, source: str) -> Writer:
         """Set the sink's format: a file format, memory, console, noop, or any batch writer's."""
-        return self._with(format=given.text("format", source, 'a name such as "parquet"'))
+        return self._with(format=arguments.text("format", source, 'a name such as "parquet"'))
 
     def option(self, key: str, value: Any) -> Writer:
         """Set an option of the sink, or one of headgate's (``headgate.*``).
@@ -77,7 +77,7 @@ class Writer(SparkWriter):
         ConfigError
             An option of headgate's is unknown, or may not be that.
         """
-        given.text("option name", key, "the name of an option")
+        arguments.text("option name", key, "the name of an option")
         options = dict(self.settings.options)
         if value is None:  # to Spark's writer this says nothing
             if own.is_own(key):
@@ -97,7 +97,7 @@ class Writer(SparkWriter):
     def outputMode(self, outputMode: str) -> Writer:
         """Set append, update or complete."""
         modes = ("append", "update", "complete")
-        given.text("output mode", outputMode, "append, update or complete")
+        arguments.text("output mode", outputMode, "append, update or complete")
         if outputMode.lower() not in modes:
             msg = f'unknown output mode "{outputMode}"{nearest(outputMode, modes)}.'
             raise ConfigError(msg)
@@ -105,7 +105,7 @@ class Writer(SparkWriter):
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
         """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
-        given.check_function(func)
+        arguments.check_function(func)
         return self._with(function=func, row_function=None)
 
     # -- headgate's -------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ class Writer(SparkWriter):
         ConfigError
             One is no number of slots, or they are not min <= start <= max.
         """
-        given.check_slots(min, max, start)
+        arguments.check_slots(min, max, start)
         return self._with(slots=SlotRange(min, max, start))
 
     def keyGroups(self, count: int) -> Writer:
         """Set the number of key groups, 1 to 32,767; fixed once the checkpoint exists."""
-        given.check_key_groups(count)
+        arguments.check_key_groups(count)
         return self._with(key_groups=count)
 
     def budget(self, budget: str | None) -> Writer:
@@ -140,7 +140,7 @@ class Writer(SparkWriter):
         What exceeds it waits in the slot's durable backlog. None serves everything in its batch;
         ``"auto"``, the default, is 0.8 of the tightest latency bound, and None without an SLO.
         """
-        given.check_budget(budget)
+        arguments.check_budget(budget)
         return self._with(budget=budget)
 
     def slo(self, *slos: str | Slo) -> Writer:
@@ -156,7 +156,7 @@ class Writer(SparkWriter):
         ConfigError
             A text is no SLO.
         """
-        return self._with(slos=tuple(given.slo(one) for one in slos))
+        return self._with(slos=tuple(arguments.slo(one) for one in slos))
 
     def policy(self, policy: str | Policy, **parameters: float) -> Writer:
         """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.
@@ -172,17 +172,17 @@ class Writer(SparkWriter):
         ConfigError
             No policy has that name, or a parameter is unknown or out of range.
         """
-        given.check_policy(policy, parameters)
+        arguments.check_policy(policy, parameters)
         if isinstance(policy, str) and registry.is_replica_policy(policy):
             return self._with(
-                replica_policy=registry.replica_policy(given.call(policy, parameters))
+                replica_policy=registry.replica_policy(arguments.call(policy, parameters))
             )
-        found = given.policy_of(policy, parameters) if isinstance(policy, str) else policy
+        found = arguments.policy_of(policy, parameters) if isinstance(policy, str) else policy
         return self._with(policy=found, replica_policy=None)
 
     def advise(self, advise: bool = True) -> Writer:
         """Let the policy decide and write down why, and change nothing."""
-        given.require(isinstance(advise, bool), "advise", advise, "True or False")
+        arguments.require(isinstance(advise, bool), "advise", advise, "True or False")
         return self._with(advise=advise)
 
     def migration(self, strategy: str) -> Writer:
@@ -196,7 +196,7 @@ class Writer(SparkWriter):
         ConfigError
             No strategy has that name, or a parameter is unknown or out of range.
         """
-        given.text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
+        arguments.text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
         return self._with(migration=str(strategies.strategy(strategy)))
 
     def fallback(self, to: Literal["error", "spark"]) -> Writer:

@@ -20,8 +20,7 @@ from headgate.core.errors import ConfigError, HeadgateError
 from headgate.core.quiet import quiet_stderr
 from headgate.spark.cluster.interpreter import check_interpreter
 from headgate.spark.cluster.sockets import socket_directory
-from headgate.spark.jvm.sessions import driver_conf, has_jvm, is_running, start_jvm
-from headgate.spark.workloads import sources
+from headgate.spark.jvm.sessions import has_jvm, is_running, start_jvm
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def session(
     """Return a Spark session with headgate's settings.
 
     What is asked for here wins, then what spark-submit, ``spark-defaults.conf`` or the cluster says; only
-    what nobody has set is headgate's. The sources of its workloads are known to the session.
+    what nobody has set is headgate's.
 
     Parameters
     ----------
@@ -154,23 +153,7 @@ def session(
     spark = builder.getOrCreate()
     if "spark.log.level" not in given | asked:
         spark.sparkContext.setLogLevel("ERROR")
-    _register_sources(spark)
     return spark
-
-
-def _register_sources(spark: SparkSession) -> None:
-    """Make headgate's sources known.
-
-    Spark then asks a Python worker for all that are installed, and closes it a minute later. On a Unix
-    socket that worker prints a traceback when it is closed, so this one gets another.
-    """
-    conf = driver_conf(spark)
-    chosen = conf.get(_UNIX_SOCKETS, "false")
-    conf.set(_UNIX_SOCKETS, "false")
-    try:
-        sources.register(spark)
-    finally:
-        conf.set(_UNIX_SOCKETS, chosen)
 
 
 def _given(asked: Mapping[str, str]) -> dict[str, str]:
@@ -253,7 +236,6 @@ def _running(asked: Mapping[str, str]) -> SparkSession:
             f"{', '.join(too_late)}; stop it first, or call hg.session() before it is made."
         )
         warnings.warn(msg, stacklevel=3)
-    sources.register(spark)
     return spark
 
 

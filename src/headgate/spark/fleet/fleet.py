@@ -22,18 +22,18 @@ from headgate.journal.schema import VERSION
 from headgate.spark.api.query import Query
 from headgate.spark.api.start import start
 from headgate.spark.api.writer import Writer
-from headgate.spark.fleet.diary import Diary
-from headgate.spark.fleet.hosts import HostLoad, Hosts
-from headgate.spark.fleet.member import JobState, Member
-from headgate.spark.fleet.plane import Plane
-from headgate.spark.fleet.pool_probe import PoolProbe
-from headgate.spark.fleet.seen import measured, seen
-from headgate.spark.fleet.taking import (
+from headgate.spark.fleet.admission import (
     FleetLimits,
     Prepared,
     check_has_slots,
     taken_over,
 )
+from headgate.spark.fleet.fleet_grants import FleetGrants
+from headgate.spark.fleet.fleet_journal import FleetJournal
+from headgate.spark.fleet.fleet_round import fleet_round, measured
+from headgate.spark.fleet.hosts import HostLoad, Hosts
+from headgate.spark.fleet.member import JobState, Member
+from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.jvm.life import asked
 
 _FIRST_BATCH_S = 60.0
@@ -108,19 +108,19 @@ class Fleet:
         self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise, cooldown_s)
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._spark, self._context = spark, context
-        self._diary = Diary(journal)
+        self._journal = FleetJournal(journal)
         self._hosts, self._loads = Hosts(spark, self._cores), list[HostLoad]()
         self._lock = threading.RLock()
         self._prepared: dict[str, Prepared] = {}
         self._starting: dict[str, Prepared] = {}
         self._members: dict[str, Member] = {}
         self._unstarted: dict[str, str] = {}
-        self._plane = Plane(budget, self._members, self._lock, self._diary, self._promised)
+        self._grants = FleetGrants(budget, self._members, self._lock, self._journal, self._promised)
         self._acted_s: deque[float] = deque()
         self._next_action_s = -math.inf
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._diary.started(FleetStart(self.policy.name, budget, round_s, VERSION))
+        self._journal.started(FleetStart(self.policy.name, budget, round_s, VERSION))
 
     def __repr__(self) -> str:
         state = "over" if self._over.is_set() else "not started" if self._thread is None else "runs"
@@ -282,7 +282,7 @@ class Fleet:
             )
             with self._lock:
                 self._members[name] = member
-                self._plane.enter(member)
+                self._grants.enter(member)
         except BaseException:  # an interrupt, too: nobody else knows of the query
             query.stop()
             raise
@@ -331,7 +331,7 @@ class Fleet:
                     refused.append(error)
                     with self._lock:
                         self._unstarted[name] = str(error)
-                    self._diary.job(name, str(JobState.FAILED), str(error))
+                    self._journal.job(name, str(JobState.FAILED), str(error))
         except (KeyboardInterrupt, SystemExit):
             self.stop()
             raise
@@ -366,7 +366,7 @@ class Fleet:
     def _begin(self) -> None:
         """Begin with the rounds, unless they have begun."""
         if self._thread is None:
-            self._diary.began_s = time.monotonic()
+            self._journal.began_s = time.monotonic()
             self._thread = threading.Thread(target=self._run, name="headgate-fleet", daemon=True)
             self._thread.start()
 
@@ -389,7 +389,7 @@ class Fleet:
         self._look()
         with self._lock:
             members = list(self._members.values())
-        self._diary.close()
+        self._journal.close()
         for member in members:
             failure = None if member.query.isActive else member.query.exception()
             if isinstance(failure, EngineGone):
@@ -408,22 +408,22 @@ class Fleet:
     @property
     def rounds(self) -> list[FleetRound]:
         """The observation of each round, oldest first; the last 10,000."""
-        return list(self._diary.rounds)
+        return list(self._journal.rounds)
 
     @property
     def actions(self) -> list[FleetDecided]:
         """The decisions that acted (or would have, with `advise`), oldest first."""
-        return list(self._diary.actions)
+        return list(self._journal.actions)
 
     @property
     def rounds_took_s(self) -> list[float]:
         """Duration of each round, in seconds of wall time, oldest first."""
-        return list(self._diary.took_s)
+        return list(self._journal.took_s)
 
     @property
     def grants(self) -> dict[str, dict[str, int]]:
         """The most slots that each operator of each job may hold."""
-        return self._plane.granted
+        return self._grants.granted
 
     def set_budget(self, slots: int) -> None:
         """Give the fleet another budget; where it is too small for what is granted, jobs give slots up.
@@ -436,7 +436,7 @@ class Fleet:
             It is less than 1.
         """
         self.limits = replace(self.limits, slots=slots)
-        self._plane.set_budget(slots)
+        self._grants.set_budget(slots)
 
     # -- rounds -----------------------------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class Fleet:
             began_s = time.perf_counter()
             try:
                 self._round()
-                self._diary.took_s.append(time.perf_counter() - began_s)
+                self._journal.took_s.append(time.perf_counter() - began_s)
             except Exception as error:  # the fleet's thread must outlive whatever a round meets
                 self._decided(
                     FleetDecision(reason=f"{type(error).__name__}: {error}", rule="round failed")
@@ -455,24 +455,24 @@ class Fleet:
         """Wait until the next round, and grant meanwhile what waits; return whether all is over."""
         until_s = time.monotonic() + self.limits.round_s
         while (left_s := until_s - time.monotonic()) > 0.0 and not self._over.is_set():
-            self._over.wait(min(left_s, _SETTLE_S) if self._plane.waits else left_s)
-            if self._plane.waits:
-                self._plane.settle()
+            self._over.wait(min(left_s, _SETTLE_S) if self._grants.waits else left_s)
+            if self._grants.waits:
+                self._grants.settle()
         return self._over.is_set()
 
     def _round(self) -> None:
         members = self._look()
-        self._plane.settle()
+        self._grants.settle()
         steady = {n: m for n, m in members.items() if m.state is JobState.RUNNING}
         view = self._view(members, steady)
-        if not self.limits.advise and self._plane.take_unspent(view, steady, self.limits.round_s):
+        if not self.limits.advise and self._grants.take_unspent(view, steady, self.limits.round_s):
             view = self._view(members, steady)
-        self._diary.round(seen(view, members, self.limits.slots, self.grants, self._loads))
-        late = [name for name, member in steady.items() if member.changing(self._plane.of(name))]
+        self._journal.round(fleet_round(view, members, self.limits.slots, self.grants, self._loads))
+        late = [name for name, member in steady.items() if member.changing(self._grants.of(name))]
         if late:
             self._decided(FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing."))
             return
-        self._plane.forget_waiting()
+        self._grants.forget_waiting()
         if self._too_many():
             most = self.limits.actions_per_minute
             self._decided(FleetDecision(rule="limit", reason=f"{most} actions in this minute."))
@@ -488,7 +488,7 @@ class Fleet:
             for member in self._members.values():
                 if member.refresh():
                     self._note(member, member.why)
-                self._plane.enter(member)
+                self._grants.enter(member)
             return dict(self._members)
 
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
@@ -499,12 +499,12 @@ class Fleet:
         jobs = {}
         for name, member in steady.items():
             try:
-                jobs[name] = measured(member.view(self._plane.of(name)))
+                jobs[name] = measured(member.view(self._grants.of(name)))
             except Exception as error:  # one job's trouble is not that of the others
                 self._note(member, f"no statistics: {type(error).__name__}: {error}")
-        taken = self._plane.taken(but=jobs)
+        taken = self._grants.taken(but=jobs)
         return FleetView(
-            self._diary.time_s,
+            self._journal.time_s,
             jobs,
             max(0, self.limits.slots - taken),
             hosts=len(self._loads),
@@ -531,15 +531,15 @@ class Fleet:
         self._acted_s.append(time.monotonic())
         self._next_action_s = time.monotonic() + self.limits.cooldown_s
         wanted = {name: slots for name, slots in decision.slots.items() if name in steady}
-        self._plane.want(wanted, self.policy.name, decision.reason)
+        self._grants.want(wanted, self.policy.name, decision.reason)
 
     # -- the journal ------------------------------------------------------------------------------
 
     def _decided(self, decision: FleetDecision) -> None:
-        self._diary.decided(self.policy.name, decision, advise=self.limits.advise)
+        self._journal.decided(self.policy.name, decision, advise=self.limits.advise)
 
     def _note(self, member: Member, why: str) -> None:
         # of a failed job no text that may quote a record; `failures` has all of it
         failure = member.query.exception() if member.state is JobState.FAILED else None
         told = getattr(failure, "journalled", "") or why
-        self._diary.job(member.name, str(member.state), told)
+        self._journal.job(member.name, str(member.state), told)

@@ -24,16 +24,16 @@ from headgate.migration.protocol import Migration, assignment_of, plain
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.job import OperatorState
-from headgate.spark.move.carrier import Carrier, PhaseLeft
+from headgate.spark.move.copy_thread import CopyThread, StepHeads
+from headgate.spark.move.migration_executor import MigrationExecutor, PhaseLeft
 from headgate.spark.move.placement import Placement
-from headgate.spark.move.porter import Porter, StepHeads
 
 _HERE = "here"
 """The one host of a job whose slots Spark does not place."""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AssignmentRequest:
     """Holds the request that a running migration carries out.
 
     Attributes
@@ -68,7 +68,7 @@ class _Asked:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> _Asked:
+    def from_dict(cls, data: Mapping[str, Any]) -> _AssignmentRequest:
         wanted = Wanted(
             assignment_of(data["wanted"]), data["by"], data["reason"], (), data["decided"]
         )
@@ -117,7 +117,7 @@ class Migrations:
         Of operators whose key groups can be held; changes of others are in force at once.
     changes : Changes
     placements : mapping of str to Placement
-    porter : Porter
+    copy_thread : CopyThread
     strategy : str
         As `headgate.migration.registry.strategy` reads it; empty for the default.
     write : callable
@@ -129,18 +129,18 @@ class Migrations:
         states: Mapping[str, OperatorState],
         changes: Changes,
         placements: Mapping[str, Placement],
-        porter: Porter,
+        copy_thread: CopyThread,
         strategy: str,
         write: Callable[[Event], None],
     ) -> None:
         self._states = states
         self._changes = changes
         self._placements = placements
-        self._porter = porter
+        self._copy_thread = copy_thread
         self._strategy = strategy
         self._write = write
-        self._carriers: dict[str, Carrier] = {}
-        self._asked: dict[str, _Asked] = {}
+        self._migrations: dict[str, MigrationExecutor] = {}
+        self._requests: dict[str, _AssignmentRequest] = {}
         self._asked_for_hosts = False
         self._step = 0
         self._began_s = time.monotonic()
@@ -148,31 +148,31 @@ class Migrations:
     @property
     def running(self) -> bool:
         """Whether a migration is under way."""
-        return bool(self._carriers)
+        return bool(self._migrations)
 
     def governs(self, operator: str) -> bool:
         """Return whether changes of an operator are carried out here."""
         if operator not in self._states:
             return False
-        if operator in self._carriers or self._placements[operator].active:
+        if operator in self._migrations or self._placements[operator].active:
             return True
         return self._strategy not in ("", "shared")
 
     def to_dict(self, operator: str) -> dict[str, Any] | None:
         """Return what the manifest carries of an operator's migration; None at rest."""
-        carrier = self._carriers.get(operator)
-        if carrier is None:
+        migration = self._migrations.get(operator)
+        if migration is None:
             return None
-        return carrier.to_dict() | {"asked": self._asked[operator].to_dict()}
+        return migration.to_dict() | {"asked": self._requests[operator].to_dict()}
 
     def restore(self, operator: str, data: Mapping[str, Any]) -> None:
         """Go on with a migration that a manifest carries."""
-        carrier = Carrier.resumed(
-            operator, self._states[operator], self._porter, data, self._noting(operator)
+        migration = MigrationExecutor.resumed(
+            operator, self._states[operator], self._copy_thread, data, self._noting(operator)
         )
-        self._asked[operator] = _Asked.from_dict(data["asked"])
-        self._carriers[operator] = carrier
-        self._changes.heads_for(operator, carrier.protocol.target)
+        self._requests[operator] = _AssignmentRequest.from_dict(data["asked"])
+        self._migrations[operator] = migration
+        self._changes.heads_for(operator, migration.protocol.target)
 
     # -- the boundary before a batch --------------------------------------------------------------
 
@@ -186,26 +186,26 @@ class Migrations:
                 changed[name] = found
                 continue
             self._take_request(name)
-            if name in self._carriers and (found := self._pass(name, step)) is not None:
+            if name in self._migrations and (found := self._pass(name, step)) is not None:
                 changed[name] = found
         return changed
 
     def committed(self, step: int) -> None:
         """Take note that a batch is committed."""
-        if not self._carriers:
+        if not self._migrations:
             return
-        self._porter.committed(self._heads(step))
-        for carrier in self._carriers.values():
-            carrier.committed(step, time.monotonic() - self._began_s)
+        self._copy_thread.committed(self._heads(step))
+        for migration in self._migrations.values():
+            migration.committed(step, time.monotonic() - self._began_s)
 
     def stop(self) -> None:
         """End what goes on in the background; the manifest knows how far it is."""
-        self._porter.stop()
+        self._copy_thread.stop()
 
     def _moves_nothing(self, operator: str) -> InForce | None:
         """Put a change in force at once with which no key group changes its owner: a split, its end."""
         wanted, state = self._changes.wanted(operator), self._states[operator]
-        if wanted is None or operator in self._carriers or not self.governs(operator):
+        if wanted is None or operator in self._migrations or not self.governs(operator):
             return None
         before, new = state.assignment, wanted.assignment
         if new.slot_of != before.slot_of or new.split == before.split or new.slots < before.slots:
@@ -229,89 +229,94 @@ class Migrations:
         wanted = self._changes.wanted(operator)
         if wanted is None or not self._changes.pending or not self.governs(operator):
             return
-        state, carrier = self._states[operator], self._carriers.get(operator)
-        before = self._asked[operator].before if carrier is not None else state.assignment
-        asked = _Asked(before, wanted, _numbers(wanted, state.assignment.slots))
+        state, migration = self._states[operator], self._migrations.get(operator)
+        before = self._requests[operator].before if migration is not None else state.assignment
+        asked = _AssignmentRequest(before, wanted, _numbers(wanted, state.assignment.slots))
         hosts = self._hosts(operator, asked.target)
         if hosts is None:
             return  # they are being asked for
         cause = Cause.POLICY if wanted.decided else Cause.HAND
         request = Requested(asked.target, hosts, cause, strategy=self._strategy)
-        if carrier is not None and carrier.protocol.refusal(request) is not None:
+        if migration is not None and migration.protocol.refusal(request) is not None:
             return  # it waits for the end of the one under way
-        what = "requested" if carrier is None else "superseded"
-        if carrier is None:
+        what = "requested" if migration is None else "superseded"
+        if migration is None:
             protocol = Migration(state.assignment)
-            carrier = Carrier(operator, state, self._porter, protocol, self._noting(operator))
-            self._porter.committed(self._heads(self._step - 1))
+            migration = MigrationExecutor(
+                operator, state, self._copy_thread, protocol, self._noting(operator)
+            )
+            self._copy_thread.committed(self._heads(self._step - 1))
         self._changes.claim(operator, asked.target)
         try:
-            carrier.request(request)
+            migration.request(request)
         except ConfigError as error:
             self._changes.ended(operator)
             self._note(operator, "refused", why=str(error))
             return
-        self._carriers[operator] = carrier
-        self._asked[operator] = asked
+        self._migrations[operator] = migration
+        self._requests[operator] = asked
         moved = state.assignment.moved(asked.target)
-        self._note(operator, what, groups=moved, strategy=str(carrier.protocol.strategy))
+        self._note(operator, what, groups=moved, strategy=str(migration.protocol.strategy))
 
     def _hosts(self, operator: str, *wanted: Assignment) -> tuple[str, ...] | None:
         """Return the arena of each slot that is or will be; None while one is not known."""
         known = [self._states[operator].assignment, *wanted]
-        if operator in self._carriers:
-            protocol = self._carriers[operator].protocol
+        if operator in self._migrations:
+            protocol = self._migrations[operator].protocol
             known += [protocol.current, protocol.target, *protocol.superseded]
         slots = max(assignment.slots for assignment in known)
         placement = self._placements[operator]
         names = placement.hosts_of(slots) if placement.active else []
         if not names:
             return (_HERE,) * slots
-        return self._porter.arenas(names) if self._porter.knows(names) else None
+        return self._copy_thread.arenas(names) if self._copy_thread.knows(names) else None
 
     def _pass(self, operator: str, step: int) -> InForce | None:
-        carrier, state = self._carriers[operator], self._states[operator]
-        protocol, hosts = carrier.protocol, self._hosts(operator)
+        migration, state = self._migrations[operator], self._states[operator]
+        protocol, hosts = migration.protocol, self._hosts(operator)
         if hosts is None:
             return None
         before = state.assignment
-        owners = carrier.pass_boundary(step, hosts)
-        state.held = carrier.unserved()
-        if carrier.running:
+        owners = migration.pass_boundary(step, hosts)
+        state.held = migration.unserved()
+        if migration.running:
             if owners is None:
                 return None
             least = min(protocol.current.slots, protocol.target.slots)
             self._changes.put(operator, owners, max(least, max(owners) + 1))
             slots = range(state.assignment.slots)
             return self._in_force(operator, before, before.slots, slots)
-        return self._end(operator, carrier, before)
+        return self._end(operator, migration, before)
 
-    def _end(self, operator: str, carrier: Carrier, held: Assignment) -> InForce:
+    def _end(self, operator: str, migration: MigrationExecutor, held: Assignment) -> InForce:
         """Put the end of a migration in force: the assignment wanted, or the one it came from."""
-        asked, failed = self._asked[operator], carrier.protocol.failed
-        reached, numbers = carrier.protocol.current, tuple(range(carrier.protocol.current.slots))
+        asked, failed = self._requests[operator], migration.protocol.failed
+        reached, numbers = (
+            migration.protocol.current,
+            tuple(range(migration.protocol.current.slots)),
+        )
         if not failed:
             reached, numbers = asked.wanted.assignment, asked.numbers
             self._placements[operator].renumber(numbers)
         ended = (reached.slot_of, reached.slots, reached.split)
         if (held.slot_of, held.slots, held.split) != ended:
             self._changes.put(operator, reached.slot_of, reached.slots, numbers, reached.split)
-        carrier.end()
-        del self._carriers[operator]
+        migration.end()
+        del self._migrations[operator]
         self._changes.ended(operator)
-        what, waited_s = "failed" if failed else "finished", round(carrier.suspended_s, 3)
+        what, waited_s = "failed" if failed else "finished", round(migration.suspended_s, 3)
         self._note(operator, what, why=failed, suspended_s=waited_s)
         decided = asked.wanted.decided and not failed
         found = self._in_force(operator, asked.before, held.slots, numbers)
         wanted = replace(found.wanted, decided=decided)
-        return replace(found, wanted=wanted, final=True, moved_bytes=carrier.moved_bytes)
+        return replace(found, wanted=wanted, final=True, moved_bytes=migration.moved_bytes)
 
     def _in_force(
         self, operator: str, before: Assignment, slots_before: int, numbers: Sequence[int]
     ) -> InForce:
         now = self._states[operator].assignment
         survivors = tuple(number if number < slots_before else None for number in numbers)
-        wanted = replace(self._asked[operator].wanted, assignment=now, survivors=survivors)
+        wanted = replace(self._requests[operator].wanted, assignment=now, survivors=survivors)
         return InForce(before, wanted)
 
     def _heads(self, step: int) -> StepHeads:

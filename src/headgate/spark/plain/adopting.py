@@ -27,7 +27,7 @@ from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_read, state_rows
 from headgate.spark.jvm.streams import source_counts
 from headgate.spark.plain import log
-from headgate.spark.plain.asked import PlainState
+from headgate.spark.plain.plain_state import PlainState
 from headgate.spark.plain.records import check_name, records
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.settings import options as own

@@ -11,8 +11,8 @@ from pyspark.sql import types as T
 from headgate.core.errors import CheckpointError, UnsupportedQuery
 from headgate.operators.spec import NO_TIME_US, TimeKey
 from headgate.spark.jvm.expressions import data_type
-from headgate.spark.plain.asked import PlainState, check_columns, fields_of, flat, named
 from headgate.spark.plain.buffers import form_of, stored, stored_types
+from headgate.spark.plain.plain_state import PlainState, check_columns, fields_of, flat, named
 from headgate.spark.read import types
 from headgate.spark.read.plan import AggregateParts, PlannedOperator, Routed
 

@@ -12,7 +12,7 @@ from headgate.operators.deduplicate import DeduplicateSpec
 from headgate.operators.spec import NO_TIME_US
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import Jvm, class_name, each
-from headgate.spark.plain.asked import PlainState, check_key, flat
+from headgate.spark.plain.plain_state import PlainState, check_key, flat
 from headgate.spark.read import types
 from headgate.spark.read.expressions import WATERMARK
 from headgate.spark.read.plan import Passed, PlannedOperator, Routed

@@ -17,8 +17,8 @@ from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import class_name, each
 from headgate.spark.jvm.plans import ArrowMap
 from headgate.spark.plain.aggregates import parts_of
-from headgate.spark.plain.asked import fields_of
 from headgate.spark.plain.buffers import form_of, stored_types
+from headgate.spark.plain.plain_state import fields_of
 from headgate.spark.read import types
 from headgate.spark.read.aggregate import time_value
 from headgate.spark.read.plan import PlannedOperator

@@ -39,7 +39,7 @@ from headgate.spark.jvm.tick import Tick
 from headgate.spark.plain import log
 from headgate.spark.plain.adopting import check_order, paired
 from headgate.spark.plain.entries import OurState
-from headgate.spark.plain.leaving import stores
+from headgate.spark.plain.plain_stores import stores
 from headgate.spark.plain.records import check_name
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings

@@ -17,7 +17,7 @@ from headgate.operators.join.spec import LEFT, JoinKind, JoinSpec
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.plans import named_as, of_rows, replace_leaf
-from headgate.spark.plain.asked import PlainState, struct_of
+from headgate.spark.plain.plain_state import PlainState, struct_of
 from headgate.spark.step.exchange import routed_columns
 
 MATCHED = "matched"

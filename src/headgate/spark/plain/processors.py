@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import TIMERS, Keyed, ProcessorSpec, State, Timers, Variable
 from headgate.spark.jvm.gateway import class_name, each
-from headgate.spark.plain.asked import PlainState, check_columns, check_key, struct_of
+from headgate.spark.plain.plain_state import PlainState, check_columns, check_key, struct_of
 from headgate.spark.read import types
 from headgate.spark.read.plan import Passed, Routed
 

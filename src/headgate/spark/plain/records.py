@@ -16,9 +16,9 @@ from headgate.operators.join.spec import JoinSpec
 from headgate.operators.processor import ProcessorSpec
 from headgate.spark.jvm.gateway import class_name
 from headgate.spark.plain.aggregates import of_aggregate
-from headgate.spark.plain.asked import PlainState
 from headgate.spark.plain.duplicates import of_keys
 from headgate.spark.plain.joins import of_rows_waiting
+from headgate.spark.plain.plain_state import PlainState
 from headgate.spark.plain.processors import of_variables
 from headgate.spark.read.plan import PlannedOperator
 

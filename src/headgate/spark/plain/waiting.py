@@ -16,9 +16,9 @@ from headgate.operators.processor import TIMERS, ProcessorSpec
 from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import Jvm, class_name, each
-from headgate.spark.plain.asked import fields_of
 from headgate.spark.plain.entries import DEFAULT, Entries, OurState, entries, key_values
 from headgate.spark.plain.joins import MATCHED
+from headgate.spark.plain.plain_state import fields_of
 from headgate.spark.read import types
 from headgate.spark.read.plan import JoinPart
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.checkpoint.control import STOP, Command, ControlFiles, checked_until_s
+from headgate.checkpoint.command_files import STOP, Command, CommandFiles, checked_until_s
 from headgate.core.assignment import Assignment, spread
 from headgate.core.duration import LONGEST_S, at_text
 from headgate.core.errors import CheckpointError, ConfigError, EngineError, HeadgateError
@@ -20,7 +20,7 @@ from headgate.journal import reader
 from headgate.journal.schema import AssignmentChange, ControlAct, Event, Start
 from headgate.loop import steering
 from headgate.spark.job.changes import Changes
-from headgate.spark.steer.control import Controller
+from headgate.spark.steer.controller import Controller
 
 FREEZE = "HEADGATE_FREEZE"
 """Environment variable: ``1`` starts a query frozen."""
@@ -31,7 +31,7 @@ class Commands:
 
     Parameters
     ----------
-    files : ControlFiles
+    files : CommandFiles
     changes : Changes
     controller : Controller or None
         None where the query has no SLO.
@@ -44,12 +44,12 @@ class Commands:
 
     Attributes
     ----------
-    files : ControlFiles
+    files : CommandFiles
     """
 
     def __init__(
         self,
-        files: ControlFiles,
+        files: CommandFiles,
         changes: Changes,
         controller: Controller | None,
         write: Callable[[Event], None],

@@ -21,7 +21,7 @@ from headgate.operators.counts import Binned
 from headgate.spark.job.origins import Finished, Origins
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.success import SuccessRate
-from headgate.spark.steer.useful import UsefulTime
+from headgate.spark.steer.useful_time import UsefulTime
 
 F64 = npt.NDArray[np.float64]
 

@@ -13,9 +13,9 @@ import zlib
 from dataclasses import replace
 from typing import Any
 
-from headgate.checkpoint.carried import carried_texts
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import SOURCES, FileEntry, Manifest, file_name
+from headgate.checkpoint.manifest_log import texts_in_manifest
 from headgate.checkpoint.spark_log import needed_files
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
@@ -99,7 +99,7 @@ class CarriedLog:
 
     def note_commit(self, latest: Manifest | None) -> None:
         """At a query's end: note that Spark has committed its last batch, whose output is out."""
-        if latest is None or f"commits/{latest.spark_batch}" in carried_texts(latest):
+        if latest is None or f"commits/{latest.spark_batch}" in texts_in_manifest(latest):
             return
         intent = self._checkpoint.read_intent(latest.step) or {}
         if intent.get("digest") != latest.digest:
@@ -107,7 +107,7 @@ class CarriedLog:
 
     def note_delivered(self, latest: Manifest) -> None:
         """While the source is quiet: note the same; a store that is away is no batch's concern."""
-        if f"commits/{latest.spark_batch}" not in carried_texts(latest):
+        if f"commits/{latest.spark_batch}" not in texts_in_manifest(latest):
             with contextlib.suppress(CheckpointError):
                 self._note(latest, {})
 

@@ -21,10 +21,10 @@ from headgate.spark.job.reports import Report, ReportChannel, consistent
 from headgate.spark.jvm.executors import living_executors
 from headgate.spark.jvm.plans import ArrowMap, internal_rows, physical
 from headgate.spark.jvm.sparklog import SparkLog
-from headgate.spark.move.errand import Errands
+from headgate.spark.move.copy_thread import CopyThread
+from headgate.spark.move.host_tasks import HostTasks
 from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
-from headgate.spark.move.porter import Porter
 from headgate.spark.read.plan import PlannedOperator, row_by_row
 from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step import exchange
@@ -135,13 +135,13 @@ class StatefulWork:
             )
             for chain in query.chains
         ]
-        self._porter = Porter(self._errands)
+        self._copy_thread = CopyThread(self._host_tasks)
         self.migrations = Migrations(
             # of a shared operator every slot has every record: none could wait for one key group
             {op.id: self.states[op.id] for op in query.operators if not op.shared},
             self.changes,
             self._placements,
-            self._porter,
+            self._copy_thread,
             config.migration,
             self.recorder.write,
         )
@@ -159,10 +159,10 @@ class StatefulWork:
             if facts and facts[name].get("migration"):
                 self.migrations.restore(name, facts[name]["migration"])
 
-    def _errands(self) -> Errands:
+    def _host_tasks(self) -> HostTasks:
         specs = {op.id: op.spec for op in self.query.operators}
         store = self.checkpoint.options
-        return Errands(self.spark, specs, self._places(), self.config.name, store)
+        return HostTasks(self.spark, specs, self._places(), self.config.name, store)
 
     def _make_tasks(self) -> dict[str, SlotTask]:
         tasks = {}

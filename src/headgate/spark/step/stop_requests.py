@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from headgate.checkpoint.control import Asked, ControlFiles
+from headgate.checkpoint.command_files import CommandFiles, PendingCommand
 from headgate.core.errors import HeadgateError
 from headgate.journal.schema import ControlAct, Event
 
@@ -17,12 +17,12 @@ class StopRequests:
 
     Parameters
     ----------
-    files : ControlFiles
+    files : CommandFiles
     write : callable
         Appends an event to the journal.
     """
 
-    def __init__(self, files: ControlFiles, write: Callable[[Event], None]) -> None:
+    def __init__(self, files: CommandFiles, write: Callable[[Event], None]) -> None:
         self._files = files
         self._write = write
         self._taken: list[str] = []
@@ -42,7 +42,7 @@ class StopRequests:
         for request in self._taken:
             self._done(request, None)
 
-    def _pending(self) -> list[Asked]:
+    def _pending(self) -> list[PendingCommand]:
         try:
             return self._files.stops()
         except (

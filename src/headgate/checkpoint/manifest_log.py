@@ -1,0 +1,26 @@
+"""Reads the files of Spark's own log in a manifest; `headgate.spark.step.carried` writes them."""
+
+from __future__ import annotations
+
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import Manifest
+
+
+def offsets_text(latest: Manifest, batch: int) -> str | None:
+    """Return Spark's offset log of a batch; None where the manifest does not have it."""
+    return texts_in_manifest(latest).get(f"offsets/{batch}")
+
+
+def committed_by_spark(checkpoint: Checkpoint, latest: Manifest) -> bool:
+    """Return whether it is known that Spark has committed the last batch, so that its output is out."""
+    intent = checkpoint.read_intent(latest.step) or {}
+    return (
+        f"commits/{latest.spark_batch}" in texts_in_manifest(latest)
+        or intent.get("digest") == latest.digest
+    )
+
+
+def texts_in_manifest(latest: Manifest) -> dict[str, str]:
+    """Return the files of Spark's log that are in the manifest itself, by path."""
+    texts: dict[str, str] = latest.engine.get("spark", {}).get("texts", {})
+    return texts

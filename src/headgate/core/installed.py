@@ -1,0 +1,102 @@
+"""Finds what other distributions bring by their entry points; loads an entry when it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.input import shown
+
+POLICIES = "headgate.policies"
+"""Group of entry points that make a `Policy` from numbers."""
+
+REPLICA_POLICIES = "headgate.replica_policies"
+"""Group of entry points that make a `ReplicaPolicy` from numbers."""
+
+FLEET_POLICIES = "headgate.fleet_policies"
+"""Group of entry points that make a `FleetPolicy` from the length of a round, in seconds."""
+
+WORKLOADS = "headgate.workloads"
+"""Group of entry points that are a `headgate.scenario.workload.Workload`."""
+
+SOURCES = "headgate.sources"
+"""Group of entry points that are a Python data source of Spark, each named as its format. As a batch it
+takes option ``until``: an offset of the stream, up to which it reads."""
+
+_KINDS = {WORKLOADS: "workload", SOURCES: "source"}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Holds the name of something installed, and the entry points that carry this name.
+
+    Attributes
+    ----------
+    kind : str
+        For messages: policy, workload, source.
+    name : str
+    entries : tuple of EntryPoint
+        One, unless several distributions took the same name.
+    """
+
+    kind: str
+    name: str
+    entries: tuple[EntryPoint, ...]
+
+    def __str__(self) -> str:
+        return f'{self.kind} "{self.name}" of the distribution {_whose(self.entries[0])}'
+
+    def load(self, wanted: Any = Callable, called: str = "class and no function") -> Any:
+        """Return the object that the entry point names: of a policy, what makes it.
+
+        Parameters
+        ----------
+        wanted : type
+            Of which the object must be an instance.
+        called : str
+            The name of such a type, for a message.
+
+        Raises
+        ------
+        ConfigError
+            The object cannot be imported, is of another type, or two distributions have that name.
+        """
+        if len(self.entries) > 1:
+            both = " and ".join(_whose(entry) for entry in self.entries)
+            msg = f'{self.kind} "{self.name}" is in the distributions {both}; remove one of them.'
+            raise ConfigError(msg)
+        with self.blamed("loaded"):
+            found: object = self.entries[0].load()
+        if not isinstance(found, wanted):
+            what = shown(repr(found), 60)
+            msg = f"{self} is no {called} but {what}; repair that distribution."
+            raise ConfigError(msg)
+        return found
+
+    @contextmanager
+    def blamed(self, done: str) -> Iterator[None]:
+        """Turn an error of the distribution's code into one sentence, except headgate's own errors."""
+        try:
+            yield
+        except HeadgateError:
+            raise
+        except (Exception, SystemExit) as error:  # code of somebody else may raise anything
+            why = shown(f"{type(error).__name__}: {error}")
+            msg = f"{self} cannot be {done}: {why}; repair or remove that distribution."
+            raise ConfigError(msg) from error
+
+
+def installed(group: str) -> dict[str, Plugin]:
+    """Return what is installed of a group by name, in alphabetical order; nothing is loaded."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for entry in entry_points(group=group):
+        found[entry.name] = (*found.get(entry.name, ()), entry)
+    return {name: Plugin(_KINDS.get(group, "policy"), name, found[name]) for name in sorted(found)}
+
+
+def _whose(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value

@@ -1,0 +1,144 @@
+"""Sends a request to a running query through its checkpoint: needs storage rights and no port."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.command_files import STOP, Command, CommandFiles
+from headgate.core.errors import ConfigError, EngineError
+from headgate.scenario.places import written
+
+_POLL_S = 0.1
+_WAIT_MAX_S = 86_400.0
+
+
+def ask(
+    checkpoint: str | os.PathLike[str],
+    act: str,
+    *,
+    reason: str = "",
+    arguments: Mapping[str, Any] | None = None,
+    wait_s: float = 10.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """Ask a query for something and wait for its answer, which comes at its next batch.
+
+    Parameters
+    ----------
+    checkpoint : path
+    act : str
+        One of `headgate.checkpoint.command_files.ACTS`.
+    reason : str
+        For the journal.
+    arguments : mapping, optional
+        As of `Command`.
+    wait_s : float
+    sleep : callable
+        Replaced in tests.
+
+    Returns
+    -------
+    dict
+        act, by, reason, arguments, id, at_ms (when it was done), detail (what exactly, in words).
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, or it cannot be written.
+    ConfigError
+        The query refused.
+    EngineError
+        Nobody answered; the request stays, and the query takes it up when it runs.
+    """
+    _check_wait(wait_s)
+    files = CommandFiles(Checkpoint(checkpoint).files)
+    command, request, answer = _asked(files, act, reason, arguments or {}, wait_s, sleep)
+    if answer is not None:
+        return _told(command, request, answer)
+    msg = (
+        f"no query answered within {wait_s:g} s; if one is started on {written(checkpoint)} it will "
+        f"{act} at its first batch. Is it running? headgate status says."
+    )
+    raise EngineError(msg)
+
+
+def stop(
+    checkpoint: str | os.PathLike[str],
+    *,
+    reason: str = "",
+    wait_s: float = 60.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """Ask the query that runs on a checkpoint to stop, and wait until it has ended.
+
+    Parameters and the result are those of `ask`.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, or it cannot be written.
+    EngineError
+        No query runs there, or it has not ended in time.
+    """
+    _check_wait(wait_s)
+    files = CommandFiles(Checkpoint(checkpoint).files)
+    if files.is_free():
+        msg = f"no query runs on {written(checkpoint)}; there is nothing to stop."
+        raise EngineError(msg)
+    command, request, answer = _asked(files, STOP, reason, {}, wait_s, sleep)
+    if answer is not None:
+        return _told(command, request, answer)
+    files.withdraw(request)
+    msg = (
+        f"no query on {written(checkpoint)} has ended within {wait_s:g} s, and none is asked any more; "
+        "headgate status says whether one runs."
+    )
+    raise EngineError(msg)
+
+
+def _check_wait(wait_s: float) -> None:
+    if wait_s > _WAIT_MAX_S:
+        msg = (
+            f"a wait of {wait_s:g} s is out of range; use a day at most, the request stays anyway."
+        )
+        raise ConfigError(msg)
+
+
+def _asked(
+    files: CommandFiles,
+    act: str,
+    reason: str,
+    arguments: Mapping[str, Any],
+    wait_s: float,
+    sleep: Callable[[float], None],
+) -> tuple[Command, str, dict[str, Any] | None]:
+    """Return a request that was made, its id, and its answer; None where none came in time."""
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    command = Command(act, by, reason, arguments)
+    request = files.ask(command)
+    for _ in range(max(1, round(wait_s / _POLL_S))):
+        answer = files.answer(request)
+        if answer is not None:
+            return command, request, answer
+        sleep(_POLL_S)
+    return command, request, None
+
+
+def _told(command: Command, request: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    if answer["refused"] is not None:
+        raise ConfigError(str(answer["refused"]))
+    return {
+        "act": command.act,
+        "by": command.by,
+        "reason": command.reason,
+        "arguments": dict(command.arguments),
+        "id": request,
+        "at_ms": answer["at_ms"],
+        "detail": answer["detail"],
+    }

@@ -1,0 +1,141 @@
+"""Admits jobs into a fleet: checks its limits, and the jobs that were added and have not started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+
+from headgate.control.limits import check_range
+from headgate.control.policies.static import Static
+from headgate.control.registry import replica_policy
+from headgate.core.errors import ConfigError
+from headgate.core.intents import utility_of
+from headgate.core.utility import Shape, Utility
+from headgate.spark.api.query import Query
+from headgate.spark.api.writer import Writer
+from headgate.spark.fleet.fleet_round import every_s
+from headgate.spark.fleet.pool_probe import PoolProbe
+from headgate.spark.fleet.probe import Probe
+from headgate.spark.read.stages import has_stages
+from headgate.spark.settings.query_settings import QuerySettings
+
+_OF_STAGES = "psps"
+"""The policy of a stateless query that names none: a fleet's own policy has no pools to set."""
+
+WINDOW_ROUNDS = 6
+"""Rounds that intents are measured over: Henge's minute of six times 10 s."""
+
+
+@dataclass(frozen=True)
+class FleetLimits:
+    """Holds the limits of a fleet, whatever its policy."""
+
+    slots: int
+    """The budget: slots of all operators of all jobs together; >= 1."""
+
+    round_s: float = 10.0
+    """Time between two rounds, in seconds; > 0. Henge 5.1."""
+
+    actions_per_minute: int = 6
+    """The most actions within a minute; >= 1."""
+
+    hang_s: float = 60.0
+    """How long a job's batch may take before nothing is decided about the job, in seconds; > 0."""
+
+    advise: bool = False
+    """Decide and write down, and change nothing."""
+
+    cooldown_s: float = 0.0
+    """How long nothing is decided after an action, in seconds; >= 0."""
+
+    def __post_init__(self) -> None:
+        check_range("fleet", "slots", self.slots, 1)
+        check_range("fleet", "actions_per_minute", self.actions_per_minute, 1)
+        for name in ("round_s", "hang_s"):
+            check_range("fleet", name, getattr(self, name), 0.0, above=True)
+        check_range("fleet", "cooldown_s", self.cooldown_s, 0.0)
+
+
+@dataclass
+class Prepared:
+    """A job that was added to a fleet and has not been started.
+
+    Attributes
+    ----------
+    df : DataFrame
+    settings : QuerySettings
+    probe : Probe or PoolProbe
+    utility : Utility
+    own_policy : bool
+        Whether the job's own policy spends what it is granted; else the fleet's says how many slots.
+    """
+
+    df: DataFrame
+    settings: QuerySettings
+    probe: Probe | PoolProbe
+    utility: Utility
+    own_policy: bool
+
+    def first_slots(self, cores: int) -> int:
+        """Return the slots that it will begin with, as far as that is known before it is read."""
+        first = self.settings.slots.start
+        return min(4, cores) if first == "auto" else int(first)
+
+
+def taken_over(
+    writer: Writer, priority: float, utility: Shape | None, limits: FleetLimits
+) -> tuple[str, Prepared]:
+    """Return a job's name, and the job as the fleet runs it.
+
+    Of its SLOs the query keeps the latencies: to be steered by where it has a policy of its own, else
+    to report on them. A stateless query with Python stages and without a policy gets pools, under
+    ``psps``. The user's writer stays as it is.
+
+    Raises
+    ------
+    ConfigError
+        As `Fleet.add`.
+    """
+    given = writer.settings
+    name, policy = given.name, given.policy
+    if name is None:
+        msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
+        raise ConfigError(msg)
+    if given.fallback != "error":
+        msg = f'job "{name}" may become plain Spark, which has no slots; leave out .fallback().'
+        raise ConfigError(msg)
+    window_s, rhythm_s = WINDOW_ROUNDS * limits.round_s, every_s(given.trigger)
+    if rhythm_s >= window_s:
+        # Between its batches nothing would be known of it, and without that nothing is decided.
+        msg = (
+            f'job "{name}" runs a batch every {rhythm_s:g} s, and intents are measured over '
+            f"{window_s:g} s; use a shorter trigger, or a longer round."
+        )
+        raise ConfigError(msg)
+    if policy is None and given.replica_policy is None and has_stages(writer.df):
+        given = replace(given, replica_policy=replica_policy(_OF_STAGES))
+    worth = utility_of(given.slos, priority, utility)
+    latencies = tuple(slo for slo in given.slos if slo.is_latency)
+    pools, who = given.replica_policy is not None, given.replica_policy or policy
+    spends = who is not None and who.name != "static"
+    if spends and not pools and not latencies:
+        assert policy is not None  # it is no policy over pools
+        msg = (
+            f'job "{name}" has the policy {policy.name} and no latency to steer by; add '
+            '.slo("mean < 1 s over 1 s"), or leave out .policy(), so that the fleet decides.'
+        )
+        raise ConfigError(msg)
+    probe = PoolProbe(window_s) if pools else Probe(window_s, given.slots.min)
+    settings = replace(given, policy=policy if spends else Static(), slos=latencies)
+    return name, Prepared(writer.df, settings, probe, worth, spends)
+
+
+def check_has_slots(name: str, query: Query) -> None:
+    """Raise ConfigError where a query that runs has no slots that a fleet could grant."""
+    if not query._slots.held():
+        msg = (
+            f'job "{name}" has neither a stateful operator nor a Python stage, so a fleet has no slots '
+            "to give it; run it beside the fleet, with its own start()."
+        )
+        raise ConfigError(msg)

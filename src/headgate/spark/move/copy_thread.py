@@ -1,0 +1,300 @@
+"""Brings key groups to hosts in the background, in a thread that lives as long as there is work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from headgate.spark.move.host_tasks import GroupOrder, HostTasks, OrderDone, TaskAnswer
+
+Place = tuple[str, int, str]
+"""Operator, key group, arena."""
+
+_GROUPS_PER_ERRAND = 64
+"""Most key groups asked of a host at once; a task stops anyway when its time slice is over."""
+
+LAG_STEPS = 4
+"""A copy that is so many steps behind can be served from: the slot itself applies what it lacks."""
+
+_KEPT_STEPS = 2
+"""A copy that waits for its group to be routed is brought on when it is so many steps behind: while
+that happens it must not fall behind `LAG_STEPS`."""
+
+_SLICE_OF_BATCH = 0.5
+_SLICE_S = (0.1, 1.0)
+"""A host task may hold a core of a host for this part of a batch, within these bounds. Chosen: with less,
+a host task brings a single key group of 4 MB and Spark takes longer to start it than it works."""
+
+_TRIES = 3
+"""How often bringing a key group may fail before the migration is told."""
+
+_PATIENCE_S = 60.0
+"""How long host tasks may fail altogether, or end up on other hosts than they should: a host whose cores
+are all taken for a long batch is not lost."""
+
+_PAUSE_S = 0.25
+"""Between two host tasks when one has failed, or while nothing is behind."""
+
+
+class Urgency(IntEnum):
+    """Ranks key groups: the least rank is copied first."""
+
+    INSTALL = 0
+    PREFETCH = 1
+    DROP = 2
+
+
+@dataclass
+class Delivery:
+    """A key group that shall be on a host, or shall be there no longer.
+
+    Attributes
+    ----------
+    urgency : Urgency
+    known_step : int or None
+        The newest step whose changes are in the copy; None before the first time.
+    token : str
+        State of the copy.
+    moved_bytes : int
+    dropped : bool
+    failures : int
+    problem : str
+        Why it cannot be done; empty as long as there is hope.
+    """
+
+    urgency: Urgency
+    known_step: int | None = None
+    token: str = ""
+    moved_bytes: int = 0
+    dropped: bool = False
+    failures: int = 0
+    problem: str = ""
+
+    def lag_steps(self, token: str, step: int) -> int | None:
+        """Return how many steps the copy is behind `token`, the group's state after `step`.
+
+        None if there is no copy yet. A group that nobody changed meanwhile is not behind.
+        """
+        if self.known_step is None:
+            return None
+        return 0 if self.token == token else step - self.known_step
+
+
+@dataclass(frozen=True)
+class StepHeads:
+    """Holds the hosts and tokens of key groups after a step.
+
+    Attributes
+    ----------
+    step : int
+    of : mapping of str to (tuple of str, tuple of int)
+        By operator: per key group its token, and the step whose manifest holds its newest section.
+    """
+
+    step: int
+    of: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
+
+
+class CopyThread:
+    """Keeps what is wanted on hosts near the newest state; safe to use from the batches' thread.
+
+    Parameters
+    ----------
+    host_tasks : callable
+        Makes `HostTasks`; called when there is work for the first time.
+
+    Attributes
+    ----------
+    arena_of : dict of str to str
+        By host, as last heard.
+    """
+
+    def __init__(self, host_tasks: Callable[[], HostTasks]) -> None:
+        self.arena_of: dict[str, str] = {}
+        self._make = host_tasks
+        self._host_tasks: HostTasks | None = None
+        self._works: dict[Place, Delivery] = {}
+        self._under_way: set[Place] = set()
+        self._unknown: set[str] = set()
+        self._missed_since: dict[str, float] = {}
+        self._heads: StepHeads | None = None
+        self._committed_s = time.monotonic()
+        self._slice_s = _SLICE_S[0]
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    # -- the batches' side ------------------------------------------------------------------------
+
+    def knows(self, hosts: Sequence[str]) -> bool:
+        """Return whether the arenas of `hosts` are known; if not, they are asked for."""
+        with self._changed:
+            self._unknown |= set(hosts) - set(self.arena_of)
+            if self._unknown:
+                self._wake()
+            return not self._unknown.intersection(hosts)
+
+    def arenas(self, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Return the arena of each host; all are known."""
+        with self._changed:
+            return tuple(self.arena_of[host] for host in hosts)
+
+    def committed(self, heads: StepHeads) -> None:
+        """Take note of where key groups stand now."""
+        now_s = time.monotonic()
+        with self._changed:
+            least, most = _SLICE_S
+            part_s = _SLICE_OF_BATCH * (now_s - self._committed_s)
+            self._slice_s = min(most, max(least, part_s))
+            self._committed_s = now_s
+            self._heads = heads
+            self._changed.notify()
+
+    def want(self, place: Place, urgency: Urgency) -> Delivery:
+        """Ask for a key group on a host, or for its end there; return what is known of it."""
+        with self._changed:
+            work = self._works.get(place)
+            if work is None or (work.urgency is Urgency.DROP) != (urgency is Urgency.DROP):
+                work = self._works[place] = Delivery(urgency)
+            work.urgency, work.problem, work.failures = urgency, "", 0
+            self._wake()
+            return work
+
+    def look(self, place: Place) -> Delivery | None:
+        """Return what is known of what was asked for; None if nothing was."""
+        return self._works.get(place)
+
+    def forget(self, place: Place) -> None:
+        """No longer ask for anything there."""
+        with self._changed:
+            self._works.pop(place, None)
+
+    def busy(self, operator: str, group: int) -> bool:
+        """Return whether a task may hold the key group's file on some host this moment."""
+        with self._changed:
+            return any((o, g) == (operator, group) for o, g, _ in self._under_way)
+
+    def stop(self) -> None:
+        """End the thread; a host task under way may go on for its time slice."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout=5.0)
+
+    def _wake(self) -> None:
+        if self._thread is None and not self._stopping:
+            self._thread = threading.Thread(
+                target=self._run, name="headgate-copy-thread", daemon=True
+            )
+            self._thread.start()
+        self._changed.notify()
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._stopping or not (self._works or self._unknown):
+                    self._thread = None
+                    return
+                heads = self._heads
+                asked = self._choose(heads)
+                if not asked:
+                    self._changed.wait(_PAUSE_S)
+                    continue
+            answers = self._run_host_tasks(asked)
+            with self._changed:
+                self._under_way.clear()
+                for answer in answers:
+                    self._take(answer, heads)
+                if any(answer.host != answer.wished for answer in answers):
+                    self._changed.wait(_PAUSE_S)
+
+    def _run_host_tasks(self, asked: dict[str, Sequence[GroupOrder]]) -> list[TaskAnswer]:
+        """Run a host task; nothing comes of one that fails."""
+        try:
+            if self._host_tasks is None:
+                self._host_tasks = self._make()
+            return self._host_tasks.run(asked, self._slice_s)
+        except Exception as error:  # an executor may be gone; Spark itself has tried four times
+            self._host_tasks = None
+            said = str(error).splitlines() or [""]
+            with self._changed:
+                for host in asked:
+                    self._missed(host, f"{type(error).__name__}: {said[0]}"[:300])
+                self._changed.wait(_PAUSE_S)
+            return []
+
+    def _choose(self, heads: StepHeads | None) -> dict[str, Sequence[GroupOrder]]:
+        """Return what to ask of each host now, the most urgent first."""
+        host_of = {arena: host for host, arena in self.arena_of.items()}
+        asked: dict[str, list[GroupOrder]] = {host: [] for host in self._unknown}
+        for place, work in sorted(self._works.items(), key=lambda item: item[1].urgency):
+            operator, group, arena = place
+            host = host_of.get(arena)
+            if host is None or work.problem or not _behind(work, operator, group, heads):
+                continue
+            orders = asked.setdefault(host, [])
+            if len(orders) < _GROUPS_PER_ERRAND:
+                orders.append(_order(work, operator, group, heads))
+                self._under_way.add(place)
+        return dict(asked)
+
+    def _take(self, answer: TaskAnswer, heads: StepHeads | None) -> None:
+        if answer.host != answer.wished:
+            self._missed(answer.wished, f"no task was run on host {answer.wished}")
+            return
+        self._missed_since.pop(answer.host, None)
+        self._unknown.discard(answer.host)
+        self.arena_of[answer.host] = answer.arena
+        for done in answer.done:
+            work = self._works.get((done.order.operator, done.order.group, answer.arena))
+            if work is not None and (work.urgency is Urgency.DROP) == (not done.order.token):
+                _note(work, done, heads)
+
+    def _missed(self, host: str, problem: str) -> None:
+        """Take note that a host task for `host` came to nothing; after a while, say so."""
+        now_s = time.monotonic()
+        if now_s - self._missed_since.setdefault(host, now_s) < _PATIENCE_S:
+            return
+        del self._missed_since[host]
+        self._unknown.discard(host)  # whoever still needs it asks again
+        arena = self.arena_of.get(host)
+        for place, work in self._works.items():
+            if place[2] == arena:
+                work.problem = problem
+
+
+def _behind(work: Delivery, operator: str, group: int, heads: StepHeads | None) -> bool:
+    if work.urgency is Urgency.DROP:
+        return not work.dropped
+    if heads is None:
+        return False
+    lag = work.lag_steps(heads.of[operator][0][group], heads.step)
+    return lag is None or lag >= (1 if work.urgency is Urgency.INSTALL else _KEPT_STEPS)
+
+
+def _order(work: Delivery, operator: str, group: int, heads: StepHeads | None) -> GroupOrder:
+    if work.urgency is Urgency.DROP or heads is None:
+        return GroupOrder(operator, group)
+    tokens, steps = heads.of[operator]
+    return GroupOrder(operator, group, tokens[group], steps[group])
+
+
+def _note(work: Delivery, done: OrderDone, heads: StepHeads | None) -> None:
+    if done.problem:
+        work.failures += 1
+        if work.failures >= _TRIES:
+            work.problem = done.problem
+        return
+    work.failures = 0
+    work.moved_bytes += done.moved_bytes
+    if done.order.token and heads is not None:
+        work.known_step, work.token = heads.step, done.order.token
+    else:
+        work.dropped = True

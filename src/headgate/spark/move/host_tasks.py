@@ -1,0 +1,232 @@
+"""Runs Spark tasks beside the batches that copy key groups to a host, or delete them there.
+
+A host task is a small Spark job of its own with a task per host. It works under the rules of any slot
+task (token, lock, a new file rather than a foreign one), so a task that Spark has given up, or runs
+twice, harms nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.core.errors import HeadgateError
+from headgate.operators.build import Spec
+from headgate.spark.jvm.hosts import THIS_HOST, pinned
+from headgate.spark.jvm.plans import ArrowMap
+from headgate.spark.worker.slot import freeze_once
+from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
+from headgate.tables.arena import ArenaStore
+from headgate.tables.ports import EMPTY_TOKEN, Section
+
+HOST_TASK_PROPERTY = "headgate.hostTask"
+"""Local property that carries a host task's facts to its tasks."""
+
+
+@dataclass(frozen=True)
+class GroupOrder:
+    """Holds the order to copy or delete one key group on a host.
+
+    Attributes
+    ----------
+    operator : str
+    group : int
+    token : str
+        State that the group is brought to; empty: its table is dropped.
+    step : int
+        Step whose manifest holds the newest section of that state.
+    """
+
+    operator: str
+    group: int
+    token: str = ""
+    step: int = -1
+
+
+@dataclass(frozen=True)
+class OrderDone:
+    """Holds the result of one order.
+
+    Attributes
+    ----------
+    order : Order
+    moved_bytes : int
+        Of the changelog sections that were applied.
+    problem : str
+        Why it could not be done; empty if it was.
+    """
+
+    order: GroupOrder
+    moved_bytes: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class TaskAnswer:
+    """Holds the report of one task.
+
+    Attributes
+    ----------
+    wished, host : str
+        Where it should have run, and where it did; elsewhere it does nothing.
+    arena : str
+        Of `host`.
+    done : tuple of Done
+        In the order of what was asked, as far as the time slice went.
+    """
+
+    wished: str
+    host: str
+    arena: str
+    done: tuple[OrderDone, ...] = ()
+
+
+class HostTasks:
+    """Runs host tasks; from one thread at a time.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    specs : dict of str to Spec
+        By operator.
+    facts : dict
+        ``arena_root``, ``run_id``, ``checkpoint`` and ``memory``, as slot tasks get them.
+    name : str
+        Of the query, for the Spark UI.
+    store : mapping of str to str, optional
+        Options of the checkpoint's store.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        specs: dict[str, Spec],
+        facts: dict[str, Any],
+        name: str,
+        store: Mapping[str, str] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._facts = facts
+        self._name = name
+        schema = T.StructType([T.StructField("answer", T.StringType())])
+        self._map = ArrowMap(_HostTask(specs, store or {}), schema)
+        self._frames: dict[tuple[str, ...], DataFrame] = {}
+
+    def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
+        """Do what is asked of each host; returns when all tasks have ended.
+
+        Parameters
+        ----------
+        work : dict
+            By host.
+        slice_s : float
+            How long a task may hold a core that a slot could want; it ends after the key group that
+            it is at.
+
+        Raises
+        ------
+        Exception
+            Whatever Spark says of a job that failed.
+        """
+        hosts = tuple(sorted(work))
+        asked = {host: [asdict(order) for order in work[host]] for host in hosts}
+        context = self._spark.sparkContext
+        facts = self._facts | {"hosts": hosts, "work": asked, "slice_s": slice_s}
+        context.setLocalProperty(HOST_TASK_PROPERTY, json.dumps(facts))
+        count = sum(map(len, work.values()))
+        text = f"{self._name} migration: {count} key groups on {', '.join(hosts)}"
+        context.setLocalProperty("spark.job.description", text)
+        return [_answer(row.answer) for row in self._frame(hosts).collect()]
+
+    def _frame(self, hosts: tuple[str, ...]) -> DataFrame:
+        if hosts not in self._frames:
+            count = len(hosts)
+            rows = self._spark.range(0, count, 1, count)
+            self._frames[hosts] = self._map.apply(
+                pinned(rows, hosts).select("id", F.expr(THIS_HOST).alias("host"))
+            )
+        return self._frames[hosts]
+
+
+def _answer(text: str) -> TaskAnswer:
+    found = json.loads(text)
+    done = (OrderDone(GroupOrder(**one.pop("order")), **one) for one in found.pop("done"))
+    return TaskAnswer(**found, done=tuple(done))
+
+
+@dataclass(frozen=True)
+class _HostTask:
+    """The function that `mapInArrow` runs: one row in, one answer out."""
+
+    specs: dict[str, Spec]
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        facts = json.loads(context.getLocalProperty(HOST_TASK_PROPERTY) or "{}")
+        for batch in batches:
+            for index, host in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                answer = self._answer(facts, facts["hosts"][index], host)
+                yield pa.RecordBatch.from_pydict({"answer": [json.dumps(asdict(answer))]})
+        freeze_once()
+
+    def _answer(self, facts: dict[str, Any], wished: str, host: str) -> TaskAnswer:
+        run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
+        if host != wished:
+            return TaskAnswer(wished, host, run.arena)
+        checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], self.store)
+        until, done = time.monotonic() + facts["slice_s"], []
+        for asked in facts["work"][host]:
+            order = GroupOrder(**asked)
+            operator = operator_named(order.operator, self.specs[order.operator])
+            store = store_of(run, order.operator, operator, facts.get("memory"))
+            done.append(_do(order, store, checkpoint))
+            if time.monotonic() > until:
+                break
+        return TaskAnswer(wished, host, run.arena, tuple(done))
+
+
+def _do(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> OrderDone:
+    if not order.token:
+        store.forget(order.group)
+        return OrderDone(order)
+    try:
+        return OrderDone(order, _bring(order, store, checkpoint))
+    except (HeadgateError, OSError) as error:
+        return OrderDone(order, problem=str(error))
+
+
+def _bring(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> int:
+    """Bring a key group to its token and let go of it again; return the bytes that were applied."""
+    if order.token == EMPTY_TOKEN:
+        return 0
+    chain, applied = checkpoint.chain(order.operator, order.group, order.step), _Applied()
+
+    def sections(token: str) -> Sequence[Section]:
+        return applied.note(chain(token))
+
+    store.acquire(order.group, order.token, sections)
+    store.release(order.group)
+    return applied.byte_count
+
+
+@dataclass
+class _Applied:
+    """Counts the sections last asked for: what was asked for before them was of no use."""
+
+    byte_count: int = field(default=0)
+
+    def note(self, sections: Sequence[Section]) -> Sequence[Section]:
+        self.byte_count = sum(s.rows.nbytes + s.string_bytes.nbytes for s in sections)
+        return sections

@@ -1,0 +1,63 @@
+"""Reports the slots of a fleet that a query of stateful operators holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.control.grant import UNLIMITED, Grant
+from headgate.journal.fleet import GrantChange, SlotRequest
+from headgate.journal.schema import Event
+from headgate.spark.job.changes import Changes
+from headgate.spark.steer.controller import Controller
+
+
+class OperatorSlots:
+    """The slots of a query's operators, within a grant; a `SlotHolder`.
+
+    Parameters
+    ----------
+    changes : Changes
+        Enforces the grant at the boundary.
+    controller : Controller or None
+        Spends it; None of a query without an SLO.
+    write : callable
+        Appends an event to the query's journal.
+    """
+
+    def __init__(
+        self, changes: Changes, controller: Controller | None, write: Callable[[Event], None]
+    ) -> None:
+        self._changes = changes
+        self._controller = controller
+        self._write = write
+        self._grant = UNLIMITED
+        self._noted: dict[str, int] = {}
+
+    def held(self) -> dict[str, int]:
+        """Return the slots in force, by operator."""
+        return {name: one.slots for name, one in self._changes.assignment().items()}
+
+    def changing(self) -> bool:
+        """Return whether slots that were asked for, and not given up since, are not in force yet."""
+        return any(self._changes.newest(op).slots != n for op, n in self.held().items())
+
+    def holds(self) -> dict[str, float]:
+        """Return until when somebody holds the slots of operators, seconds since 1970."""
+        return self._changes.holds()
+
+    def limit(self, grant: Grant) -> None:
+        """Hold at most what `grant` says; the policy hears of it first, and may say which slots go."""
+        if dict(grant.slots) != dict(self._grant.slots):
+            self._write(GrantChange(dict(grant.slots), grant.by, grant.reason))
+        self._grant = grant
+        if self._controller is not None:
+            self._controller.limit(grant)
+        self._changes.limit(grant)
+
+    def requests(self) -> dict[str, int]:
+        """Return the slots that the policy would like, where that is more than granted."""
+        found = {} if self._controller is None else dict(self._controller.requests())
+        if found != self._noted:
+            self._noted = found
+            self._write(SlotRequest(found, dict(self._grant.slots)))
+        return found
