@@ -24,7 +24,8 @@ FILES_TWICE = set(
     """
     adoption aggregate buffers calls changes codec commands decisions deduplicate entries errors
     expressions failure files fleet following formats frames hosts input kernels limits lineage
-    live location log merge merging metrics operator operator_plus output passing plan pools ports
+    live location log merge merging metrics operator
+    operator_plus output passing plan pools ports
     processor progress registry replicas run session sessions shipping simulate spec streams
     success verify waiting writer
     """.split()
