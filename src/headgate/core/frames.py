@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
@@ -51,6 +52,16 @@ def place_of(function: Any) -> str:
         vars(type(function)).get("__call__"), "__code__", None
     )
     return "" if code is None else users_place([(code.co_filename, code.co_firstlineno, "")])
+
+
+def users_level() -> int:
+    """Return the `stacklevel` with which a warning of the caller names the user's line that led there."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and (
+        is_headgates(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_STANDARD)
+    ):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def frames_of(trace: TracebackType | None) -> list[Frame]:
