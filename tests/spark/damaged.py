@@ -43,7 +43,7 @@ DAMAGES = ("bit", "digit", "cut", "gone", "swapped", "older", "foreign")
 BACK = ("all", "spark", "headgate", "offsets", "commits", "sources")
 """What is put back as it was before: the whole checkpoint, or a part of it."""
 
-REMEDIES = ("restore", "headgate inspect", "checkpointLocation", "delete", "newest checkpoint")
+REMEDIES = ("restore", "headgate inspect", "checkpointlocation", "newest checkpoint")
 """Words of what to do, one of which is in every refusal, beside the file."""
 
 PARTS = (
@@ -319,7 +319,7 @@ def restarted(base: Base) -> tuple[str, str]:
             return "silent", "it did not end"
     except Exception as error:
         text = str(error)
-        named = str(base.place) in text and any(remedy in text for remedy in REMEDIES)
+        named = str(base.place) in text and any(remedy in text.lower() for remedy in REMEDIES)
         return "refused" if named else "unnamed", text
     wrong = base.wrong(base.answer())
     return ("silent", wrong) if wrong else ("equal", "")

@@ -140,8 +140,8 @@ def test_a_handler_of_timers_that_cannot_be_called_is_warned_of_and_fails_when_a
 ) -> None:
     said = (
         r"Alarm\.handleExpiredTimer in test_users_errors\.py line \d+ is called as \(key=\.\.\., "
-        r"timerValues=\.\.\., expiredTimerInfo=\.\.\.\), and cannot be: .*; change its parameters, or the "
-        "query fails when a timer expires"
+        r"timerValues=\.\.\., expiredTimerInfo=\.\.\.\), and cannot be: .*; change its parameters, or "
+        "the query fails when a timer expires"
     )
     with pytest.warns(UserWarning, match=said) as warned:
         failure, _ = run(with_state(stream, Alarm()), tmp_path / "ck")
@@ -151,9 +151,10 @@ def test_a_handler_of_timers_that_cannot_be_called_is_warned_of_and_fails_when_a
     assert "TypeError in test_users_errors.py line" in str(failure)
     assert "got an unexpected keyword argument 'timerValues'" in str(failure)
     # as under plain Spark it does no harm before
+    writer = hg.writeStream(with_state(stream, Later())).format("noop").trigger(availableNow=True)
     with pytest.warns(UserWarning, match=said.replace("Alarm", "Later")):
-        query = hg.writeStream(with_state(stream, Later())).format("noop")
-        assert query.trigger(availableNow=True).start().awaitTermination(60)
+        query = writer.start()
+    assert query.awaitTermination(60)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from headgate.checkpoint.remote import RemoteFiles, panics_told
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
+from headgate.core.listening import REFUSED_S, not_listening
 from headgate.core.stores import kind_of, refuse_unsendable
 
 _TRIES = 6
@@ -103,16 +104,16 @@ class ObjectFiles(RemoteFiles):
 
     @cached_property
     def _hasty(self) -> Any:
-        return self._opened(min(_GIVE_UP_FIRST, _GIVE_UP))
+        return self._opened(min(_GIVE_UP_FIRST, _GIVE_UP), first=True)
 
-    def _opened(self, give_up: timedelta) -> Any:
+    def _opened(self, give_up: timedelta, *, first: bool = False) -> Any:
         kind = kind_of(self.url)
         refuse_unsendable(self.url, self._options)
         config = {_snake(name): str(text) for name, text in self._options.items()}
         timeout = config.pop("timeout", _TIMEOUT)
         address = config.get("endpoint") or config.get("base_url")
         address = address or next(filter(None, map(os.environ.get, _ENDPOINTS[kind])), "")
-        self._resolve(address)
+        self._reach(address, first=first)
         # without encryption only where the address asks for that, as a server on this host does
         client = {"timeout": timeout, "allow_http": address.startswith("http://")}
         maker = getattr(_library("obstore.store"), _STORES[kind])
@@ -124,14 +125,17 @@ class ObjectFiles(RemoteFiles):
                 retry_config={"retry_timeout": give_up, "max_retries": _RETRIES},
             )
 
-    def _resolve(self, address: str) -> None:
-        """Refuse an address whose name nobody knows; the library would ask again for seconds.
+    def _reach(self, address: str, *, first: bool) -> None:
+        """Refuse an address whose name nobody knows, or that refuses connections at the `first` request.
+
+        The library would ask again for seconds.
 
         Raises
         ------
         CheckpointError
         """
-        host = urlsplit(address).hostname
+        parts = urlsplit(address)
+        host = parts.hostname
         if not host or any(name.lower().endswith("_proxy") for name in os.environ):
             return
         try:
@@ -142,6 +146,13 @@ class ObjectFiles(RemoteFiles):
             where = shown(host, 80)
             msg = f"{self.url}: nobody knows the host {where} of its store; correct its address."
             raise CheckpointError(msg) from None
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+        if first and isinstance(not_listening([(host, port)], REFUSED_S), ConnectionRefusedError):
+            msg = (
+                f"{self.url}: nobody answers at {shown(host, 80)}:{port} (Connection refused); see "
+                "whether that is its store's address."
+            )
+            raise CheckpointError(msg)
 
     def prepare(self, directories: Iterable[str]) -> None:
         """Do nothing: a store has no directories."""
