@@ -152,6 +152,29 @@ def test_a_server_that_is_not_there_at_the_start_is_told_soon(
     assert time.monotonic() - began_s < 30.0
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["", "127.0.0.1:1", "http://", "http://h:99999", "http://h:x", "http://[::1", "http://h/a b",
+     "http://h:1\x85", "ftp://h", "http://user:secret@h:x"],
+)  # fmt: skip
+@pytest.mark.parametrize("given", ["AWS_ENDPOINT_URL", "option"])
+def test_an_address_that_is_no_url_is_refused_before_the_library_panics_over_it(
+    monkeypatch: pytest.MonkeyPatch, address: str, given: str
+) -> None:
+    options = {"region": "r", "accessKeyId": "a", "secretAccessKey": "s"}
+    if given == "option":
+        options["endpoint"] = address
+    else:
+        monkeypatch.setenv(given, address)
+    what = (
+        f"{'option headgate.store.endpoint' if given == 'option' else f'the variable {given}'} is "
+    )
+    with pytest.raises(CheckpointError, match=re.escape(what)) as error:
+        files_at("s3://b/k", "headgate", options).exists("x")
+    assert "is no address; write it as https://host:port, or leave it out" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
 def test_a_store_that_answered_the_driver_is_waited_for_by_who_asks_it_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,7 +24,7 @@ from headgate.checkpoint.remote import RemoteFiles, panics_told
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
 from headgate.core.listening import REFUSED_S, not_listening
-from headgate.core.stores import kind_of, refuse_unsendable
+from headgate.core.stores import PREFIX, kind_of, refuse_unsendable
 
 _TRIES = 6
 """Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
@@ -55,6 +55,13 @@ _ENDPOINTS = {
     "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
 }
 """Environment variables in which the library finds an address."""
+
+_ADDRESS = re.compile(
+    r"https?://([^\s/?#@\[\]]*@)?(\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)"
+    r"(:(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]))?(/[^\s?#]*)?",
+    re.IGNORECASE,
+)
+"""The URL of a server."""
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
@@ -111,11 +118,10 @@ class ObjectFiles(RemoteFiles):
         refuse_unsendable(self.url, self._options)
         config = {_snake(name): str(text) for name, text in self._options.items()}
         timeout = config.pop("timeout", _TIMEOUT)
-        address = config.get("endpoint") or config.get("base_url")
-        address = address or next(filter(None, map(os.environ.get, _ENDPOINTS[kind])), "")
+        address = self._address()
         self._reach(address, first=first)
         # without encryption only where the address asks for that, as a server on this host does
-        client = {"timeout": timeout, "allow_http": address.startswith("http://")}
+        client = {"timeout": timeout, "allow_http": address.lower().startswith("http://")}
         maker = getattr(_library("obstore.store"), _STORES[kind])
         with self._explained("open", ""):
             return maker.from_url(
@@ -124,6 +130,23 @@ class ObjectFiles(RemoteFiles):
                 client_options=client,
                 retry_config={"retry_timeout": give_up, "max_retries": _RETRIES},
             )
+
+    def _address(self) -> str:
+        """Return the address of the store that an option or a variable names; "" where none does.
+
+        Raises
+        ------
+        CheckpointError
+            One of them is no URL, over which the library panics.
+        """
+        given = {f"option {PREFIX}{n}": self._options.get(n) for n in ("endpoint", "baseUrl")}
+        variables = _ENDPOINTS[kind_of(self.url)]
+        given |= {f"the variable {name}": os.environ.get(name) for name in variables}
+        for name, text in given.items():
+            if text is not None and not _ADDRESS.fullmatch(text):
+                msg = f"{self.url}: {name} is no address; write it as https://host:port, or leave it out."
+                raise CheckpointError(msg)
+        return next(filter(None, given.values()), "")
 
     def _reach(self, address: str, *, first: bool) -> None:
         """Refuse an address whose name nobody knows, or that refuses connections at the `first` request.
