@@ -46,6 +46,9 @@ BACK = ("all", "spark", "headgate", "offsets", "commits", "sources")
 REMEDIES = ("restore", "headgate inspect", "checkpointlocation", "newest checkpoint")
 """Words of what to do, one of which is in every refusal, beside the file."""
 
+BEHIND = "behind its output"
+"""What is said of a checkpoint that is well, and older than what its sink has."""
+
 PARTS = (
     "offsets", "commits", "sources", "metadata",
     "headgate/manifests", "headgate/intents", "headgate/changelog", "headgate",
@@ -372,18 +375,24 @@ def check_sound(of: list[Base]) -> None:
 
 
 def print_table(of: list[Base], count: int, seed: int) -> Counter[Any]:
-    """Do so many damages; return how often each came out, by source, damage and outcome."""
+    """Do so many damages; return how often each came out, by source, damage and outcome.
+
+    Of what is refused, ``inspect --verify`` has to find something as well: else it is ``unseen``.
+    """
     rng = random.Random(seed)
     found: Counter[Any] = Counter()
     for number in range(count):
         base = of[number % len(of)]
         put_back(base)
         kind, what = drawn(rng, base, of)
+        sound = hg.inspect(base.place / "ck", verify=True)["sound"]
         outcome, text = restarted(base)
+        if outcome == "refused" and sound and BEHIND not in text:
+            outcome = "unseen"
         found[base.name, kind, outcome] += 1
         line = " ".join(text.split())[:600]
         print(number, base.name, kind, what, outcome, line, sep=" | ", flush=True)
-    columns = ("refused", "equal", "unnamed", "silent")
+    columns = ("refused", "equal", "unnamed", "unseen", "silent")
     print("seed", seed, "damages", count)
     for source, kind in sorted({(s, k) for s, k, _ in found}):
         print(f"{source:8}{kind:14}", *(f"{c} {found[source, kind, c]:3}" for c in columns))

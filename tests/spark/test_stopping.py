@@ -106,6 +106,22 @@ def test_a_function_that_stops_its_query_ends_it_with_its_batch(
     assert again == {2: [8, 9, 10, 11]}
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_function_that_exits_ends_its_query_with_a_sentence(
+    spark: SparkSession, folder: Path, tmp_path: Path, error: BaseException
+) -> None:
+    def function(frame: DataFrame, number: int) -> None:
+        raise error
+
+    query = writer(counts(spark, folder), tmp_path / "ck", function).start()
+    kind = type(error).__name__
+    said = rf"own function ended with {kind} in test_stopping\.py line \d+; call the query's stop"
+    with pytest.raises(EngineError, match=said):
+        query.awaitTermination(60)
+    assert not query.isActive
+    query.stop()
+
+
 def test_sparks_own_handle_stops_too_and_what_was_broken_off_is_done_again(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
