@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import sys
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,12 +55,9 @@ def place_of(function: Any) -> str:
 
 def users_level() -> int:
     """Return the `stacklevel` with which a warning of the caller names the user's line that led there."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and (
-        is_headgates(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_STANDARD)
-    ):
-        level, frame = level + 1, frame.f_back
-    return level
+    files = [frame.filename for frame in inspect.stack(context=0)[1:]]
+    others = (n for n, f in enumerate(files, 1) if not (is_headgates(f) or f.startswith(_STANDARD)))
+    return next(others, len(files))
 
 
 def frames_of(trace: TracebackType | None) -> list[Frame]:
