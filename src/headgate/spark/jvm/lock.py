@@ -33,7 +33,8 @@ class CheckpointLock:
     """Holds a checkpoint for this driver until `release`, or until the JVM ends."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
-        self._path = root / LOCK
+        # by whatever links: one file has one name here
+        self._path = Path(os.path.realpath(root)) / LOCK
         self._life = JvmLife(spark)
         java = jvm(spark)
         try:
