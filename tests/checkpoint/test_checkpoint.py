@@ -171,6 +171,30 @@ def test_executors_rebuild_every_group_from_its_chain(tmp_path: Path, inline: bo
         assert driver.state() == driver.state(driver.store)
 
 
+def test_a_manifest_of_another_checkpoint_is_refused_by_name_wherever_it_is_in_a_chain(
+    tmp_path: Path,
+):
+    driver, other = Driver(tmp_path / "checkpoint", every=100), Driver(tmp_path / "b", every=100)
+    for _ in range(4):
+        driver.step()
+        other.step()
+    assert driver.last is not None
+    heads, place = driver.last.heads[OPERATOR], tmp_path / "checkpoint/headgate/manifests"
+    for number, file in enumerate(sorted(place.iterdir())):
+        right = file.read_bytes()
+        file.write_bytes((tmp_path / "b/headgate/manifests" / file.name).read_bytes())
+        told = []
+        for group in range(GROUPS):
+            worker = Checkpoint(driver.path)  # which does not know the job
+            try:
+                worker.chain(OPERATOR, group, heads.steps[group], heads.tokens[group])(EMPTY_TOKEN)
+            except CheckpointError as error:
+                told.append(str(error))
+        assert told, number
+        assert all(f"{file} is damaged (it has another state of" in text for text in told)
+        file.write_bytes(right)
+
+
 def test_large_files_are_mapped_and_read_once_for_all_chains(tmp_path: Path, monkeypatch):
     driver = Driver(tmp_path, every=100, inline=False)
     for _ in range(8):

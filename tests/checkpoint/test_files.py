@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.checkpoint.files import read_bytes, write_bytes
+from headgate.checkpoint.place import PosixFiles
 from headgate.core.errors import CheckpointError, StateError
 from headgate.tables.runs import private_directory
 
@@ -37,3 +38,22 @@ def test_an_arena_that_others_may_look_into_is_refused(tmp_path: Path, mode: int
     path.chmod(mode)
     with pytest.raises(StateError, match="is open to others"):
         private_directory(path)
+
+
+def test_a_directory_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
+    """Somebody who may write to a checkpoint puts a link to another directory in a directory's place."""
+    others, files = tmp_path / "others", PosixFiles(tmp_path / "checkpoint")
+    files.prepare(["intents"])
+    files.put("intents/1", b"ours")
+    others.mkdir()
+    (others / "1").write_bytes(b"theirs")
+    (tmp_path / "checkpoint" / "intents").rename(tmp_path / "old")
+    (tmp_path / "checkpoint" / "intents").symlink_to(others)
+    assert files.remove(["intents/1"]) == 0
+    assert files.set_aside("intents/1") == ""
+    assert files.sizes("intents") == {}
+    with pytest.raises(OSError, match="intents"):
+        files.names("intents")
+    with pytest.raises(CheckpointError, match="intents"):
+        files.put("intents/1", b"ours")
+    assert [(file.name, file.read_bytes()) for file in others.iterdir()] == [("1", b"theirs")]

@@ -145,10 +145,34 @@ def test_a_server_that_is_not_there_at_the_start_is_told_soon(
     files = at(FaultyS3(endpoint=f"http://127.0.0.1:{servers.free_port()}"))
     began_s = time.monotonic()
     with pytest.raises(
-        CheckpointError, match=r"no answer from its address.; see whether it can be"
+        CheckpointError,
+        match=r"nobody answers at 127.0.0.1:\d+ \(Connection refused\); see whether",
     ):
         files.check()
     assert time.monotonic() - began_s < 30.0
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "127.0.0.1:1", "http://", "http://h:99999", "http://h:x", "http://[::1", "http://h/a b",
+     "http://h:1\x85", "ftp://h", "http://user:secret@h:x"],
+)  # fmt: skip
+@pytest.mark.parametrize("given", ["AWS_ENDPOINT_URL", "option"])
+def test_an_address_that_is_no_url_is_refused_before_the_library_panics_over_it(
+    monkeypatch: pytest.MonkeyPatch, address: str, given: str
+) -> None:
+    options = {"region": "r", "accessKeyId": "a", "secretAccessKey": "s"}
+    if given == "option":
+        options["endpoint"] = address
+    else:
+        monkeypatch.setenv(given, address)
+    what = (
+        f"{'option headgate.store.endpoint' if given == 'option' else f'the variable {given}'} is "
+    )
+    with pytest.raises(CheckpointError, match=re.escape(what)) as error:
+        files_at("s3://b/k", "headgate", options).exists("x")
+    assert "is no address; write it as https://host:port, or leave it out" in str(error.value)
+    assert "secret" not in str(error.value)
 
 
 def test_a_store_that_answered_the_driver_is_waited_for_by_who_asks_it_first(
@@ -157,7 +181,7 @@ def test_a_store_that_answered_the_driver_is_waited_for_by_who_asks_it_first(
     monkeypatch.setattr(objects, "_GIVE_UP_FIRST", timedelta(seconds=0.2))
     port = servers.free_port()
     store = FaultyS3(endpoint=f"http://127.0.0.1:{port}")
-    with pytest.raises(CheckpointError, match="no answer from its address"):
+    with pytest.raises(CheckpointError, match="nobody answers at"):
         at(store).exists("x")
     servers_made: list[Any] = []
     comes = threading.Timer(3.0, lambda: servers_made.append(s3_server.listening(store, port)))
@@ -292,7 +316,7 @@ def test_every_option_is_one_that_the_library_knows(url: str, name: str) -> None
     }
     files = files_at(url, "", {name: values.get(name, "YWJj")})
     try:
-        found = str(files._store)  # type: ignore[attr-defined]
+        found = str(files._patient)  # type: ignore[attr-defined]
     except CheckpointError as error:  # half of a pair of keys, or a file that is not there
         found = str(error)
     assert re.search(r"^(S3|GCS|Azure)Store|has no credentials", found), found

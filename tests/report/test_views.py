@@ -230,7 +230,7 @@ def test_the_display_draws_the_view_on_a_terminal_and_lines_elsewhere(tmp_path: 
 
 def test_the_last_lines_say_whether_the_answers_were_compared(tmp_path: Path) -> None:
     result = summary(runs.journal(tmp_path / "j", runs.scaled_run()))
-    assert any("not asked" in line for line in finish_lines(result))
+    assert any("not compared" in line for line in finish_lines(result))
     compared = {"rows_compared": 41310, "missing": 0, "extra": 0}
     text = "\n".join(finish_lines({**result, **compared, "verified": True, "checkpoint": "ck"}))
     assert "yes: 41,310 rows equal Spark's batch answer (0 missing, 0 extra)" in text

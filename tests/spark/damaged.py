@@ -16,27 +16,38 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headgate.spark.workloads.broker import Broker
+from headgate.spark.workloads.topics import make_topic, put
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.checkpoint.spark_log import newest_batch
-from headgate.core.errors import HeadgateError
+from headgate_lab.testing.kafka import add_connector
 
 WAIT_S = 120
 ROWS = 40
 """Records of a file, and of a window that is whole."""
 
-DAMAGES = ("bit", "digit", "cut", "gone", "swapped", "older")
+SOURCES = ("files", "rate", "python")
+"""Kinds of source that need nothing beside Spark."""
+
+DAMAGES = ("bit", "digit", "cut", "gone", "swapped", "older", "foreign")
 """What is done to one file."""
 
 BACK = ("all", "spark", "headgate", "offsets", "commits", "sources")
 """What is put back as it was before: the whole checkpoint, or a part of it."""
+
+REMEDIES = ("restore", "headgate inspect", "checkpointlocation", "newest checkpoint")
+"""Words of what to do, one of which is in every refusal, beside the file."""
+
+BEHIND = "behind its output"
+"""What is said of a checkpoint that is well, and older than what its sink has."""
 
 PARTS = (
     "offsets", "commits", "sources", "metadata",
@@ -86,7 +97,7 @@ def made_base(
     ----------
     spark : SparkSession
     kind : str
-        Of the source: ``files``, ``rate`` or ``python``.
+        Of the source: ``files``, ``rate``, ``python``, or the servers of a Kafka broker.
     place : Path
     running : bool
         Whether the copy is made while the query rests, as a driver leaves it that is killed; else
@@ -132,7 +143,8 @@ def made_base(
         _copy(place, place / "kept")
     inputs.add(6, at_once=5)
     knows = sink != "foreachBatch"
-    return Base(kind, place, place / "kept", place / "older", start, answer, inputs.wrong, knows)
+    name = "kafka" if ":" in kind else kind
+    return Base(name, place, place / "kept", place / "older", start, answer, inputs.wrong, knows)
 
 
 def windows(stream: DataFrame) -> DataFrame:
@@ -149,6 +161,13 @@ class _Inputs:
         self._at_once = 1
         self.files = 0
         folder.mkdir(parents=True)
+        self._topic = f"damaged-{abs(hash(folder))}"
+        if self._is_kafka:
+            make_topic(kind, self._topic, 2)
+
+    @property
+    def _is_kafka(self) -> bool:
+        return ":" in self._kind
 
     def add(self, files: int, *, at_once: int) -> None:
         """Add files, of which a batch takes so many; more rows of other sources."""
@@ -158,6 +177,8 @@ class _Inputs:
             rows = range(number * ROWS, (number + 1) * ROWS)
             file.write_text("".join(f'{{"n": {n}}}\n' for n in rows))
             os.utime(file, (1000 + number, 1000 + number))
+            if self._is_kafka:
+                put(self._kind, self._topic, ({"value": str(n), "partition": n % 2} for n in rows))
         self.files += files
         if self._kind == "rate":
             time.sleep(0.5)
@@ -169,6 +190,12 @@ class _Inputs:
         elif self._kind == "rate":
             made = self._spark.readStream.format("rate").option("rowsPerSecond", 100).load()
             made = made.withColumnRenamed("value", "n")
+        elif self._is_kafka:
+            reader = self._spark.readStream.format("kafka").option("subscribe", self._topic)
+            reader = reader.option("kafka.bootstrap.servers", self._kind)
+            reader = reader.option("startingOffsets", "earliest")
+            made = reader.option("maxOffsetsPerTrigger", self._at_once * ROWS).load()
+            made = made.select(F.col("value").cast("string").cast("bigint").alias("n"))
         else:
             reader = self._spark.readStream.format("nexmark").option("columns", "scheduled")
             options = {"events": self.files * ROWS, "rate": "1", "base": "0", "seed": 5}
@@ -210,9 +237,13 @@ def put_back(base: Base) -> None:
         shutil.copytree(base.kept / name, base.place / name)
 
 
-def drawn(rng: random.Random, base: Base) -> tuple[str, str]:
+def drawn(rng: random.Random, base: Base, others: Sequence[Base]) -> tuple[str, str]:
     """Damage what was put back, by lot; return the kind of damage and what it was done to."""
     checkpoint = base.place / "ck"
+    if rng.random() < 0.08:
+        part = rng.choice([part for part in PARTS if (checkpoint / part).is_dir()])
+        shutil.rmtree(checkpoint / part)
+        return "part gone", part
     if rng.random() < 0.15:
         what = rng.choice(BACK if base.knows else BACK[1:])
         _go_back(base, what)
@@ -223,6 +254,12 @@ def drawn(rng: random.Random, base: Base) -> tuple[str, str]:
         if files:
             file = rng.choice(files)
             kind = rng.choice(DAMAGES)
+            if kind == "foreign":
+                files = [
+                    other.kept / "ck" / file.relative_to(checkpoint)
+                    for other in others
+                    if other is not base
+                ]
             if damage(rng, kind, file, files):
                 return kind, str(file.relative_to(checkpoint))
 
@@ -240,16 +277,18 @@ def files_in(checkpoint: Path, part: str) -> list[Path]:
 def damage(rng: random.Random, kind: str, file: Path, beside: list[Path]) -> bool:
     """Damage a file; return whether it is another one now."""
     before = file.read_bytes()
-    at = beside.index(file)
     if kind == "gone":
         file.unlink()
         return True
-    if kind == "swapped":
+    if kind == "foreign":
+        there = [other for other in beside if other.exists()]
+        file.write_bytes(rng.choice(there).read_bytes() if there else before)
+    elif kind == "swapped":
         other = rng.choice(beside)
         file.write_bytes(other.read_bytes())
         other.write_bytes(before)
     elif kind == "older":
-        file.write_bytes(beside[max(at - 1, 0)].read_bytes())
+        file.write_bytes(beside[max(beside.index(file) - 1, 0)].read_bytes())
     elif kind == "cut":
         file.write_bytes(before[: rng.randrange(len(before))] if before else b"")
     elif kind == "digit":
@@ -283,10 +322,7 @@ def restarted(base: Base) -> tuple[str, str]:
             return "silent", "it did not end"
     except Exception as error:
         text = str(error)
-        # of what was raised in a batch Spark hands on the text only
-        named = isinstance(error, HeadgateError) or (
-            str(base.place) in text and ("restore" in text or "headgate inspect" in text)
-        )
+        named = str(base.place) in text and any(remedy in text.lower() for remedy in REMEDIES)
         return "refused" if named else "unnamed", text
     wrong = base.wrong(base.answer())
     return ("silent", wrong) if wrong else ("equal", "")
@@ -297,24 +333,37 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=28)
+    parser.add_argument("--sources", nargs="+", default=["files", "rate", "python", "kafka"])
     given = parser.parse_args()
     spark = hg.session(name="damaged", master="local[2]")
     spark.sparkContext.setLogLevel("OFF")
-    with tempfile.TemporaryDirectory() as folder:
-        made = bases(spark, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ending:
+        servers = ""
+        if "kafka" in given.sources:
+            add_connector(spark)
+            servers = ending.enter_context(Broker()).servers
+        made = bases(spark, Path(folder), given.sources, servers, given.seed)
         check_sound(made)
         print_table(made, given.count, given.seed)
     spark.stop()
 
 
-def bases(spark: SparkSession, folder: Path) -> list[Base]:
-    """Return a checkpoint of each kind of source, ended and killed in turn."""
-    return [
-        made_base(spark, "files", folder / "a", running=False, sink="parquet"),
-        made_base(spark, "files", folder / "b", running=True),
-        made_base(spark, "rate", folder / "c", running=False),
-        made_base(spark, "python", folder / "d", running=True),
-    ]
+def bases(
+    spark: SparkSession,
+    folder: Path,
+    sources: Sequence[str] = SOURCES,
+    servers: str = "",
+    turn: int = 0,
+) -> list[Base]:
+    """Return checkpoints of kinds of source, ended and killed in turn; `turn` is who begins."""
+    made = []
+    for number, source in enumerate(sources):
+        kind = servers if source == "kafka" else source
+        made.append(made_base(spark, kind, folder / f"{number}", running=(number + turn) % 2 == 1))
+        if source == "files":
+            place = folder / "out"
+            made.append(made_base(spark, kind, place, running=False, sink="parquet"))
+    return made
 
 
 def check_sound(of: list[Base]) -> None:
@@ -326,18 +375,25 @@ def check_sound(of: list[Base]) -> None:
 
 
 def print_table(of: list[Base], count: int, seed: int) -> Counter[Any]:
-    """Do so many damages; return how often each came out, by source, damage and outcome."""
+    """Do so many damages; return how often each came out, by source, damage and outcome.
+
+    Of what is refused, ``inspect --verify`` has to find something as well: else it is ``unseen``.
+    """
     rng = random.Random(seed)
     found: Counter[Any] = Counter()
     for number in range(count):
         base = of[number % len(of)]
         put_back(base)
-        kind, what = drawn(rng, base)
+        kind, what = drawn(rng, base, of)
+        sound = hg.inspect(base.place / "ck", verify=True)["sound"]
         outcome, text = restarted(base)
+        if outcome == "refused" and sound and BEHIND not in text:
+            outcome = "unseen"
         found[base.name, kind, outcome] += 1
-        line = text.strip().splitlines()[-1][:230] if text else ""
+        line = " ".join(text.split())[:600]
         print(number, base.name, kind, what, outcome, line, sep=" | ", flush=True)
-    columns = ("refused", "equal", "unnamed", "silent")
+    columns = ("refused", "equal", "unnamed", "unseen", "silent")
+    print("seed", seed, "damages", count)
     for source, kind in sorted({(s, k) for s, k, _ in found}):
         print(f"{source:8}{kind:14}", *(f"{c} {found[source, kind, c]:3}" for c in columns))
     print("together", {c: sum(n for (_, _, o), n in found.items() if o == c) for c in columns})

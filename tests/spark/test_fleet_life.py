@@ -28,6 +28,7 @@ from headgate.spark.job.reports import Payload, Report
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.operator_slots import OperatorSlots
+from headgate.spark.step.batch_thread import BatchThread
 from headgate.spark.worker.failure import QueryFailed
 
 UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
@@ -270,6 +271,27 @@ def test_all_jobs_are_gone_when_a_fleet_has_been_stopped():
     fleet.add(Job("two"))
     fleet.start().stop(5.0)
     assert fleet.jobs == {"one": JobState.GONE, "two": JobState.GONE}
+
+
+def test_a_function_of_a_job_that_stops_its_fleet_is_not_waited_for():
+    fleet, running, batch, ended = fleet_of(round_s=3600.0), Running(), BatchThread(), []
+    over = threading.Event()
+    running.stop = lambda: over.wait(30) and Running.stop(running)  # at its batch's end
+    fleet.add(Job("job", queries=[running]))
+    fleet.start()
+
+    def function():
+        with batch.working():
+            fleet.stop(60.0)
+            ended.append(running.isActive)
+        over.set()
+
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(20)
+    assert ended == [True]
+    fleet.stop(30.0)  # from outside it waits
+    assert fleet.jobs == {"job": JobState.GONE}
 
 
 def test_a_job_that_could_not_start_and_runs_now_is_no_failure():

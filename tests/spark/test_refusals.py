@@ -285,6 +285,27 @@ def test_a_lock_follows_no_link_and_prints_what_it_reads_as_text(
         lock.CheckpointLock(spark, owner.parent)
 
 
+def test_a_lock_is_opened_once_in_a_process_by_whatever_links_and_threads(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second channel that is closed gives up the first one's lock, for other processes to take."""
+    (tmp_path / "ck" / "headgate").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "ck")
+    opened, inner = [], lock.CheckpointLock._locked
+
+    def locked(self: lock.CheckpointLock, *given: Any) -> Any:
+        opened.append(self)
+        if len(opened) == 1:  # meanwhile another thread starts a query there
+            with pytest.raises(CheckpointError, match="is held by"):
+                lock.CheckpointLock(spark, tmp_path / "link" / "headgate")
+        return inner(self, *given)
+
+    monkeypatch.setattr(lock.CheckpointLock, "_locked", locked)
+    lock.CheckpointLock(spark, tmp_path / "ck" / "headgate").release()
+    assert len(opened) == 1
+    lock.CheckpointLock(spark, tmp_path / "link" / "headgate").release()
+
+
 def test_an_interrupt_while_a_query_starts_leaves_neither_query_nor_lock(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ What was under way is done or broken off; broken off, the next start does it aga
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -104,6 +105,22 @@ def test_a_function_that_stops_its_query_ends_it_with_its_batch(
     more = more.trigger(availableNow=True).start()
     assert more.awaitTermination(WAIT_S)
     assert again == {2: [8, 9, 10, 11]}
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_function_that_exits_ends_its_query_with_a_sentence(
+    spark: SparkSession, folder: Path, tmp_path: Path, error: BaseException
+) -> None:
+    def function(frame: DataFrame, number: int) -> None:
+        raise error
+
+    query = writer(counts(spark, folder), tmp_path / "ck", function).start()
+    kind = type(error).__name__
+    said = rf"own function ended with {kind} in test_stopping\.py line \d+; call the query's stop"
+    with pytest.raises(EngineError, match=said):
+        query.awaitTermination(60)
+    assert not query.isActive
+    query.stop()
 
 
 def test_sparks_own_handle_stops_too_and_what_was_broken_off_is_done_again(
@@ -292,10 +309,11 @@ def kept(spark: SparkSession) -> Iterator[None]:
 def test_a_cell_that_is_run_again_replaces_its_query_as_plain_spark_does(
     spark: SparkSession, folder: Path, tmp_path: Path, kept: None
 ) -> None:
-    checkpoint = tmp_path / "ck"
+    (tmp_path / "linked").symlink_to(tmp_path)
+    checkpoints = itertools.cycle((tmp_path / "ck", tmp_path / "linked" / "ck"))
 
     def cell(session: SparkSession, name: str | None = None) -> Any:
-        made = writer(counts(session, folder), checkpoint, lambda *_: None)
+        made = writer(counts(session, folder), next(checkpoints), lambda *_: None)
         return (made.queryName(name) if name else made).start()
 
     first = cell(spark)
@@ -320,10 +338,9 @@ def test_a_cell_that_is_run_again_replaces_its_query_as_plain_spark_does(
     assert third.isActive
     # what cannot run stops nothing
     spark.conf.unset(REPLACES)
+    other = writer(counts(spark, folder).where("n > 0"), tmp_path / "ck", lambda *_: None)
     with pytest.raises(CheckpointError):
-        writer(counts(spark, folder).where("n > 0"), checkpoint, lambda *_: None).keyGroups(
-            4
-        ).start()
+        other.keyGroups(4).start()
     assert third.isActive
     third.stop()
     spark.createDataFrame([], "i int")  # makes it the active session of this thread again

@@ -282,6 +282,19 @@ def test_a_run_that_ends_leaves_nothing_though_its_workers_live_on(tmp_path: Pat
     worker.close()
 
 
+def test_a_run_that_is_closed_twice_closes_nobody_elses_file(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    (tmp_path / "spill").mkdir(mode=0o700)
+    run = open_run(tmp_path, tmp_path / "spill")
+    run.close(remove=False)
+    others = [os.open(tmp_path, os.O_RDONLY) for _ in range(2)]  # take the free numbers
+    run.close()
+    for other in others:
+        os.close(other)
+    assert list(tmp_path.iterdir()) == [tmp_path / "spill"]
+    assert not list((tmp_path / "spill").iterdir())
+
+
 def test_a_run_that_ends_takes_along_what_was_killed_since_it_began(tmp_path: Path):
     tmp_path.chmod(0o700)
     run, killed = open_run(tmp_path), open_run(tmp_path)

@@ -12,6 +12,7 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.spark.read import brokers
+from headgate.spark.settings import kafka
 from headgate_demo.spark import broker
 from headgate_demo.spark.broker import Broker
 
@@ -25,7 +26,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers, "_LOOK_S", 0.0)
+    monkeypatch.setattr(kafka, "_LOOK_S", 0.0)
     monkeypatch.setattr(brokers, "streams_of", lambda plan: plan)
     monkeypatch.setattr(brokers, "is_kafka", lambda leaf: leaf["format"] == "kafka")
     monkeypatch.setattr(brokers, "option_of", lambda leaf, name: leaf.get(name))

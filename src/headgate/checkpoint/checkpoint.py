@@ -475,7 +475,7 @@ class Checkpoint:
 
     # Chains.
 
-    def chain(self, operator: str, group: int, head_step: int) -> Chain:
+    def chain(self, operator: str, group: int, head_step: int, token: str = "") -> Chain:
         """Return the chain that ends with the group's section of `head_step`.
 
         Parameters
@@ -483,23 +483,31 @@ class Checkpoint:
         operator : str
         group : int
         head_step : int    From `Heads.steps`; -1 for a group nothing was ever written to.
+        token : str        That of the group then, from `Heads.tokens`; "" where it is not looked at.
+
+        A manifest in the chain that has another state of the group than the next one goes on from is
+        refused by name: it is another job's, or of another time.
         """
+        head = token
 
         def sections(token: str) -> Sequence[Section]:
             found: list[tuple[Manifest, SectionEntry]] = []
-            step = head_step
+            step, wanted = head_step, head
             while step != NO_STEP:
                 manifest = self.read(step)
                 entry = manifest.sections.get(operator, {}).get(group)
                 if entry is None or entry.previous_step >= step:
                     name = self._file(step)
                     raise damaged(name, f"it lacks the section of {operator}, key group {group}")
+                if wanted not in ("", entry.ref.token):
+                    why = f"it has another state of {operator}, key group {group}"
+                    raise damaged(self._file(step), why)
                 if entry.ref.token == token:
                     break
                 found.append((manifest, entry))
                 if entry.ref.full:
                     break
-                step = entry.previous_step
+                step, wanted = entry.previous_step, entry.ref.previous
             if self.files.shared:
                 self._fetch(found)
             return [decode(self.blob(m, entry.blob), entry.ref) for m, entry in reversed(found)]

@@ -12,7 +12,6 @@ import importlib
 import random
 import re
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 from headgate.checkpoint.files import unreadable
 from headgate.checkpoint.remote import RemoteFiles, panics_told
 from headgate.core.errors import CheckpointError
+from headgate.core.listening import not_listening
 
 _GIVE_UP_S = 120.0
 """How long a name node may be away, in safe mode or on standby before a request fails. Chosen: a batch
@@ -40,9 +40,6 @@ _BYTES_PER_S = 1e6
 _WAIT_S = 0.1
 _WAIT_MOST_S = 5.0
 """Before a request is repeated, the first time and at most; doubled each time. Chosen."""
-
-_CONNECT_S = 3.0
-"""How long a connection to a name node may take to be made, at the first try. Chosen."""
 
 _PRIVATE = 0o700
 _OWNERS = 0o600
@@ -102,21 +99,14 @@ class HdfsFiles(RemoteFiles):
         host, colon, port = self._node.partition("://")[2].rpartition(":")
         if not colon or not port.isdecimal():
             return
-        until_s = time.monotonic() + self._patience_s
-        while True:
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-                return
-            except (OSError, OverflowError, UnicodeError) as error:
-                unknown = not isinstance(error, OSError) or isinstance(error, socket.gaierror)
-                if unknown or time.monotonic() > until_s:
-                    why = getattr(error, "strerror", None) or str(error)
-                    msg = (
-                        f"{self.url}: nobody answers at {self._node} ({why}); see whether that is the "
-                        "name node's address."
-                    )
-                    raise CheckpointError(msg) from None
-            time.sleep(_WAIT_S)
+        error = not_listening([(host.strip("[]"), int(port))], self._patience_s)
+        if error is not None:
+            why = getattr(error, "strerror", None) or str(error)
+            msg = (
+                f"{self.url}: nobody answers at {self._node} ({why}); see whether that is the "
+                "name node's address."
+            )
+            raise CheckpointError(msg)
 
     @cached_property
     def _client(self) -> Any:

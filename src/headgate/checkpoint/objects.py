@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 from headgate.checkpoint.remote import RemoteFiles, panics_told
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
-from headgate.core.stores import kind_of, refuse_unsendable
+from headgate.core.listening import REFUSED_S, not_listening
+from headgate.core.stores import PREFIX, kind_of, refuse_unsendable
 
 _TRIES = 6
 """Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
@@ -54,6 +55,13 @@ _ENDPOINTS = {
     "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
 }
 """Environment variables in which the library finds an address."""
+
+_ADDRESS = re.compile(
+    r"https?://([^\s/?#@\[\]]*@)?(\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)"
+    r"(:(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]))?(/[^\s?#]*)?",
+    re.IGNORECASE,
+)
+"""The URL of a server."""
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
@@ -103,18 +111,17 @@ class ObjectFiles(RemoteFiles):
 
     @cached_property
     def _hasty(self) -> Any:
-        return self._opened(min(_GIVE_UP_FIRST, _GIVE_UP))
+        return self._opened(min(_GIVE_UP_FIRST, _GIVE_UP), first=True)
 
-    def _opened(self, give_up: timedelta) -> Any:
+    def _opened(self, give_up: timedelta, *, first: bool = False) -> Any:
         kind = kind_of(self.url)
         refuse_unsendable(self.url, self._options)
         config = {_snake(name): str(text) for name, text in self._options.items()}
         timeout = config.pop("timeout", _TIMEOUT)
-        address = config.get("endpoint") or config.get("base_url")
-        address = address or next(filter(None, map(os.environ.get, _ENDPOINTS[kind])), "")
-        self._resolve(address)
+        address = self._address()
+        self._reach(address, first=first)
         # without encryption only where the address asks for that, as a server on this host does
-        client = {"timeout": timeout, "allow_http": address.startswith("http://")}
+        client = {"timeout": timeout, "allow_http": address.lower().startswith("http://")}
         maker = getattr(_library("obstore.store"), _STORES[kind])
         with self._explained("open", ""):
             return maker.from_url(
@@ -124,14 +131,34 @@ class ObjectFiles(RemoteFiles):
                 retry_config={"retry_timeout": give_up, "max_retries": _RETRIES},
             )
 
-    def _resolve(self, address: str) -> None:
-        """Refuse an address whose name nobody knows; the library would ask again for seconds.
+    def _address(self) -> str:
+        """Return the address of the store that an option or a variable names; "" where none does.
+
+        Raises
+        ------
+        CheckpointError
+            One of them is no URL, over which the library panics.
+        """
+        given = {f"option {PREFIX}{n}": self._options.get(n) for n in ("endpoint", "baseUrl")}
+        variables = _ENDPOINTS[kind_of(self.url)]
+        given |= {f"the variable {name}": os.environ.get(name) for name in variables}
+        for name, text in given.items():
+            if text is not None and not _ADDRESS.fullmatch(text):
+                msg = f"{self.url}: {name} is no address; write it as https://host:port, or leave it out."
+                raise CheckpointError(msg)
+        return next(filter(None, given.values()), "")
+
+    def _reach(self, address: str, *, first: bool) -> None:
+        """Refuse an address whose name nobody knows, or that refuses connections at the `first` request.
+
+        The library would ask again for seconds.
 
         Raises
         ------
         CheckpointError
         """
-        host = urlsplit(address).hostname
+        parts = urlsplit(address)
+        host = parts.hostname
         if not host or any(name.lower().endswith("_proxy") for name in os.environ):
             return
         try:
@@ -142,6 +169,13 @@ class ObjectFiles(RemoteFiles):
             where = shown(host, 80)
             msg = f"{self.url}: nobody knows the host {where} of its store; correct its address."
             raise CheckpointError(msg) from None
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+        if first and isinstance(not_listening([(host, port)], REFUSED_S), ConnectionRefusedError):
+            msg = (
+                f"{self.url}: nobody answers at {shown(host, 80)}:{port} (Connection refused); see "
+                "whether that is its store's address."
+            )
+            raise CheckpointError(msg)
 
     def prepare(self, directories: Iterable[str]) -> None:
         """Do nothing: a store has no directories."""

@@ -18,6 +18,8 @@ from headgate.checkpoint.files import (
     names_in,
     read_bytes,
     remove,
+    rename,
+    sizes_in,
     unwritable,
     write_bytes,
 )
@@ -200,17 +202,10 @@ class PosixFiles:
 
     def sizes(self, directory: str) -> Mapping[str, int]:
         """Return the sizes of the files in a directory."""
-        found = {}
         try:
-            entries = list(os.scandir(self.root / directory))
+            return sizes_in(self.root / directory)
         except OSError:
             return {}
-        for entry in entries:
-            try:
-                found[entry.name] = entry.stat(follow_symlinks=False).st_size
-            except FileNotFoundError:  # collected between the two calls
-                continue
-        return found
 
     def remove(self, names: Iterable[str]) -> int:
         """Unlink files, one after the other."""
@@ -218,12 +213,10 @@ class PosixFiles:
 
     def set_aside(self, name: str) -> str:
         """Rename a file, whatever it is."""
-        aside = f"{name}.damaged"
-        try:
-            os.replace(self.root / name, self.root / aside)
-        except OSError:  # a directory in its way, or no right to: it stays
-            return ""
-        return aside.rpartition("/")[2]
+        directory, file = self._split(name)
+        aside = f"{file}.damaged"
+        # a directory in its way, or no right to: it stays
+        return aside if rename(directory, file, aside) else ""
 
     def traffic(self) -> Traffic | None:
         """Return None: files are not requested."""

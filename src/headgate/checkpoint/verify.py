@@ -80,7 +80,7 @@ def _bad_chains(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[str]:
     for operator, heads in manifest.heads.items():
         for group, (token, step) in enumerate(zip(heads.tokens, heads.steps, strict=True)):
             try:
-                sections = checkpoint.chain(operator, group, step)(EMPTY_TOKEN)
+                sections = checkpoint.chain(operator, group, step, token)(EMPTY_TOKEN)
             except HeadgateError as error:
                 yield f"{operator}, key group {group}: {error}"
                 continue

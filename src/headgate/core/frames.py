@@ -53,6 +53,13 @@ def place_of(function: Any) -> str:
     return "" if code is None else users_place([(code.co_filename, code.co_firstlineno, "")])
 
 
+def users_level() -> int:
+    """Return the `stacklevel` with which a warning of the caller names the user's line that led there."""
+    files = [frame.filename for frame in inspect.stack(context=0)[1:]]
+    others = (n for n, f in enumerate(files, 1) if not (is_headgates(f) or f.startswith(_STANDARD)))
+    return next(others, len(files))
+
+
 def frames_of(trace: TracebackType | None) -> list[Frame]:
     """Return the frames of a traceback, outermost first, without reading any source."""
     found: list[Frame] = []

@@ -160,7 +160,7 @@ def verified_text(result: dict[str, Any]) -> str:
     if result["verified"] is None and result["rows_compared"] == 0:
         return "nothing to compare: no row was put out, and none is due"
     if result["verified"] is None:
-        return "not asked (--verify compares with Spark's batch answer)"
+        return "not compared (headgate verify CHECKPOINT compares with Spark's batch answer)"
     counts = f"{result['missing'] or 0:,} missing, {result['extra'] or 0:,} extra"
     if result["verified"]:
         return f"yes: {result['rows_compared']:,} rows equal Spark's batch answer ({counts})"

@@ -124,20 +124,21 @@ def in_memory(path: Path) -> bool:
     return kind_found in ("tmpfs", "ramfs")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RunDirectory:
     """Holds a run directory, in use until this object is closed.
 
     Parameters
     ----------
     path : Path
-    descriptor : int    Holds a shared lock; the kernel drops it when the process dies.
+    descriptor : int or None
+        Holds a shared lock until `close`; the kernel drops the lock when the process dies.
     spill : RunDirectory, optional
         Where memory is bounded: the run's directory for what leaves memory, which shares its fate.
     """
 
     path: Path
-    descriptor: int
+    descriptor: int | None
     spill: RunDirectory | None = None
 
     @property
@@ -184,10 +185,15 @@ class RunDirectory:
         return (self.path / _ENDED).exists() or not self.path.exists()
 
     def close(self, *, remove: bool = True) -> None:
-        """Release the run, and remove its directory unless another process uses it."""
+        """Release the run, and remove its directory unless another process uses it.
+
+        May be called again: the number of the descriptor may be that of another file by then.
+        """
         if self.spill is not None:
             self.spill.close(remove=remove)
-        os.close(self.descriptor)
+        if self.descriptor is not None:
+            descriptor, self.descriptor = self.descriptor, None
+            os.close(descriptor)
         if remove:
             _remove_unused(self.path)
 

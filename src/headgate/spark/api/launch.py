@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,7 +68,7 @@ def noted(where: Place, run: Q) -> Q:
     """Return a query that has started on a checkpoint, and take note of it."""
     for place in [place for place, known in _runs.items() if not known.isActive]:
         _runs.pop(place, None)
-    _runs[_name(where)] = run
+    _runs[_same(where)] = run
     return run
 
 
@@ -79,7 +80,7 @@ def _replace_run(spark: SparkSession, where: Place) -> None:
     CheckpointError
         Spark's setting says that none is stopped.
     """
-    run = _runs.get(_name(where))
+    run = _runs.get(_same(where))
     if run is None or not run.isActive:
         return
     if str(spark.conf.get(_REPLACES, "true")).lower() != "true":
@@ -94,6 +95,11 @@ def _replace_run(spark: SparkSession, where: Place) -> None:
 
 def _name(where: Place) -> str:
     return where.url or str(where.path)
+
+
+def _same(where: Place) -> str:
+    """Return a text that is the same for a directory by whatever links somebody goes there."""
+    return where.url or os.path.realpath(where.path)
 
 
 def journal_of(where: Place) -> Path:

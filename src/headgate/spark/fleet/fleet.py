@@ -35,6 +35,7 @@ from headgate.spark.fleet.hosts import HostLoad, Hosts
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.jvm.life import asked
+from headgate.spark.step.batch_thread import does_batch
 
 _FIRST_BATCH_S = 60.0
 """How long a job's first batch is waited for before the next job is started."""
@@ -373,13 +374,23 @@ class Fleet:
     def stop(self, timeout_s: float = 60.0) -> None:
         """Stop all jobs and the fleet; waits for them at most `timeout_s` in all.
 
+        Within a batch, in a job's own function, it returns at once, and the jobs end with their batches.
+
         Raises
         ------
         HeadgateError
             Jobs ended because Spark's JVM did.
         """
-        until_s = time.monotonic() + timeout_s
         self._over.set()
+        if does_batch():
+            name = "headgate-fleet-stop"
+            threading.Thread(target=self._end, args=(timeout_s,), name=name, daemon=True).start()
+        elif (failure := self._end(timeout_s)) is not None:
+            raise failure
+
+    def _end(self, timeout_s: float) -> EngineGone | None:
+        """Stop all jobs and wait for them; return why they ended where that was Spark's JVM."""
+        until_s = time.monotonic() + timeout_s
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -393,7 +404,8 @@ class Fleet:
         for member in members:
             failure = None if member.query.isActive else member.query.exception()
             if isinstance(failure, EngineGone):
-                raise failure
+                return failure
+        return None
 
     def _leaving(self) -> bool:
         """Ask all jobs to stop that were not asked yet; return whether one still runs or starts."""

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from headgate.spark.jvm.gateway import Jvm, jvm
 from headgate.spark.jvm.life import JvmLife
 
 _held: set[str] = set()
-"""Locks that queries of this process hold."""
+"""Locks that queries of this process hold, or are about to hold."""
+_holding = threading.Lock()
 
 _WAIT_S = 10.0
 """A killed driver's JVM is given this long to go."""
@@ -33,7 +35,8 @@ class CheckpointLock:
     """Holds a checkpoint for this driver until `release`, or until the JVM ends."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
-        self._path = root / LOCK
+        # by whatever links: one file has one name here
+        self._path = Path(os.path.realpath(root)) / LOCK
         self._life = JvmLife(spark)
         java = jvm(spark)
         try:
@@ -41,23 +44,39 @@ class CheckpointLock:
         except OSError as error:
             msg = f"{shown(self._path)} cannot be locked: {error.strerror}; remove it."
             raise CheckpointError(msg) from error
-        if str(self._path) in _held:
-            # not even opened: closing a second channel would give up the first one's POSIX lock
-            raise CheckpointError(self._held_message())
+        with _holding:
+            if str(self._path) in _held:
+                # not even opened: closing a second channel would give up the first one's POSIX lock
+                raise CheckpointError(self._held_message())
+            _held.add(str(self._path))
+        try:
+            self._channel = self._locked(spark, java)
+        except BaseException:
+            _held.discard(str(self._path))
+            raise
+        self._write_owner()
+
+    def _locked(self, spark: SparkSession, java: Jvm) -> Jvm:
+        """Return a channel with the lock.
+
+        Raises
+        ------
+        CheckpointError
+            Another process has it.
+        """
         gateway: Jvm = spark.sparkContext._gateway
         options = gateway.new_array(java.java.nio.file.OpenOption, 2)
         options[0] = java.java.nio.file.StandardOpenOption.WRITE
         options[1] = java.java.nio.file.LinkOption.NOFOLLOW_LINKS
         path = java.java.io.File(str(self._path)).toPath()
-        self._channel: Jvm = java.java.nio.channels.FileChannel.open(path, options)
+        channel: Jvm = java.java.nio.channels.FileChannel.open(path, options)
         deadline = time.monotonic() + _WAIT_S
-        while self._try_lock() is None:
+        while self._try_lock(channel) is None:
             if time.monotonic() > deadline:
-                self._channel.close()
+                channel.close()
                 raise CheckpointError(self._held_message())
             time.sleep(0.1)
-        _held.add(str(self._path))
-        self._write_owner()
+        return channel
 
     def _write_owner(self) -> None:
         owner = {"host": socket.gethostname(), "pid": os.getpid()}
@@ -66,9 +85,9 @@ class CheckpointLock:
             json.dump(owner, file)
         fresh.replace(self._path.with_suffix(".owner"))  # whatever is there: no link is followed
 
-    def _try_lock(self) -> Jvm | None:
+    def _try_lock(self, channel: Jvm) -> Jvm | None:
         try:
-            return self._channel.tryLock()
+            return channel.tryLock()
         except Py4JJavaError as error:
             if "OverlappingFileLock" in str(error):  # this JVM holds it: another query in here
                 return None

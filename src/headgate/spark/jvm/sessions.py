@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.conversion import SparkConversionMixin
 from pyspark.sql.types import StructType
 
 from headgate.spark.jvm.gateway import Jvm, java_class
@@ -69,21 +69,18 @@ def active(session: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-_creating = threading.Lock()
-
-
 def created(session: SparkSession, rows: Any, schema: StructType | str) -> DataFrame:
-    """Return ``session.createDataFrame(rows, schema)``, and leave the program's session the active one.
+    """Return ``session.createDataFrame(rows, schema)`` of a list of rows or an Arrow table.
 
-    PySpark makes the session of the newest such frame that of `SparkSession.active`: of all threads
-    in Python, of the calling thread in the JVM.
+    PySpark's own makes the session that of `SparkSession.active` for all threads of Python: a function
+    of another query would find that session there. Here the program's stays the active one throughout.
     """
-    with _creating, active(session):
-        before = SparkSession._activeSession
-        try:
-            return session.createDataFrame(rows, schema)
-        finally:
-            SparkSession._activeSession = before
+    kind = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    with active(session):
+        if isinstance(rows, list):
+            return session._create_dataframe(rows, kind, None, True)
+        frame: DataFrame = SparkConversionMixin.createDataFrame(session, rows, kind)  # type: ignore[call-overload]
+        return frame
 
 
 def clone_of(spark: SparkSession) -> SparkSession:

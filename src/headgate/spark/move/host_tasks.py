@@ -211,7 +211,8 @@ def _bring(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> int:
     """Bring a key group to its token and let go of it again; return the bytes that were applied."""
     if order.token == EMPTY_TOKEN:
         return 0
-    chain, applied = checkpoint.chain(order.operator, order.group, order.step), _Applied()
+    chain = checkpoint.chain(order.operator, order.group, order.step, order.token)
+    applied = _Applied()
 
     def sections(token: str) -> Sequence[Section]:
         return applied.note(chain(token))

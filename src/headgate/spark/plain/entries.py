@@ -64,7 +64,9 @@ class EntriesTask:
                 if self.tokens[group] == EMPTY_TOKEN:
                     continue
                 store = HeapStore(operator.layout.table)
-                chain = checkpoint.chain(self.operator, group, self.steps[group])
+                chain = checkpoint.chain(
+                    self.operator, group, self.steps[group], self.tokens[group]
+                )
                 table = store.acquire(group, self.tokens[group], chain)
                 yield operator.entries(table, self.emitted_us[group], self.part)
 

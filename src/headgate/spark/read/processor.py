@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,8 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from headgate.core.calls import refuse_call, uses_name
-from headgate.core.errors import UnsupportedQuery
+from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.core.frames import users_level
 from headgate.operators.processor import Processor, ProcessorSpec, TimeMode
 from headgate.operators.spec import NO_TIME_US
 from headgate.spark.jvm.arrow import to_arrow_schema
@@ -175,6 +177,8 @@ class _ProcessorReader:
     def _check_calls(self, user: object) -> None:
         """Refuse methods that cannot be called as Spark calls them; those that it never calls pass.
 
+        Of a timer's handler nobody knows before whether it is called: it is warned of.
+
         Raises
         ------
         ConfigError
@@ -197,7 +201,11 @@ class _ProcessorReader:
                 refuse_call(user.handleInitialState, f"{name}.handleInitialState", *_OF_KEY)
             if timed and uses_name(type(user), "registerTimer"):
                 what = f"{name}.handleExpiredTimer"
-                refuse_call(user.handleExpiredTimer, what, named=_OF_TIMERS)
+                try:
+                    refuse_call(user.handleExpiredTimer, what, named=_OF_TIMERS)
+                except ConfigError as error:
+                    text = f"{str(error).rstrip('.')}, or the query fails when a timer expires."
+                    warnings.warn(text, stacklevel=users_level())
 
     def _arrow(self, schema: T.StructType) -> Any:
         """Return the schema that rows of `schema` have in a slot."""

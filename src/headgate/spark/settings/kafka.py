@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.core.errors import ConfigError
+from headgate.core.listening import not_listening
 
 PREFIX = "kafka."
 SERVERS = "kafka.bootstrap.servers"
@@ -42,6 +43,20 @@ TRANSACTION_MS = 60_000
 
 PATIENCE_MS = 60_000
 """How long a broker may be away before a write gives up: ``max.block.ms`` of Java's client."""
+
+
+_ADDRESS = re.compile(r"(?:\w+://)?\[?(?P<host>[^\[\]]+)\]?:(?P<port>\d+)")
+"""As Kafka's own client reads one."""
+
+_LOOK_S = 10.0
+"""How long a broker that neither answers nor refuses is looked for at the start. Chosen."""
+
+
+def no_broker(servers: str) -> Exception | None:
+    """Return why none of some brokers takes a connection; None of texts that Kafka itself will refuse."""
+    matches = [_ADDRESS.fullmatch(server.strip()) for server in servers.split(",")]
+    known = [(match["host"], int(match["port"])) for match in matches if match is not None]
+    return not_listening(known, _LOOK_S) if len(known) == len(matches) else None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import ConfigError, EngineError
 from headgate.core.input import regular_bytes
-from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target
+from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target, no_broker
 from headgate.spark.sinks.kafka_notes import make_notes
 from headgate.spark.sinks.kafka_writer import NO_TOPIC, KafkaRecord, KafkaWriter
 
@@ -176,6 +176,9 @@ def _look(target: KafkaTarget) -> None:
     ConfigError
     """
     module = confluent()
+    absent = no_broker(target.servers)
+    if absent is not None:
+        raise ConfigError(_silent(target, getattr(absent, "strerror", None) or str(absent)))
     client = module.Producer({**target.client, "log_level": 0})
     try:
         limit_s = min(_LOOK_S, target.patience_s)
@@ -183,11 +186,7 @@ def _look(target: KafkaTarget) -> None:
         notes = client.list_topics(timeout=limit_s)
     except module.KafkaException as error:
         text = str(error.args[0].str()).strip().rstrip(".")
-        msg = (
-            f"Kafka at {target.servers} does not answer ({text}); start it, or correct "
-            "kafka.bootstrap.servers."
-        )
-        raise ConfigError(msg) from error
+        raise ConfigError(_silent(target, text)) from error
     wrong = found.topics[target.topic].error if target.topic is not None else None
     if wrong is not None and wrong.name() in NO_TOPIC:
         msg = (
@@ -196,3 +195,10 @@ def _look(target: KafkaTarget) -> None:
         )
         raise ConfigError(msg)
     make_notes(module, target, notes.topics)
+
+
+def _silent(target: KafkaTarget, why: str) -> str:
+    return (
+        f"Kafka at {target.servers} does not answer ({why}); start it, or correct "
+        "kafka.bootstrap.servers."
+    )

@@ -12,6 +12,15 @@ class BrokenOff(BaseException):
     """The batch's query was stopped; no error that a user's code should catch and go on from."""
 
 
+_this = threading.local()
+"""Says whether the thread that asks does a batch: `batches` is then above 0."""
+
+
+def does_batch() -> bool:
+    """Return whether this thread does the batch of some query: a user's function asks."""
+    return getattr(_this, "batches", 0) > 0
+
+
 class BatchThread:
     """The thread of the batch that is under way, if one is."""
 
@@ -28,9 +37,11 @@ class BatchThread:
     def working(self) -> Iterator[None]:
         """Do a batch in this thread."""
         self._id = threading.get_ident()
+        _this.batches = getattr(_this, "batches", 0) + 1
         try:
             yield
         finally:
+            _this.batches -= 1
             with self._lock:
                 _raise_in(threading.get_ident(), None)  # what comes too late
                 self._id = None

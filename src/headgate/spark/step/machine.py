@@ -22,13 +22,14 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
 from headgate.checkpoint.spark_log import FIELD
 from headgate.checkpoint.traffic import Traffic
-from headgate.core.errors import AnotherDriver, CheckpointError, without_panics
+from headgate.core.errors import AnotherDriver, CheckpointError, EngineError, without_panics
+from headgate.core.frames import frames_of, users_place
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.sinks.sinks import Sink
-from headgate.spark.step.batch_thread import BatchThread
+from headgate.spark.step.batch_thread import BatchThread, BrokenOff
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.commit import delivers
@@ -260,8 +261,12 @@ class StepMachine(Generic[R]):
                     self._process(batch, batch_id)
                 else:
                     self._pass_on(batch, batch_id)
-        except Exception as error:
-            self._failed = self._reason(error)  # Spark hands on its text only
+        except BrokenOff:
+            raise
+        except BaseException as error:
+            # Spark hands on its text only; of what is no Exception it would never hear
+            failure = error if isinstance(error, Exception) else _left(error)
+            self._failed = self._reason(failure)
             if self._failed is error:
                 raise
             raise self._failed from error
@@ -545,6 +550,16 @@ class StepMachine(Generic[R]):
         self.sink.write(batch_id, batch)
         clock.lap("sink")
         self.work.passed_on(batch_id, clock.phases_ms)
+
+
+def _left(error: BaseException) -> EngineError:
+    """Return what to say of a query's function that ended with ``sys.exit`` or the like."""
+    place = users_place(frames_of(error.__traceback__))
+    msg = (
+        f"the query's own function ended with {type(error).__name__}{place and f' {place}'}; call the "
+        "query's stop() to end it."
+    )
+    return EngineError(msg)
 
 
 def drained(manifest: Manifest) -> bool:

@@ -155,7 +155,7 @@ class SlotFacts(_Told):
         }
 
         def chain(group: int) -> Chain:
-            return checkpoint.chain(operator, group, self.steps[group])
+            return checkpoint.chain(operator, group, self.steps[group], self.tokens[group])
 
         return Request(
             token,
