@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.topics import make_topic, put
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.checkpoint.spark_log import newest_batch
+from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.topics import make_topic, put
 from headgate_lab.testing.kafka import add_connector
 
 WAIT_S = 120
