@@ -119,7 +119,7 @@ def figure(
     answer(work, result_lines, as_json=as_json, debug=debug)
 
 
-def loads(
+def loads(  # noqa: PLR0913, PLR0917 - as bench
     policy: Annotated[
         str, typer.Option(help="Policies to compare, such as 'unified,streamswitch(0.2)'.")
     ] = "unified,streamswitch(0.2)",
@@ -131,7 +131,9 @@ def loads(
     ] = "building",
     mode: Annotated[
         Mode | None,
-        typer.Option(help="tails, traces: beside constants alone, without the oracle, in this mode."),
+        typer.Option(
+            help="tails, traces: beside constants alone, without the oracle, in this mode."
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory of the real traces.")

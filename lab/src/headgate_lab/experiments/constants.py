@@ -1,8 +1,8 @@
 """Compares policies with the best constant alone: the fewest slots that keep the SLO, known afterwards.
 
 On loads with heavy-tailed cost and on the real traces, in the continuous simulator or in micro-batches,
-which the oracle of `headgate_lab.experiments.loads` does not know. Micro-batches are those of a query with
-``budget("auto")`` and as many cores as slots.
+which the oracle of `headgate_lab.experiments.loads` does not know. Micro-batches are those of a query
+with ``budget("auto")`` and as many cores as slots.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def measure(
     for text in policies:
         policy(text)
     if part not in (*PARTS, "traces"):
-        msg = f'part "{part}" has no comparison with constants alone; use {", ".join(PARTS)}, traces.'
+        msg = (
+            f'part "{part}" has no comparison with constants alone; use {", ".join(PARTS)}, traces.'
+        )
         raise ConfigError(msg)
     if part == "traces" and data is None:
         msg = "the traces are in no file of headgate; name their directory with --data."
@@ -139,10 +141,9 @@ def verdict(
 
     Where no constant keeps the SLO, the success of the best one is enough.
     """
-    return (
-        row["success"] >= min(SUCCESS, best["success"]) - success_less
-        and row["slots"] <= best["slots"] * (1.0 + slots_more)
-    )
+    return row["success"] >= min(SUCCESS, best["success"]) - success_less and row["slots"] <= best[
+        "slots"
+    ] * (1.0 + slots_more)
 
 
 def best_constant(load: Load, *, batches: bool) -> tuple[Load, dict[str, float]]:
