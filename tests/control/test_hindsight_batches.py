@@ -12,6 +12,7 @@ from headgate.control.batch_times import BatchTimes, TaskLog
 from headgate.control.hindsight.batches import Cycle, VirtualBatches
 from headgate.control.hindsight.cost import RecordCost
 from headgate.control.hindsight.rules import Rules
+from headgate.control.policies.following import FollowsRules
 
 GROUPS = 8
 CYCLE_S = 1.0
@@ -135,3 +136,32 @@ def test_the_newest_tasks_are_kept_in_order() -> None:
     log.add(0.0, 5.0)
     assert log.seen == 300
     assert log.newest()[:, 1].tolist() == [float(n) for n in range(45, 301)]
+
+
+def slots_for_the_next_batch(
+    batch_s: float, budget_s: float = math.inf, waiting: float = 0.0
+) -> int:
+    """Return the slots after a calm minute and one batch of 2.5 slots of work that took so long."""
+    # 8 groups with 31.25 records/s of 10 ms; every record of the last batch came while it ran
+    batch = times(same(0.01), budget_s=budget_s)
+    law, arrived = None, np.zeros(GROUPS)
+    for time_s, elapsed_s in [*((1.0 * n, 1.0) for n in range(1, 61)), (60.0 + batch_s, batch_s)]:
+        arrived = arrived + 31.25 * elapsed_s
+        now = view([31.25] * GROUPS, slots=4, batch=batch, bound_s=10.0, arrived=arrived,
+                   backlog=waiting * (elapsed_s == batch_s))  # fmt: skip
+        law = law or FollowsRules(now, 0.1)
+        wanted = law.decide(time_s, now)
+    return 4 if wanted is None else wanted.change.assignment.slots
+
+
+def test_what_came_during_a_long_batch_is_served_within_a_third_of_the_bound() -> None:
+    """Its records have no counter yet: 5.5 s of 2.5 slots want 5 slots to be served in 3.1 s."""
+    assert slots_for_the_next_batch(1.0) == 4
+    assert slots_for_the_next_batch(5.5) == 5
+    assert slots_for_the_next_batch(9.0) == 8
+
+
+def test_records_that_a_budget_leaves_are_served_in_the_next_batch_too() -> None:
+    # 8 x 250 records of 10 ms are 20 s; four slots with 3 s each leave 8 s, besides 7.5 that come
+    assert slots_for_the_next_batch(3.0, budget_s=3.0, waiting=250.0) == 6
+    assert slots_for_the_next_batch(3.0, budget_s=6.0, waiting=250.0) == 4

@@ -17,8 +17,9 @@ from headgate.core.errors import ConfigError
 from headgate.core.size import parse_bytes
 from headgate.report import plot
 from headgate.scenario.spark import engine_module
+from headgate.whatif.simulate import Mode
+from headgate_lab.experiments import constants, registry
 from headgate_lab.experiments import loads as loads_table
-from headgate_lab.experiments import registry
 
 
 class Benchmark(StrEnum):
@@ -118,13 +119,22 @@ def figure(
     answer(work, result_lines, as_json=as_json, debug=debug)
 
 
-def loads(
+def loads(  # noqa: PLR0913, PLR0917 - as bench
     policy: Annotated[
         str, typer.Option(help="Policies to compare, such as 'unified,streamswitch(0.2)'.")
     ] = "unified,streamswitch(0.2)",
     part: Annotated[
-        str, typer.Option(help="Which loads: building, aside; traces, later (need --data).")
+        str,
+        typer.Option(
+            help="Which loads: building, aside; tails, tails-aside; traces, later (need --data)."
+        ),
     ] = "building",
+    mode: Annotated[
+        Mode | None,
+        typer.Option(
+            help="tails, traces: beside constants alone, without the oracle, in this mode."
+        ),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory of the real traces.")
     ] = None,
@@ -140,6 +150,11 @@ def loads(
 
     def work() -> dict[str, Any]:
         names = policies_of(policy)
+        if mode is not None or part in constants.PARTS:
+            batches = mode is Mode.MICRO_BATCH
+            return constants.measure(
+                names, part, batches=batches, data=data, every=every, jobs=jobs
+            )
         return loads_table.measure(names, part, data=data, cache=cache, every=every, jobs=jobs)
 
     answer(work, result_lines, as_json=as_json, debug=debug)

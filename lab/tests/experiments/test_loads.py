@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from headgate.core.errors import ConfigError
 from headgate.whatif.oracle import Constants
 from headgate.whatif.score import judged
+from headgate_lab.experiments import constants
 from headgate_lab.experiments.loads import OPERATOR, LoadRuns, measure, rows_of, run
-from headgate_lab.workloads.loads import split, traces
+from headgate_lab.workloads.loads import generated, split, traces
 from headgate_lab.workloads.tails import tailed
 
 
@@ -79,3 +81,49 @@ def test_an_slo_that_wants_a_smaller_share_of_windows_takes_fewer_slots() -> Non
     slots = [run(load, "unified", success=share).operators[OPERATOR].slots[600:].mean()
              for share in (0.99, 0.9)]  # fmt: skip
     assert slots[1] < 0.9 * slots[0]
+
+
+def test_a_leap_of_the_load_does_not_make_batches_longer_and_longer() -> None:
+    """Half of the windows were late after a leap: each batch served what came during a longer one."""
+    load = replace(tailed(13).load, bound_s=10.0)
+    row = constants.row_of(load, run(load, "unified", batches=True))
+    assert row["success"] > 0.93
+    assert row["slots"] < 16.0
+
+
+def test_the_best_constant_is_the_fewest_slots_that_keep_the_slo() -> None:
+    load, best = constants.best_constant(generated(0).load, batches=False)
+    assert load.bound_s == 1.0
+    assert best["success"] >= 0.99
+    fewer = run(load, f"static({int(best['slots']) - 1})")
+    assert constants.row_of(load, fewer)["success"] < 0.99
+
+
+def test_a_policy_is_worse_that_misses_what_a_constant_keeps_or_has_more_slots() -> None:
+    best = {"success": 0.992, "slots": 10.0}
+    assert constants.verdict({"success": 0.9895, "slots": 10.4}, best, 0.001, 0.05)
+    assert not constants.verdict({"success": 0.988, "slots": 5.0}, best, 0.001, 0.05)
+    assert not constants.verdict({"success": 1.0, "slots": 10.6}, best, 0.001, 0.05)
+    # no constant keeps it
+    assert constants.verdict({"success": 0.9, "slots": 10.0}, best | {"success": 0.9}, 0.001, 0.05)
+
+
+def test_loads_with_tails_are_compared_with_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[constants.Comparison] = []
+
+    def run_all(
+        _: object, works: list[constants.Comparison], __: object
+    ) -> list[list[dict[str, object]]]:
+        seen.extend(works)
+        row = {"policy": "unified", "success": 0.995, "records_in_time": 1.0, "slots": 9.0}
+        more = {"constant_slots": 10.0, "no_worse": True, "hardly_worse": True}
+        return [[row | more] for _ in works]
+
+    monkeypatch.setattr("headgate_lab.experiments.constants.run_all", run_all)
+    found = constants.measure(["unified"], "tails-aside", batches=True)
+    assert [work.number for work in seen] == list(range(20, 40))
+    assert found["rows"][0]["no_worse"] == found["rows"][0]["at_99"] == 20
+    with pytest.raises(ConfigError, match="no comparison with constants alone"):
+        constants.measure(["unified"], "aside")
+    with pytest.raises(ConfigError, match="name their directory with --data"):
+        constants.measure(["unified"], "traces")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import numpy as np
 
 from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
-from headgate.core.slo import SUCCESS
+from headgate.core.slo import SUCCESS, Slo
 from headgate.loop.settings import OperatorSettings
+from headgate.whatif import simulate
 from headgate.whatif.model import OperatorModel, ServiceTime
 from headgate.whatif.oracle import Constants, Load, Point, oracle, whole
 from headgate.whatif.parallel import run_all
@@ -130,8 +131,10 @@ def rows_of(work: LoadRuns) -> list[dict[str, Any]]:
     return rows
 
 
-def run(load: Load, policy_text: str, success: float = SUCCESS) -> RunResult:
-    """Return what a policy makes of a load in the continuous simulator."""
+def run(
+    load: Load, policy_text: str, success: float = SUCCESS, *, batches: bool = False
+) -> RunResult:
+    """Return the result of a policy on a load, by the continuous simulator or in micro-batches."""
     mean_s = float(load.demand_s.mean())
     start = _start(policy_text, load)
     # Every record has its own time, so the mean is 1 s of which each takes its part.
@@ -145,12 +148,15 @@ def run(load: Load, policy_text: str, success: float = SUCCESS) -> RunResult:
         initial_service_rate=1.0 / mean_s,
         success=success,
     )
+    engine = simulate.engine(Slo("mean", load.bound_s, load.window_s), load.slots_max)
     return Simulation(
         SimulatedJob({OPERATOR: model}, {OPERATOR: stream}),
         policy(policy_text),
         {OPERATOR: settings},
         seed=1,
         delta_s=load.delta_s,
+        micro_batch=engine if batches else None,
+        settings_at=(lambda _, floor_s: replace(settings, floor_s=floor_s)) if batches else None,
     ).run(load.duration_s)
 
 

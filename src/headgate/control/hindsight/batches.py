@@ -63,15 +63,9 @@ class VirtualBatches:
         self._waiting_s: F64 = np.zeros((_WORLDS, rules, most))
         self._dear_s: F64 = np.zeros((_WORLDS, rules, most))
         self._pace: F64 = np.ones((_WORLDS, rules, most))
-        self._running_s: F64 = np.zeros((_WORLDS, rules))
         self._ends_s: F64 = np.zeros((_WORLDS, rules))
         self._scratch: F64 = np.zeros((2, most))
         self._turn = 0
-
-    def waiting_s(self, rule: int) -> float:
-        """Return the seconds of work that a rule's slots have to do, the running batch's included."""
-        waiting_s = self._waiting_s[:, rule] + self._dear_s[:, rule]
-        return float(waiting_s.sum(axis=1).mean() + self._running_s[:, rule].mean())
 
     def play(
         self,
@@ -130,7 +124,6 @@ class VirtualBatches:
                 self._waiting_s[world],
                 self._dear_s[world],
                 self._pace[world],
-                self._running_s[world],
                 self._ends_s[world],
                 self._scratch[0],
                 self._scratch[1],

@@ -126,7 +126,6 @@ class Hindsight:
         self._calm_s: F64 = np.zeros(count)
         self._come_s: F64 = np.zeros(self._most)
         self._batches: VirtualBatches | None = None
-        self._stretch = 1.0
         self._late, self._changed = np.zeros(count), np.zeros(count)
         self._sums: F64 = np.zeros((3, count))
         """Decayed sums of late weight, of slots and of changes."""
@@ -152,8 +151,6 @@ class Hindsight:
 
     def waiting_s(self, rule: int) -> float:
         """Return the seconds of work that wait at all virtual slots of a rule."""
-        if self._batches is not None:
-            return self._batches.waiting_s(rule) * self._stretch
         return float(self._waiting_s[rule].sum())
 
     def watch(
@@ -170,7 +167,6 @@ class Hindsight:
         """
         batch = view.batch
         stretch = 1.0 if batch is None else batch.stretch(view.bound_s)
-        self._stretch = stretch
         self.cost.add(elapsed_s, view, stretch)
         records = self._arrivals(elapsed_s, view)
         total = float(records.sum())

@@ -189,7 +189,6 @@ def play_batches(
     waiting_s: F64,
     dear_waiting_s: F64,
     pace: F64,
-    running_s: F64,
     ends_s: F64,
     come_s: F64,
     latency_s: F64,
@@ -218,8 +217,6 @@ def play_batches(
         Work that waits for a batch, and that of dear records; changed in place.
     pace : float64[R, most]
         Share of its usual quota that a slot has, since its last task had a dear record; changed in place.
-    running_s : float64[R]
-        Work that the running batch has taken, all slots; changed in place.
     ends_s : float64[R]
         In how many seconds the running batch ends; changed in place.
     latency_s : float64[most]
@@ -271,7 +268,6 @@ def play_batches(
                     did = max(usual_s / took_s, _SLOWEST)
                     near = 0.5 * pace[r, i] <= did <= 2.0 * pace[r, i]
                     pace[r, i] = 0.5 * (pace[r, i] + did) if near else did
-            running_s[r] = total
             at_s = begin_s
             ends_s[r] = batch_s
         # The rest waits for a batch that begins after this cycle.

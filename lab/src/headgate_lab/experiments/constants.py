@@ -1,0 +1,205 @@
+"""Compares policies with the best constant alone: the fewest slots that keep the SLO, known afterwards.
+
+On loads with heavy-tailed cost and on the real traces, in the continuous simulator or in micro-batches,
+which the oracle of `headgate_lab.experiments.loads` does not know. Micro-batches are those of a query
+with ``budget("auto")`` and as many cores as slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headgate.control.registry import policy
+from headgate.core.errors import ConfigError
+from headgate.core.slo import SUCCESS
+from headgate.whatif.oracle import Load
+from headgate.whatif.parallel import run_all
+from headgate.whatif.result import RunResult
+from headgate_lab.experiments.loads import OPERATOR, run
+from headgate_lab.workloads.loads import NamedLoad, traces
+from headgate_lab.workloads.tails import COUNT, tailed
+
+PARTS = ("tails", "tails-aside")
+_TRACES = 2 * COUNT
+"""Number of the first trace."""
+
+_BOUNDS_S = (1.0, 2.0, 5.0, 10.0, 20.0)
+_SLOTS_MOST = 24
+"""A load has the least of these bounds, seconds, that so many slots keep. No constant has more."""
+
+_SUCCESS_LESS, _SLOTS_MORE = 0.001, 0.05
+_SUCCESS_FAR, _SLOTS_FAR = 0.005, 0.15
+"""A policy is worse if its success is less than the SLO wants by this much, or if it has this share more
+slots than the best constant; the second pair is that of note 0114. Fixed before any result was seen."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Names a load, and the policies that are to run on it.
+
+    Attributes
+    ----------
+    number : int
+        Of a load of `tailed`; from ``2 * COUNT`` on, of the traces.
+    policies : tuple of str
+    batches : bool
+        Whether the engine works in micro-batches.
+    data : Path or None
+        Directory of the traces.
+    """
+
+    number: int
+    policies: tuple[str, ...]
+    batches: bool
+    data: Path | None = None
+
+    @property
+    def named(self) -> NamedLoad:
+        """Return the load."""
+        if self.number < _TRACES:
+            return tailed(self.number)
+        assert self.data is not None
+        return traces(self.data)[self.number - _TRACES]
+
+
+def measure(
+    policies: Sequence[str],
+    part: str,
+    *,
+    batches: bool = False,
+    data: Path | None = None,
+    jobs: int | None = None,
+    every: int = 1,
+) -> dict[str, Any]:
+    """Return a summary per policy (``rows``) and a row per load and policy (``loads``).
+
+    Parameters
+    ----------
+    policies : sequence of str
+    part : str
+        One of `PARTS`, or ``traces``.
+    batches, data
+        As `Comparison`.
+    jobs, every
+        As `headgate_lab.experiments.loads.measure`.
+    """
+    for text in policies:
+        policy(text)
+    if part not in (*PARTS, "traces"):
+        msg = (
+            f'part "{part}" has no comparison with constants alone; use {", ".join(PARTS)}, traces.'
+        )
+        raise ConfigError(msg)
+    if part == "traces" and data is None:
+        msg = "the traces are in no file of headgate; name their directory with --data."
+        raise ConfigError(msg)
+    if part == "traces":
+        assert data is not None
+        numbers = range(_TRACES, _TRACES + len(traces(data)))
+    else:
+        first = PARTS.index(part) * COUNT
+        numbers = range(first, first + COUNT)
+    works = [Comparison(n, tuple(policies), batches, data) for n in numbers[::every]]
+    loads = [row for rows in run_all(rows_of, works, jobs) for row in rows]
+    return {
+        "part": part,
+        "mode": "micro-batch" if batches else "continuous",
+        "rows": [_summary(loads, name) for name in dict.fromkeys(r["policy"] for r in loads)],
+        "loads": loads,
+    }
+
+
+def rows_of(work: Comparison) -> list[dict[str, Any]]:
+    """Return one row per policy on one load."""
+    named = work.named
+    load, best = best_constant(named.load, batches=work.batches)
+    rows = []
+    for text in work.policies:
+        row = row_of(load, run(load, text, batches=work.batches))
+        head = {"load": named.name, "bound_s": load.bound_s, "policy": text}
+        rows.append(
+            head
+            | row
+            | {f"constant_{key}": value for key, value in best.items()}
+            | {
+                "no_worse": verdict(row, best, _SUCCESS_LESS, _SLOTS_MORE),
+                "hardly_worse": verdict(row, best, _SUCCESS_FAR, _SLOTS_FAR),
+            }
+        )
+    return rows
+
+
+def verdict(
+    row: dict[str, float], best: dict[str, float], success_less: float, slots_more: float
+) -> bool:
+    """Return whether a policy is no worse than the best constant, but for a tolerance.
+
+    Where no constant keeps the SLO, the success of the best one is enough.
+    """
+    return row["success"] >= min(SUCCESS, best["success"]) - success_less and row["slots"] <= best[
+        "slots"
+    ] * (1.0 + slots_more)
+
+
+def best_constant(load: Load, *, batches: bool) -> tuple[Load, dict[str, float]]:
+    """Return a load with its bound, and the row of the best constant.
+
+    Where no constant keeps the SLO within any of the bounds, it is the most successful one.
+    """
+
+    def constant(slots: int) -> dict[str, float]:
+        return row_of(load, run(load, f"static({slots})", batches=batches))
+
+    for bound_s in _BOUNDS_S:
+        load = replace(load, bound_s=bound_s)
+        most = constant(_SLOTS_MOST)
+        if most["success"] >= SUCCESS:
+            break
+    rows = []
+    for slots in range(max(1, int(load.slots_mean)), _SLOTS_MOST):
+        rows.append(constant(slots))
+        if rows[-1]["success"] >= SUCCESS:
+            return load, rows[-1]
+    return load, max([*rows, most], key=lambda row: row["success"])
+
+
+def row_of(load: Load, result: RunResult) -> dict[str, float]:
+    """Return the shares of windows and of records in time, and the mean slots after the warm-up."""
+    first = round(load.from_s / result.delta_s)
+    return {
+        "success": round(result.success(OPERATOR, from_s=load.from_s).mean, 5),
+        "records_in_time": round(result.records_in_time(OPERATOR, load.bound_s), 5),
+        "slots": round(float(result.operators[OPERATOR].slots[first:].mean()), 3),
+    }
+
+
+def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return counts, medians and worst tenths of one policy over all loads."""
+    mine = [row for row in rows if row["policy"] == name]
+    success, records, slots, ratio = (
+        np.array([of(row) for row in mine])
+        for of in (
+            lambda row: row["success"],
+            lambda row: row["records_in_time"],
+            lambda row: row["slots"],
+            lambda row: row["slots"] / row["constant_slots"],
+        )
+    )
+    return {
+        "policy": name,
+        "loads": len(mine),
+        "no_worse": sum(row["no_worse"] for row in mine),
+        "hardly_worse": sum(row["hardly_worse"] for row in mine),
+        "at_99": int((success >= SUCCESS).sum()),
+        "success_median": round(float(np.median(success)), 5),
+        "success_worst_tenth": round(float(np.quantile(success, 0.1)), 5),
+        "records_in_time_median": round(float(np.median(records)), 5),
+        "slots_mean": round(float(slots.mean()), 3),
+        "to_constant_median": round(float(np.median(ratio)), 3),
+        "to_constant_most": round(float(ratio.max()), 3),
+    }
