@@ -25,6 +25,7 @@ from headgate.spark.api.launch import (
 )
 from headgate.spark.api.pool_query import PoolQuery
 from headgate.spark.api.query import Query
+from headgate.spark.api.real_time import Flow, RealTimeQuery, flow_of
 from headgate.spark.cluster.allocation import follow_slots
 from headgate.spark.cluster.location import Place
 from headgate.spark.cluster.warmup import Warming, warm_workers
@@ -48,6 +49,7 @@ from headgate.spark.read.logical import read
 from headgate.spark.read.meaning import meaning
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
+from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import given
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
@@ -108,9 +110,10 @@ def start(
             plain: Query = _start_plain(df, settings)
             return plain
         raise
+    flow = flow_of(df.sparkSession, settings, plan) if settings.is_real_time else None
     check_brokers(analysed(df))
     check_name(df.sparkSession, settings.name)
-    return _start_slots(df, settings, plan, watch, warming)
+    return _start_slots(df, settings, plan, watch, warming, flow)
 
 
 def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
@@ -193,9 +196,14 @@ def _start_pools(
 
 
 def _start_slots(
-    df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch, warming: Warming
+    df: DataFrame,
+    settings: QuerySettings,
+    plan: PlannedQuery,
+    watch: Watch,
+    warming: Warming,
+    flow: Flow | None,
 ) -> Query:
-    """Run the stateful part of a query in slots."""
+    """Run the stateful part of a query in slots; with a `flow`, in real time."""
     spark = df.sparkSession
     cores = configured.cores_of(spark)
     config = configured.job_config(settings, cores)
@@ -230,7 +238,8 @@ def _start_slots(
             job.set_budget if settings.budget == "auto" else lambda _: None,
         )
         ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
-        work = StatefulWork(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
+        does = StatefulWork if flow is None else RealTimeWork
+        work = does(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
         machine = StepMachine(
             spark, work, checkpoint, latest, sink, ports, held=_needs_records(spark, settings)
         )
@@ -249,13 +258,17 @@ def _start_slots(
             controller.start()
             undo.callback(controller.stop)
         commands.restore()
-        writer = configured.inner_writer(work.intake.stream, settings, where)
-        finite = "availableNow" in settings.trigger
         warming.wait()
-        inner = launched(machine, writer, undo, finite=finite)
+        finite = "availableNow" in settings.trigger
+        if flow is None:
+            writer = configured.inner_writer(work.intake.stream, settings, where)
+            inner = launched(machine, writer, undo, finite=finite)
+        else:
+            inner = flow.begin(machine, work, settings)
         undo.pop_all()
     release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
-    query = Query(inner, machine, work, controller, commands, finite=finite, release=release)
+    made = Query if flow is None else RealTimeQuery
+    query = made(inner, machine, work, controller, commands, finite=finite, release=release)
     return noted(where, query)
 
 
