@@ -142,8 +142,8 @@ class RealTimeQuery(Query):
         """Do nothing: Spark makes no progress of it."""
 
     @property
-    def slot_processes(self) -> list[int]:
-        """Process ids of the slots."""
+    def processes(self) -> dict[str, int]:
+        """Process ids on this host, as ``feeder 0``, ``slot 0``."""
         return self._epochs.processes
 
     def _await_settled(self, timeout_s: float | None) -> None:

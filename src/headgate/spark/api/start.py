@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.control import ControlFiles
 from headgate.control import registry
 from headgate.control.replicas import ReplicaPolicy
@@ -227,16 +228,7 @@ def _start_slots(
         )
         undo.callback(executors.leave)
         job = LiveJob.begin(plan, config, latest, executors, recorder)
-        machine_cores = configured.machine_cores(spark)
-        controller = _controller(settings, job, executors, machine_cores)
-        commands = Commands(
-            ControlFiles(checkpoint.files),
-            job.changes,
-            controller,
-            recorder.write,
-            recorder.path,
-            job.set_budget if settings.budget == "auto" else lambda _: None,
-        )
+        controller, commands = _steering(spark, settings, job, executors, checkpoint)
         ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
         does = StatefulWork if flow is None else RealTimeWork
         work = does(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
@@ -246,7 +238,7 @@ def _start_slots(
         undo.callback(machine.close)
         warming.load(specs)
         work.rehearse()
-        parameters = configured.parameters(settings, config, cores, machine_cores)
+        parameters = configured.parameters(settings, config, cores, configured.machine_cores(spark))
         parameters["source_limits"] = source_limits(analysed(df))
         parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
         workload = own.WORKLOAD.of(settings.options)
@@ -270,6 +262,26 @@ def _start_slots(
     made = Query if flow is None else RealTimeQuery
     query = made(inner, machine, work, controller, commands, finite=finite, release=release)
     return noted(where, query)
+
+
+def _steering(
+    spark: SparkSession,
+    settings: QuerySettings,
+    job: LiveJob,
+    executors: Executors,
+    checkpoint: Checkpoint,
+) -> tuple[Controller | None, Commands]:
+    """Return what steers a query, and what takes the commands of its users."""
+    controller = _controller(settings, job, executors, configured.machine_cores(spark))
+    commands = Commands(
+        ControlFiles(checkpoint.files),
+        job.changes,
+        controller,
+        job.recorder.write,
+        job.recorder.path,
+        job.set_budget if settings.budget == "auto" else lambda _: None,
+    )
+    return controller, commands
 
 
 def _check_has_steps(where: Place, plan: PlannedQuery) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from headgate.checkpoint.carried import offsets_text
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.manifest import REAL_TIME, Manifest
 from headgate.checkpoint.shipping import journal_at
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import regular_bytes
@@ -227,7 +227,8 @@ def verify(
     if store.files.shared:
         offsets, starts = carried_offsets(latest, until), []
     else:
-        offsets = end_offsets(store.path, until)
+        in_epochs = latest is not None and REAL_TIME in latest.engine
+        offsets = latest.engine["sources"] if in_epochs else end_offsets(store.path, until)
         starts = start_offsets(store.path, len(offsets))
     session = BatchSession(spark, offsets, starts)
     expected = (reference or build)(session, **dict(options or {}))

@@ -196,8 +196,8 @@ class Epochs:
         return self._work.feed
 
     @property
-    def processes(self) -> list[int]:
-        """Process ids of the slots."""
+    def processes(self) -> dict[str, int]:
+        """Process ids of feeders and slots, as ``feeder 0``, ``slot 0``."""
         return self._work.pipe.processes
 
     def explain(self, extended: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Feeder:
     schema : pyarrow.Schema
         Of its records.
     padding : int
-        Marker rows behind a cut: as many as an Arrow batch has, so that no record stays before them.
+        Marker rows behind a cut, which push what is before them through the pipe.
     """
 
     meeting: words.Meeting
@@ -56,7 +57,7 @@ class Feeder:
         number = context.partitionId()
         try:
             with self.meeting.connect(self.meeting.driver) as driver:
-                driver.send((words.FEEDER, number))
+                driver.send((words.FEEDER, number, os.getpid()))
                 word, start = driver.recv()
                 assert word == words.BEGIN
                 reader = self.feed.reader(start, number, self.count)
@@ -77,12 +78,12 @@ class Feeder:
                     return
                 if word == words.GO:
                     still = False
-                    yield self._marker(said[0])
+                    yield from self._marker(said[0])
                 elif word == words.CUT:
                     epoch, still = said
                     driver.send((words.CUT, epoch, reader.offsets()))
                     behind_cut = 0
-                    yield self._marker(json.dumps({words.EPOCH: epoch}))
+                    yield from self._marker(json.dumps({words.EPOCH: epoch}))
             idle = time.monotonic() - read_s > _IDLE_AFTER_S
             records = reader.poll(_IDLE_S if idle else _BUSY_S)
             if records is None:
@@ -98,12 +99,17 @@ class Feeder:
         columns = [*records.columns, pa.nulls(rows, pa.int32()), pa.nulls(rows, pa.string())]
         return pa.RecordBatch.from_arrays(columns, names=self._names)
 
-    def _marker(self, text: str) -> pa.RecordBatch:
-        """Return a word for the routers, and padding behind it."""
+    def _marker(self, text: str) -> Iterator[pa.RecordBatch]:
+        """Yield a word for the routers, and padding behind it.
+
+        The last row goes alone: PySpark keeps the last bytes of a batch until the next one.
+        """
         rows = self.padding + 1
         columns = [pa.nulls(rows, field.type) for field in self.schema]
         columns += [pa.array([0] * rows, pa.int32()), pa.array([text] + [None] * self.padding)]
-        return pa.RecordBatch.from_arrays(columns, names=self._names)
+        made = pa.RecordBatch.from_arrays(columns, names=self._names)
+        yield made
+        yield made.slice(self.padding)
 
     @property
     def _names(self) -> list[str]:

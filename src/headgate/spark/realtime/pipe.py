@@ -39,8 +39,8 @@ from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
 PADDING = 64
-"""Rows of an Arrow batch in a pipe, and marker rows behind a cut. With more there are fewer Arrow batches,
-and with fewer less padding. Note 0180 has what was measured."""
+"""Rows of an Arrow batch in a pipe; twice as many marker rows are behind a cut. More rows make fewer Arrow
+batches, and more padding. Note 0180 has what was measured."""
 
 _CONF = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(PADDING),
@@ -88,6 +88,7 @@ class _Run:
     said: queue.SimpleQueue[tuple[Any, ...]]
     feeders: dict[int, Connection] = field(default_factory=dict)
     slots: list[_Slot] = field(default_factory=list)
+    processes: dict[str, int] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
 
@@ -130,9 +131,9 @@ class Pipe:
         return min(self._waits.values(), default=None)
 
     @property
-    def processes(self) -> list[int]:
-        """Process ids of the slots that run."""
-        return [] if self._run is None else [slot.process.pid for slot in self._run.slots]
+    def processes(self) -> dict[str, int]:
+        """Process ids of feeders and slots, as ``feeder 0``, ``slot 0``."""
+        return {} if self._run is None else dict(self._run.processes)
 
     # -- life -----------------------------------------------------------------------------------------
 
@@ -187,6 +188,8 @@ class Pipe:
             if slot.peer is not None:
                 _send(slot.peer, (words.END,))
             _end_process(slot)
+        for number in range(count, len(run.slots)):
+            run.processes.pop(f"{words.SLOT} {number}", None)
         del run.slots[count:]
         first = len(run.slots)
         run.slots += [_Slot(_slot_process(run.meeting, n)) for n in range(first, count)]
@@ -216,7 +219,8 @@ class Pipe:
             for marker in MARKERS:
                 schema = schema.add(marker)
             readers = self._feed.readers
-            feeder = Feeder(run.meeting, self._feed, readers, self._feed.schema, PADDING)
+            # the JVM, too, may keep the last bytes of a batch: so one more follows
+            feeder = Feeder(run.meeting, self._feed, readers, self._feed.schema, 2 * PADDING)
             numbers = self._session.range(0, readers, 1, readers)
             routed = self._plan.over(numbers.mapInArrow(feeder, schema))
             routed.mapInArrow(Router(run.meeting), "nothing int").collect()
@@ -232,10 +236,10 @@ class Pipe:
         while not run.closing:
             try:
                 peer = run.door.accept()
-                kind, number = peer.recv()
+                kind, number, process = peer.recv()
             except (OSError, EOFError):
                 continue  # the door is closed, or somebody who was let in is gone
-            run.said.put((_JOINED, kind, number, peer))
+            run.said.put((_JOINED, kind, number, peer, process))
             _in_background(partial(_listen, run, kind, number, peer))
 
     @property
@@ -257,7 +261,7 @@ class Pipe:
             return None
         word = message[0]
         if word == _JOINED:
-            _, kind, number, peer = message
+            _, kind, number, peer, run.processes[f"{kind} {number}"] = message
             if kind == words.FEEDER:
                 run.feeders[number] = peer
             else:

@@ -5,6 +5,7 @@ Run as a program beside Spark, with what it must know on its standard input. It 
 
 from __future__ import annotations
 
+import os
 import pickle
 import queue
 import sys
@@ -63,7 +64,7 @@ class SlotProcess:
             Listener(self._meeting.slot(self._number), "AF_UNIX", 16, self._meeting.key) as door,
             self._meeting.connect(self._meeting.driver) as driver,
         ):
-            driver.send((words.SLOT, self._number))
+            driver.send((words.SLOT, self._number, os.getpid()))
             word, self._task, self._routers = driver.recv()
             assert word == words.BEGIN
             warm(self._task.spec)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 
 FEEDER, SLOT = "feeder", "slot"
-"""Peers, as they say who they are: the word and a number."""
+"""Peers, as they say who they are: the word, a number and the process."""
 
 BEGIN = "begin"
 """To a feeder: (offsets); to a slot: (task, number of routers)."""

@@ -1,0 +1,174 @@
+"""Real time: the answers are Spark's, whatever ends in the middle, and both modes share a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from real_time import Build, Rows, bids, totals, windows, writer
+
+import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.spark.api.verify import BatchSession
+
+LIMIT_S = 120.0
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while not reached():
+        assert time.monotonic() < until_s, "not within two minutes"
+        time.sleep(0.01)
+
+
+def steps(checkpoint: Path) -> int:
+    latest = Checkpoint(checkpoint).latest()
+    return -1 if latest is None else latest.step
+
+
+def assert_right(spark: SparkSession, build: Build, checkpoint: Path, rows: Any, mode: str) -> None:
+    found = hg.verify(spark, build, checkpoint=str(checkpoint), output=rows, mode=mode)
+    assert found["verified"], found
+    assert found["rows_compared"] > 50
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_windows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    build = windows(16_000)
+    rows = Rows()
+    query = writer(build(spark), rows, tmp_path, mode).start()
+    try:
+        wait_until(lambda: len(rows.steps) > 3)
+        query.scale(3)  # in the middle
+        query.processAllAvailable()
+        wait_until(lambda: '"event": 16000' in str(query.lastProgress))
+        query.processAllAvailable()
+        assert query.assignment()["aggregate-0"].slots == 3
+        assert [name for name in query.processes if "slot" in name] == [
+            "slot 0",
+            "slot 1",
+            "slot 2",
+        ]
+    finally:
+        query.stop()
+    assert query.exception() is None
+    found = rows.frame(spark) if mode == "append" else rows.last_by(spark, "window", "auction")
+    assert_right(spark, build, tmp_path, found, mode)
+    assert rows.came_again == 0
+
+
+def test_late_records_are_left_out_and_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """Each record is in its window, or late by the watermark of the epochs before its own."""
+
+    def build(session: Any) -> Any:
+        read = bids(session, events=12_000, rate=3000, prob_delayed=0.3, delay_ms=3000)
+        read = read.withWatermark("dateTime", "100 milliseconds")
+        return read.groupBy(F.window("dateTime", "200 milliseconds")).agg(F.count("*").alias("n"))
+
+    rows = Rows()
+    query = writer(build(spark), rows, tmp_path, "update").start()
+    try:
+        wait_until(lambda: '"event": 12000' in str(query.lastProgress))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    latest = Checkpoint(tmp_path).latest()
+    assert latest is not None
+    counted = sum(row["n"] for row in rows.last_by(spark, "window").collect())
+    late = hg.verify(
+        spark, build, checkpoint=str(tmp_path), output=rows.last_by(spark, "window"), mode="update"
+    )["dropped"]["late"]
+    assert late > 100
+    assert (
+        counted + late
+        == bids(
+            BatchSession(spark, latest.engine["sources"]),
+            events=12_000,
+            rate=3000,
+            prob_delayed=0.3,
+            delay_ms=3000,
+        ).count()
+    )
+
+
+@pytest.mark.parametrize("victim", ["slot 1", "feeder 0"])
+def test_a_killed_process_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, victim: str
+) -> None:
+    build = totals(16_000)
+    rows = Rows()
+    query = writer(build(spark), rows, tmp_path, "update").start()
+    try:
+        wait_until(lambda: len(rows.steps) > 5)
+        os.kill(query.processes[victim], signal.SIGKILL)
+        done = len(rows.steps)
+        wait_until(lambda: len(rows.steps) > done + 3)
+        wait_until(lambda: '"event": 16000' in str(query.lastProgress))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert '"event":"retry"' in query.journal.read_text()
+    assert_right(spark, build, tmp_path, rows.last_by(spark, "k"), "update")
+    assert rows.came_again == 0
+
+
+def test_the_modes_take_turns_on_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    """Real time, micro-batches, real time: the answer is that of one query."""
+    build = windows(20_000)
+    rows = Rows()
+    for turn in range(3):
+        real_time = writer(build(spark), rows, tmp_path, "append")
+        if turn == 1:
+            made = (
+                hg.writeStream(build(spark)).foreachBatch(rows).outputMode("append").slots(start=3)
+            )
+            query = made.option("checkpointLocation", str(tmp_path)).start()
+        else:
+            query = real_time.start()
+        begun = steps(tmp_path)
+        try:
+            wait_until(lambda n=begun: steps(tmp_path) > n + 2)
+            if turn == 2:
+                wait_until(lambda: '"event": 20000' in str(query.lastProgress))
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert query.exception() is None
+    assert_right(spark, build, tmp_path, rows.frame(spark), "append")
+    assert rows.came_again == 0
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = {
+    "without the option": (totals(9), lambda w: w.option("headgate.experimental.realTime", "false"), "experimental"),
+    "complete": (totals(9), lambda w: w.outputMode("complete"), "complete"),
+    "slo": (totals(9), lambda w: w.slo("mean < 1 s over 1 s"), r"\.slo\(\)"),
+    "files": (totals(9), lambda w: w._with(function=None), "parquet"),
+    "rate": (lambda s: s.readStream.format("rate").load().groupBy("value").count(), lambda w: w, '"rate"'),
+    "deduplication": (lambda s: bids(s, events=9).dropDuplicates(["auction"]), lambda w: w, "one aggregate"),
+    "explode": (
+        lambda s: bids(s, events=9).select(F.explode(F.array("auction")).alias("a")).groupBy("a").count(),
+        lambda w: w,
+        "explode",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_run_is_refused_before_anything_starts(
+    spark: SparkSession, tmp_path: Path, case: str
+) -> None:
+    build, change, named = REFUSED[case]
+    made = change(writer(build(spark), Rows(), tmp_path / "c", "update"))
+    with pytest.raises((ConfigError, UnsupportedQuery), match=named) as refused:
+        made.start()
+    assert str(refused.value).count(". ") == 0
+    assert not (tmp_path / "c").exists()
