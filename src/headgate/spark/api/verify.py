@@ -227,8 +227,11 @@ def verify(
     if store.files.shared:
         offsets, starts = carried_offsets(latest, until), []
     else:
-        in_epochs = latest is not None and REAL_TIME in latest.engine
-        offsets = latest.engine["sources"] if in_epochs else end_offsets(store.path, until)
+        offsets = (
+            end_offsets(store.path, until)
+            if latest is None or REAL_TIME not in latest.engine
+            else latest.engine["sources"]
+        )
         starts = start_offsets(store.path, len(offsets))
     session = BatchSession(spark, offsets, starts)
     expected = (reference or build)(session, **dict(options or {}))

@@ -21,36 +21,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Listener
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import Any, Protocol
 
 from headgate.core.assignment import Assignment
 from headgate.core.errors import EngineError
 from headgate.spark.job.reports import Report
-from headgate.spark.jvm.arrow import from_arrow_schema
-from headgate.spark.jvm.sessions import clone_of, make_active
 from headgate.spark.realtime import words
 from headgate.spark.realtime.feed import Feed
-from headgate.spark.realtime.feeder import Feeder
-from headgate.spark.realtime.plan import MARKERS, PipePlan
-from headgate.spark.realtime.router import Router
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
-PADDING = 64
-"""Rows of an Arrow batch in a pipe; twice as many marker rows are behind a cut. More rows make fewer Arrow
-batches, and more padding. Note 0180 has what was measured."""
-
-_CONF = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(PADDING),
-    "spark.sql.execution.pandas.udf.buffer.size": "8",
-    "spark.sql.adaptive.enabled": "false",
-}
-"""Settings of the pipe's session: batches are small, and no buffer of a socket keeps a part of one."""
-
 _STARTS_S, _ANSWERS_S, _ENDS_S, _LOOK_S = 120.0, 600.0, 10.0, 1.0
 _JOB, _WAKE, _GONE, _JOINED = "job", "wake", "gone", "joined"
+
+
+class Job(Protocol):
+    """Runs feeders and routers."""
+
+    def run(self, meeting: words.Meeting, group: str) -> None:
+        """Run them until the feeders end; raise what they failed with."""
+
+    def cancel(self, group: str) -> None:
+        """Have a run end, whatever it does."""
 
 
 class PipeLost(EngineError):
@@ -98,8 +90,7 @@ class Pipe:
 
     Parameters
     ----------
-    spark : SparkSession
-    plan : PipePlan
+    job : Job
     feed : Feed
     task : SlotTask
         What each slot does.
@@ -112,14 +103,8 @@ class Pipe:
         Newest event time of the last epoch that was served.
     """
 
-    def __init__(
-        self, spark: SparkSession, plan: PipePlan, feed: Feed, task: SlotTask, name: str
-    ) -> None:
-        self._spark, self._plan, self._feed, self._task = spark, plan, feed, task
-        self._name = name
-        self._session = clone_of(spark)
-        for key, value in _CONF.items():
-            self._session.conf.set(key, value)
+    def __init__(self, job: Job, feed: Feed, task: SlotTask, name: str) -> None:
+        self._job, self._feed, self._task, self._name = job, feed, task, name
         self._run: _Run | None = None
         self._waits: dict[int, float] = {}
         """When each feeder read its first record behind the last cut."""
@@ -172,7 +157,7 @@ class Pipe:
             if not clean:
                 slot.process.kill()
         if not run.ended.is_set():
-            self._spark.sparkContext.cancelJobGroup(run.group)
+            self._job.cancel(run.group)
             for peer in run.feeders.values():
                 peer.close()
             run.ended.wait(_ENDS_S)
@@ -211,19 +196,7 @@ class Pipe:
         """Run Spark's job, until it ends."""
         error: BaseException | None = None
         try:
-            make_active(self._session)
-            self._spark.sparkContext.setJobGroup(
-                run.group, f"{self._name}: real time", interruptOnCancel=True
-            )
-            schema = from_arrow_schema(self._feed.schema)
-            for marker in MARKERS:
-                schema = schema.add(marker)
-            readers = self._feed.readers
-            # the JVM, too, may keep the last bytes of a batch: so one more follows
-            feeder = Feeder(run.meeting, self._feed, readers, self._feed.schema, 2 * PADDING)
-            numbers = self._session.range(0, readers, 1, readers)
-            routed = self._plan.over(numbers.mapInArrow(feeder, schema))
-            routed.mapInArrow(Router(run.meeting), "nothing int").collect()
+            self._job.run(run.meeting, run.group)
         except BaseException as failed:  # whoever waits for the pipe says so
             error = failed
         finally:

@@ -12,6 +12,7 @@ from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.feed import Feed
+from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.step.begun import Begun
@@ -50,7 +51,8 @@ class RealTimeWork(StatefulWork):
         self.feed = feed
         self._delay_ms = plan.delay_ms
         task = replace(self._tasks[operator.id], sender=None)
-        self.pipe = Pipe(self.spark, plan, feed, task, self.config.name)
+        job = SparkJob(self.spark, plan, feed, self.config.name)
+        self.pipe = Pipe(job, feed, task, self.config.name)
         self.next_us = next_us
 
     @property
