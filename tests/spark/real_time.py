@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,16 @@ class Rows:
     def __init__(self) -> None:
         self.steps: dict[int, list[Any]] = {}
         self.came_again = 0
-        self.arrived = threading.Event()
 
     def __call__(self, frame: DataFrame, step: int) -> None:
         self.came_again += step in self.steps
         self.steps[step] = frame.collect()
         self.schema = frame.schema
-        if self.steps[step]:
-            self.arrived.set()
+
+    @property
+    def count(self) -> int:
+        """How many rows have come."""
+        return sum(map(len, self.steps.values()))
 
     def all(self) -> list[Any]:
         """All rows, in the order of their steps."""
@@ -44,20 +45,20 @@ class Rows:
         return spark.createDataFrame(list(found.values()), self.schema)
 
 
-def bids(session: Any, *, events: int, rate: int = 4000, **options: Any) -> DataFrame:
-    """Bids of the nexmark workload, with their time as the watermark's."""
-    reader = session.readStream.format("nexmark").option("rate", str(rate)).option("events", events)
+def bids(session: Any, *, rate: int = 2000, **options: Any) -> DataFrame:
+    """Bids of the nexmark workload, without end."""
+    reader = session.readStream.format("nexmark").option("rate", str(rate))
     for name, value in options.items():
         reader = reader.option(name, str(value))
     columns = "bid.auction,bid.bidder,bid.price,bid.dateTime"
     return reader.option("columns", columns).load().where("bid is not null").select("bid.*")
 
 
-def windows(events: int, delay: str = "1 second", **options: Any) -> Build:
+def windows(delay: str = "1 second", **options: Any) -> Build:
     """Windows of a second that overlap, with a filter above the watermark and one on its column."""
 
     def build(session: Any) -> DataFrame:
-        read = bids(session, events=events, **options).withWatermark("dateTime", delay)
+        read = bids(session, **options).withWatermark("dateTime", delay)
         read = read.where("price % 7 != 0").where(F.second("dateTime") % 5 != 0)
         window = F.window("dateTime", "2 seconds", "1 second")
         aggregates = F.count("*").alias("n"), F.sum("price").alias("p"), F.max("bidder").alias("b")
@@ -66,12 +67,12 @@ def windows(events: int, delay: str = "1 second", **options: Any) -> Build:
     return build
 
 
-def totals(events: int, **options: Any) -> Build:
+def totals(**options: Any) -> Build:
     """Totals by key, without any time."""
 
     def build(session: Any) -> DataFrame:
         key = (F.col("auction") % 100).alias("k")
-        return bids(session, events=events, **options).groupBy(key).agg(
+        return bids(session, **options).groupBy(key).agg(
             F.count("*").alias("n"), F.sum("price").alias("p")
         )  # fmt: skip
 

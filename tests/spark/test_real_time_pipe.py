@@ -156,7 +156,9 @@ class Driver:
         offsets = self.pipe.cut(step, still=still)
         reports = self.pipe.serve(held.facts(step, 0, None))
         begun = Begun(step, step, 0, [offsets], 0.0, 0.0, 0, drain=True, latest=held.latest)
-        held.latest = held.checkpoint.commit(next_manifest(begun, held.uuid, 0, {NAME: held.state}, reports))
+        held.latest = held.checkpoint.commit(
+            next_manifest(begun, held.uuid, 0, {NAME: held.state}, reports)
+        )
         self.offsets = offsets
 
     def totals(self) -> dict[str, tuple[int, int]]:

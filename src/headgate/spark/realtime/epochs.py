@@ -168,7 +168,7 @@ class Epochs:
         machine, work, pipe = self._machine, self._work, self._work.pipe
         latest = machine.latest
         number = 0 if latest is None else latest.step + 1
-        still = work.changing
+        still = work.changing and pipe.have_slots(work.wanted_slots)
         read_ms = pipe.waits_since_ms or time.time() * 1e3
         self._cut_s = time.monotonic()
         offsets = pipe.cut(number, still=still)

@@ -5,12 +5,14 @@ Each peer has a thread here that puts what it says into one queue; what waits fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import queue
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -58,8 +60,11 @@ class PipeLost(EngineError):
 
 @dataclass
 class _Slot:
+    """A slot's process; `is_ready` once it takes routers."""
+
     process: subprocess.Popen[bytes]
     peer: Connection | None = None
+    is_ready: bool = False
 
 
 @dataclass
@@ -70,6 +75,8 @@ class _Run:
     ----------
     group : str
         Of the pipe's Spark job.
+    serving : int
+        How many of the slots get records; behind them are those that begin.
     ended : Event
         Set once that job is over.
     """
@@ -80,6 +87,7 @@ class _Run:
     said: queue.SimpleQueue[tuple[Any, ...]]
     feeders: dict[int, Connection] = field(default_factory=dict)
     slots: list[_Slot] = field(default_factory=list)
+    serving: int = 0
     processes: dict[str, int] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
@@ -136,7 +144,7 @@ class Pipe:
         run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", queue.SimpleQueue())
         self._waits = {}
         _in_background(lambda: self._let_in(run))
-        self._have_slots(assignment.slots)
+        self.have_slots(assignment.slots)
         _in_background(lambda: self._flow(run))
         self._await(lambda: len(run.feeders) == self._feed.readers, _STARTS_S)
         for feeder in run.feeders.values():
@@ -159,38 +167,29 @@ class Pipe:
         if not run.ended.is_set():
             self._job.cancel(run.group)
             for peer in run.feeders.values():
-                peer.close()
+                _hang_up(peer)
             run.ended.wait(_ENDS_S)
         for slot in run.slots:
             _end_process(slot)
         run.door.close()
         shutil.rmtree(run.meeting.directory, ignore_errors=True)
 
-    def _have_slots(self, count: int) -> None:
-        """Start the slots that are missing, and end those that are more than `count`."""
+    def have_slots(self, count: int) -> bool:
+        """Start the slots that are missing for `count` of them; return whether all are there."""
         run = self._running
-        for slot in run.slots[count:]:
+        for number in range(len(run.slots), count):
+            run.slots.append(_Slot(_slot_process(run.meeting, number)))
+        return all(slot.is_ready for slot in run.slots)
+
+    def _end_slots(self, count: int) -> None:
+        """End the slots that are more than `count`."""
+        run = self._running
+        for number, slot in enumerate(run.slots[count:], count):
             if slot.peer is not None:
                 _send(slot.peer, (words.END,))
             _end_process(slot)
-        for number in range(count, len(run.slots)):
             run.processes.pop(f"{words.SLOT} {number}", None)
         del run.slots[count:]
-        first = len(run.slots)
-        run.slots += [_Slot(_slot_process(run.meeting, n)) for n in range(first, count)]
-        self._await(lambda: all(slot.peer is not None for slot in run.slots), _STARTS_S)
-        for slot in run.slots[first:]:
-            assert slot.peer is not None
-            slot.peer.send((words.BEGIN, self._task, self._feed.readers))
-        ready: set[int] = set()
-
-        def are_ready(message: tuple[Any, ...]) -> bool:
-            if message[0] == words.READY:
-                ready.add(message[-1])
-            return len(ready) == count - first
-
-        if count > first:
-            self._await_message(are_ready, _STARTS_S)
 
     def _flow(self, run: _Run) -> None:
         """Run Spark's job, until it ends."""
@@ -239,6 +238,9 @@ class Pipe:
                 run.feeders[number] = peer
             else:
                 run.slots[number].peer = peer
+                _send(peer, (words.BEGIN, self._task, self._feed.readers))
+        elif word == words.READY:
+            run.slots[message[-1]].is_ready = True
         elif word == words.RECORDS_WAIT:
             self._waits[message[-1]] = message[1]
         elif word == words.CUT:
@@ -350,7 +352,9 @@ class Pipe:
         PipeLost
         """
         run = self._running
-        self._have_slots(assignment.slots)
+        self._end_slots(assignment.slots)
+        self._await(lambda: self.have_slots(assignment.slots), _STARTS_S)
+        run.serving = assignment.slots
         addresses = [run.meeting.slot(number) for number in range(assignment.slots)]
         text = json.dumps({"slots": addresses, "slot_of": list(assignment.slot_of)})
         for feeder in run.feeders.values():
@@ -364,7 +368,8 @@ class Pipe:
         PipeLost
         """
         run = self._running
-        for slot in run.slots:
+        serving = run.slots[: run.serving]
+        for slot in serving:
             assert slot.peer is not None
             _send(slot.peer, (words.SERVE, facts))
         reports: dict[int, Report] = {}
@@ -376,7 +381,7 @@ class Pipe:
                 reports[report.slot] = report
                 if newest_us is not None:
                     times.append(newest_us)
-            return len(reports) == len(run.slots)
+            return len(reports) == len(serving)
 
         self._await_message(is_last, _ANSWERS_S)
         self.newest_us = max(times, default=None)
@@ -390,6 +395,12 @@ def _listen(run: _Run, kind: str, number: int, peer: Connection) -> None:
             run.said.put((*peer.recv(), number))
     except (OSError, EOFError):
         run.said.put((_GONE, kind, number))
+
+
+def _hang_up(peer: Connection) -> None:
+    """End a connection that a thread reads; to close it would wait for that thread."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(peer.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _send(peer: Connection, message: Sequence[Any]) -> None:
@@ -418,7 +429,7 @@ def _end_process(slot: _Slot) -> None:
         slot.process.kill()
         slot.process.wait()
     if slot.peer is not None:
-        slot.peer.close()
+        _hang_up(slot.peer)
 
 
 def _too_slow(limit_s: float) -> PipeLost:

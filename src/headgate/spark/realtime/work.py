@@ -72,6 +72,12 @@ class RealTimeWork(StatefulWork):
     def _take_wanted(self, step: int) -> None:
         """Leave assignments as they are: the records of the epoch are routed already."""
 
+    @property
+    def wanted_slots(self) -> int:
+        """How many slots there are to be."""
+        (name,) = self.states
+        return self.changes.newest(name).slots
+
     def change(self, step: int) -> None:
         """Put assignments in force that were asked for, while no record is under way."""
         super()._take_wanted(step)
@@ -89,6 +95,10 @@ class RealTimeWork(StatefulWork):
             # in milliseconds, as Spark has it
             self.next_us = max(self.next_us, (newest_us // 1000 - self._delay_ms) * 1000)
         return reports
+
+    def result(self, outputs: Outputs) -> DataFrame:
+        """Return what the user's plan makes of what slots put out, which is little."""
+        return self._results.at_hand(outputs, self.checkpoint)
 
     def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
         """Return the manifest that commits the epoch, and take over what its slots did."""
