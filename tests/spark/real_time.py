@@ -55,10 +55,10 @@ def bids(session: Any, *, rate: int = 2000, **options: Any) -> DataFrame:
 
 
 def windows(delay: str = "1 second", **options: Any) -> Build:
-    """Windows of a second that overlap, with a filter above the watermark and one on its column."""
+    """Windows that overlap, with a filter above the watermark and one on its column; none is late."""
 
     def build(session: Any) -> DataFrame:
-        read = bids(session, **options).withWatermark("dateTime", delay)
+        read = bids(session, prob_delayed=0, **options).withWatermark("dateTime", delay)
         read = read.where("price % 7 != 0").where(F.second("dateTime") % 5 != 0)
         window = F.window("dateTime", "2 seconds", "1 second")
         aggregates = F.count("*").alias("n"), F.sum("price").alias("p"), F.max("bidder").alias("b")

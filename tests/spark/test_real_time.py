@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from headgate.spark.api.verify import BatchSession
 LIMIT_S = 120.0
 
 
-def wait_until(reached: Callable[[], bool]) -> None:
+def wait_until(reached: Callable[[], bool], query: Any) -> None:
     until_s = time.monotonic() + LIMIT_S
     while not reached():
+        assert query.isActive, query.exception()
         assert time.monotonic() < until_s, "not within two minutes"
         time.sleep(0.01)
 
@@ -36,10 +38,12 @@ def assert_right(spark: SparkSession, build: Build, checkpoint: Path, rows: Any,
     assert found["rows_compared"] > 50
 
 
-def run_until(query: Any, reached: Callable[[], bool]) -> None:
-    """Let a query run, and stop it at no particular moment."""
+@contextmanager
+def running(made: hg.Writer) -> Iterator[Any]:
+    """Start a query, and stop it at no particular moment; it must not have failed."""
+    query = made.start()
     try:
-        wait_until(lambda: reached() or not query.isActive)
+        yield query
     finally:
         query.stop()
     assert query.exception() is None
@@ -49,13 +53,13 @@ def run_until(query: Any, reached: Callable[[], bool]) -> None:
 def test_windows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path, mode: str) -> None:
     build = windows()
     rows = Rows()
-    query = writer(build(spark), rows, tmp_path, mode).start()
-    wait_until(lambda: rows.count > 100)
-    query.scale(3)
-    wait_until(lambda: query.assignment()["aggregate-0"].slots == 3)
-    assert [one for one in query.processes if "slot" in one] == ["slot 0", "slot 1", "slot 2"]
-    done = rows.count
-    run_until(query, lambda: rows.count > done + 500)
+    with running(writer(build(spark), rows, tmp_path, mode)) as query:
+        wait_until(lambda: rows.count > 100, query)
+        query.scale(3)
+        wait_until(lambda: query.assignment()["aggregate-0"].slots == 3, query)
+        done = rows.count
+        wait_until(lambda: rows.count > done + 500, query)
+        assert sorted(query.processes) == ["feeder 0", "slot 0", "slot 1", "slot 2"]
     found = rows.frame(spark) if mode == "append" else rows.last_by(spark, "window", "auction")
     assert_right(spark, build, tmp_path, found, mode)
     assert rows.came_again == 0
@@ -70,8 +74,8 @@ def test_late_records_are_left_out_and_counted(spark: SparkSession, tmp_path: Pa
         return read.groupBy(F.window("dateTime", "200 milliseconds")).agg(F.count("*").alias("n"))
 
     rows = Rows()
-    query = writer(build(spark), rows, tmp_path, "update").start()
-    run_until(query, lambda: len(rows.steps) > 30)
+    with running(writer(build(spark), rows, tmp_path, "update")) as query:
+        wait_until(lambda: len(rows.steps) > 30, query)
     latest = Checkpoint(tmp_path).latest()
     assert latest is not None
     batches = [json.loads(line) for line in query.journal.read_text().splitlines()]
@@ -88,12 +92,12 @@ def test_a_killed_process_loses_and_doubles_nothing(
 ) -> None:
     build = totals()
     rows = Rows()
-    query = writer(build(spark), rows, tmp_path, "update").start()
-    wait_until(lambda: len(rows.steps) > 5)
-    os.kill(query.processes[victim], signal.SIGKILL)
-    wait_until(lambda: '"event":"retry"' in query.journal.read_text() or not query.isActive)
-    done = len(rows.steps)
-    run_until(query, lambda: len(rows.steps) > done + 3)
+    with running(writer(build(spark), rows, tmp_path, "update")) as query:
+        wait_until(lambda: len(rows.steps) > 5, query)
+        os.kill(query.processes[victim], signal.SIGKILL)
+        wait_until(lambda: '"event":"retry"' in query.journal.read_text(), query)
+        done = len(rows.steps)
+        wait_until(lambda: len(rows.steps) > done + 3, query)
     assert_right(spark, build, tmp_path, rows.last_by(spark, "k"), "update")
     assert rows.came_again == 0
 
@@ -107,7 +111,8 @@ def test_the_modes_take_turns_on_one_checkpoint(spark: SparkSession, tmp_path: P
         if turn == 1:
             made = made.trigger(processingTime="0 seconds")
         done = rows.count
-        run_until(made.start(), lambda n=done: rows.count > n + 500)
+        with running(made) as query:
+            wait_until(lambda n=done: rows.count > n + 500, query)  # type: ignore[misc]
     assert_right(spark, build, tmp_path, rows.frame(spark), "append")
     assert rows.came_again == 0
 

@@ -64,11 +64,11 @@ def write_log(log: Path, latest: Manifest | None) -> None:
     for kind in ("offsets", "commits"):
         make_directory(log / kind)
     # Spark looks at the batch before the newest one, too
-    for batch in range(max(latest.spark_batch - 1, 0), latest.spark_batch + 1):
-        if (log / "offsets" / str(batch)).exists():
+    for batch, following_ms in ((latest.spark_batch - 1, at_ms), (latest.spark_batch, next_ms)):
+        if batch < 0 or (log / "offsets" / str(batch)).exists():
             continue  # Spark's own
-        commit = [_VERSION, json.dumps({"nextBatchWatermarkMs": next_ms}, separators=(",", ":"))]
-        offsets = [_VERSION, json.dumps(notes, separators=(",", ":")), *lines]
+        commit = [_VERSION, json.dumps({"nextBatchWatermarkMs": following_ms})]
+        offsets = [_VERSION, json.dumps(notes), *lines]
         # in this order: a batch without offsets is none, so after a crash it is written again
         for kind, content in (("commits", commit), ("offsets", offsets)):
             write_bytes(log / kind, str(batch), "\n".join(content).encode(), replace=True)
