@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from real_time import Build, Rows, bids, totals, windows, writer
+from real_time_driver import Files
 
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
@@ -49,7 +52,7 @@ def running(made: hg.Writer) -> Iterator[Any]:
     assert query.exception() is None
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.thorough)])
 def test_windows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path, mode: str) -> None:
     build = windows()
     rows = Rows()
@@ -86,7 +89,7 @@ def test_late_records_are_left_out_and_counted(spark: SparkSession, tmp_path: Pa
     assert counted + dropped == read.count()
 
 
-@pytest.mark.parametrize("victim", ["slot 1", "feeder 0"])
+@pytest.mark.parametrize("victim", ["feeder 0", pytest.param("slot 1", marks=pytest.mark.thorough)])
 def test_a_killed_process_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, victim: str
 ) -> None:
@@ -115,6 +118,34 @@ def test_the_modes_take_turns_on_one_checkpoint(spark: SparkSession, tmp_path: P
             wait_until(lambda n=done: rows.count > n + 500, query)  # type: ignore[misc]
     assert_right(spark, build, tmp_path, rows.frame(spark), "append")
     assert rows.came_again == 0
+
+
+@pytest.mark.thorough
+def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    files = Files(tmp_path / "out")
+    command = [sys.executable, str(Path(__file__).parent / "real_time_driver.py"), str(tmp_path)]
+    driver = subprocess.Popen(command)
+    try:
+        until_s = time.monotonic() + LIMIT_S
+        while len(files) < 8 and driver.poll() is None and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert len(files) >= 8
+    finally:
+        driver.kill()
+        driver.wait()
+    processes = json.loads((tmp_path / "processes").read_text())
+    assert len(processes) == 4
+    until_s = time.monotonic() + LIMIT_S
+    while any(Path(f"/proc/{one}").exists() for one in processes):
+        assert time.monotonic() < until_s, "the slots of a killed driver have not ended"
+        time.sleep(0.1)
+    build = totals()
+    made = writer(build(spark), Rows(), tmp_path / "checkpoint", "update").foreachBatch(files)
+    done = len(files)
+    with running(made) as query:
+        wait_until(lambda: len(files) > done + 5, query)
+    last = spark.createDataFrame(files.last(), "k bigint, n bigint, p bigint")
+    assert_right(spark, build, tmp_path / "checkpoint", last, "update")
 
 
 def same(writer: Any) -> Any:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.checkpoint.files import make_directory, write_bytes
+from headgate.checkpoint.files import make_directory, read_regular, write_bytes
 from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.checkpoint.spark_log import newest_batch
 
 _VERSION = "v1"
+_FIRST = "sources/0/0"
 
 
 def write_identity(log: Path) -> None:
@@ -25,6 +26,21 @@ def write_identity(log: Path) -> None:
     if not (log / "metadata").exists():
         text = json.dumps({"id": str(uuid.uuid4())}, separators=(",", ":"))
         write_bytes(log, "metadata", text.encode())
+
+
+def first_offsets(log: Path) -> str | None:
+    """Return the offsets at which a query began, as Spark's Kafka source keeps them; None without."""
+    content = read_regular(log, _FIRST)
+    return None if content is None else content.decode().partition("\n")[2]
+
+
+def write_first_offsets(log: Path, offsets: str) -> None:
+    """Write the offsets at which a query begins, for `first_offsets` and for Spark's Kafka source."""
+    for directory in (log / "sources", log / "sources" / "0"):
+        make_directory(directory)
+    # Spark passes over the first byte
+    content = b"\0" + f"{_VERSION}\n{offsets}".encode()
+    write_bytes((log / _FIRST).parent, "0", content)
 
 
 def next_watermark_us(log: Path, latest: Manifest | None) -> int:

@@ -2,9 +2,9 @@
 
 Kafka to Kafka on one machine with the broker on it: a count in windows of a minute by 1,000 keys in
 update mode, written exactly once. Each record has the time of its making, each result that of the newest
-record in it, and a ``read_committed`` reader compares with its clock. What came in while the job warmed up
-does not count. Cores are those of the driver with its JVM, workers and slots, and of the traffic, which is
-made in the driver's process; the broker is left out.
+record in it, and a ``read_committed`` reader compares with its clock. What came in while the job warmed
+up does not count. Cores are those of the driver with its JVM, workers and slots, and of the traffic,
+which is made in the driver's process; the broker is left out.
 """
 
 from __future__ import annotations

@@ -238,9 +238,11 @@ def _start_slots(
         undo.callback(machine.close)
         warming.load(specs)
         work.rehearse()
-        parameters = configured.parameters(settings, config, cores, configured.machine_cores(spark))
-        parameters["source_limits"] = source_limits(analysed(df))
-        parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
+        parameters = {
+            **configured.parameters(settings, config, cores, configured.machine_cores(spark)),
+            "source_limits": source_limits(analysed(df)),
+            "unsplittable": {op.id: op.spec.unsplittable for op in job.query.operators},
+        }
         workload = own.WORKLOAD.of(settings.options)
         recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
         held = recorder.operators(job.states, [])
@@ -260,8 +262,9 @@ def _start_slots(
         undo.pop_all()
     release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
     made = Query if flow is None else RealTimeQuery
-    query = made(inner, machine, work, controller, commands, finite=finite, release=release)
-    return noted(where, query)
+    return noted(
+        where, made(inner, machine, work, controller, commands, finite=finite, release=release)
+    )
 
 
 def _steering(

@@ -9,6 +9,7 @@ import time
 import uuid
 from typing import Any
 
+from headgate.checkpoint.epochs import first_offsets, write_first_offsets
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.feed import Feed
@@ -159,10 +160,14 @@ class Epochs:
     def _committed(self) -> str:
         """Return the offsets up to which all is committed; the first ones where nothing is yet."""
         latest = self._machine.latest
-        if latest is None or not any(latest.engine["sources"] or ()):
-            return self._work.feed.first()
-        offsets: str = latest.engine["sources"][0]
-        return offsets
+        if latest is not None and any(latest.engine["sources"] or ()):
+            offsets: str = latest.engine["sources"][0]
+            return offsets
+        log, feed = self._machine.checkpoint.path, self._work.feed
+        first = (first_offsets(log) if feed.keeps_first else None) or feed.first()
+        if feed.keeps_first and first_offsets(log) is None:
+            write_first_offsets(log, first)
+        return first
 
     def _epoch(self) -> None:
         machine, work, pipe = self._machine, self._work, self._work.pipe

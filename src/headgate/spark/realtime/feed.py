@@ -51,6 +51,10 @@ class Feed(Protocol):
     def readers(self) -> int:
         """The most readers that may share the source."""
 
+    @property
+    def keeps_first(self) -> bool:
+        """Whether the first offsets are kept beside Spark's log, as Spark's own source keeps them."""
+
     def first(self) -> str:
         """Return the offsets at which a query begins."""
 
@@ -96,6 +100,7 @@ class WorkloadFeed:
 
     settings: SourceSettings
     readers: int = 1
+    keeps_first: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -201,6 +206,7 @@ class KafkaFeed:
     topics: Mapping[str, Any]
     starting: str
     readers: int = 1
+    keeps_first: bool = True
 
     @property
     def schema(self) -> pa.Schema:

@@ -189,7 +189,6 @@ class Results:
         rows = self._observed.rows if self._observed is not None else computed_rows(frame)
         return of_rows(self._spark, leaf(self._spark, self._columns, rows))
 
-
     def at_hand(self, outputs: Outputs, checkpoint: Checkpoint) -> DataFrame:
         """Return the result rows of a step with few rows; as `stored` where some are in files.
 
