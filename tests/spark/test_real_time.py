@@ -161,6 +161,16 @@ def exploded(session: Any) -> Any:
     return bids(session).select(one).groupBy("a").count()
 
 
+def clocked(session: Any) -> Any:
+    late = F.col("dateTime") < F.current_timestamp()
+    return bids(session).where(late).groupBy("auction").count()
+
+
+def called(session: Any) -> Any:
+    one = F.udf(lambda x: x, "bigint")("auction").alias("a")
+    return bids(session).select(one).groupBy("a").count()
+
+
 REFUSED: dict[str, tuple[Build, Callable[[Any], Any], str]] = {
     "the option": (
         totals(),
@@ -173,6 +183,8 @@ REFUSED: dict[str, tuple[Build, Callable[[Any], Any], str]] = {
     "rate": (rate, same, 'format "rate"'),
     "deduplication": (lambda s: bids(s).dropDuplicates(["auction"]), same, "one aggregate"),
     "explode": (exploded, same, "explode"),
+    "clock": (clocked, same, r"current_timestamp\(\)"),
+    "udf": (called, same, "a Python UDF"),
 }
 
 
@@ -185,4 +197,6 @@ def test_what_cannot_run_is_refused_before_anything_starts(
     with pytest.raises((ConfigError, UnsupportedQuery), match=named) as refused:
         made.start()
     assert str(refused.value).count(". ") == 0
+    if isinstance(refused.value, UnsupportedQuery) and change is same:
+        assert f"no real time  {refused.value}" in hg.explain(build(spark), "update", realTime=True)
     assert not (tmp_path / "c").exists()

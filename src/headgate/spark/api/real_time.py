@@ -93,7 +93,7 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
     return flow
 
 
-def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int) -> Flow:
+def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) -> Flow:
     """Return what feeds the only operator of a query, if all of that can run in real time.
 
     Raises

@@ -17,10 +17,12 @@ from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.jvm.expressions import (
     alias,
     column,
+    data_type,
     interval_parts,
     present_or,
 )
 from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.planned import planned_per_batch
 from headgate.spark.jvm.plans import analysed, filtered, of_rows, optimised_stream, project
 from headgate.spark.jvm.streams import streams_of
 from headgate.spark.read.plan import PlannedOperator
@@ -77,6 +79,9 @@ class PipePlan:
                 "trigger(realTime=...)."
             )
             raise UnsupportedQuery(msg)
+        if planned_per_batch(spark, analysed(frame)):
+            # Catalyst would compute it once, when the pipe starts
+            raise _refused("a subquery, or a function such as current_timestamp(),")
         plan = optimised_stream(frame)
         leaf, delay_ms = _checked(plan)
         return cls(plan, leaf, delay_ms)
@@ -100,10 +105,11 @@ def _checked(plan: Jvm) -> tuple[Jvm, int | None]:
             return plan, delay_ms
         name = class_name(plan)
         if name == "EventTimeWatermark":
-            kind = str(plan.eventTime().dataType().typeName())
-            if delay_ms is not None or kind != "timestamp":
-                what = "a second watermark" if delay_ms is not None else f"a watermark on a {kind}"
-                raise _refused(what)
+            kind = data_type(plan.eventTime().dataType())
+            if delay_ms is not None:
+                raise _refused("a second watermark")
+            if not isinstance(kind, T.TimestampType):
+                raise _refused(f"a watermark on a column of type {kind.simpleString()}")
             months, days, micros = interval_parts(plan.delay())
             delay_ms = (months * _MONTH_DAYS + days) * _DAY_MS + micros // 1000
         elif name not in ("Project", "Filter"):
