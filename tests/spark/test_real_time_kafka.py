@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -17,6 +18,8 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import UnsupportedQuery
+from headgate.spark.realtime.feed import KafkaFeed
+from headgate.spark.settings.kafka import confluent
 from headgate.spark.workloads.broker import Broker
 from headgate.spark.workloads.topics import committed, put
 
@@ -97,3 +100,29 @@ def test_an_option_of_kafka_that_has_no_meaning_is_refused(
     frame = counts(connected, broker, topic("in"), maxOffsetsPerTrigger="10")
     with pytest.raises(UnsupportedQuery, match='option "maxoffsetspertrigger"'):
         real_time(into(frame, broker, "out", tmp_path / "c")).start()
+
+
+def test_a_partition_that_a_topic_got_is_read_after_the_next_start(
+    broker: Broker, topic: Callable[..., str]
+) -> None:
+    name = topic("in", partitions=1)
+    put(broker.servers, name, [{"value": b"x"}] * 3)
+    options = {"kafka.bootstrap.servers": broker.servers, "subscribe": name}
+    feed = KafkaFeed.of({**options, "startingOffsets": "latest"})
+    first = feed.first()
+    assert json.loads(first) == {name: {"0": 3}}
+    client = confluent().admin.AdminClient({"bootstrap.servers": broker.servers})
+    client.create_partitions([confluent().admin.NewPartitions(name, 2)])[name].result(30)
+    until_s = time.monotonic() + LIMIT_S
+    while len(json.loads(feed.grown(first))[name]) < 2:
+        assert time.monotonic() < until_s, "the broker has not made it"
+    put(broker.servers, name, [{"value": b"y", "partition": 1}] * 2)
+    reader = feed.reader(feed.grown(first), 0, 1)
+    try:
+        found = None
+        while found is None:
+            found = reader.poll(1.0)
+    finally:
+        reader.close()
+    assert found.column(1).to_pylist()[0] == b"y"
+    assert json.loads(reader.offsets())[name]["0"] == 3

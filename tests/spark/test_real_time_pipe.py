@@ -46,6 +46,9 @@ class Numbers:
         assert count == self.readers
         return _Reader(self, number, json.loads(start)[number])
 
+    def grown(self, offsets: str) -> str:
+        return offsets
+
     def merged(self, parts: Any) -> str:
         return json.dumps([json.loads(part) for part in parts])
 

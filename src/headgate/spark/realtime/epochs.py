@@ -137,7 +137,7 @@ class Epochs:
         machine, work, pipe = self._machine, self._work, self._work.pipe
         (state,) = work.states.values()
         try:
-            pipe.start(self._committed(), state.assignment)
+            pipe.start(work.feed.grown(self._committed()), state.assignment)
             while not machine.stopping.is_set():
                 if pipe.waits_since_ms is None and not self._has_work():
                     pipe.wait(_QUIET_S)

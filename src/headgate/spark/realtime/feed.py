@@ -58,6 +58,9 @@ class Feed(Protocol):
     def first(self) -> str:
         """Return the offsets at which a query begins."""
 
+    def grown(self, offsets: str) -> str:
+        """Return `offsets`, and where to begin in what the source has got since."""
+
     def newest(self, since: str) -> str:
         """Return the offsets of all that the source has now, at least `since`."""
 
@@ -111,6 +114,10 @@ class WorkloadFeed:
         """Return the offsets at which a query begins."""
         base_us = self.settings.base_us
         return _event(0, time.time_ns() // 1000 if base_us is None else base_us)
+
+    def grown(self, offsets: str) -> str:
+        """Return `offsets`: nothing grows."""
+        return offsets
 
     def newest(self, since: str) -> str:
         """Return the offsets of all that is due now."""
@@ -263,6 +270,14 @@ class KafkaFeed:
                     at, at
                 )
         return json.dumps(found, separators=(",", ":"))
+
+    def grown(self, offsets: str) -> str:
+        """Return `offsets`, and the beginnings of partitions that topics have got since."""
+        found: Ends = json.loads(offsets)
+        for topic, ends in self._ends().items():
+            for number, (low, _) in ends.items():
+                found.setdefault(topic, {}).setdefault(str(number), low)
+        return self.merged([json.dumps(found)])
 
     def newest(self, since: str) -> str:
         """Return the ends of the partitions that are read."""
