@@ -54,6 +54,7 @@ def assert_once(broker: Broker, topic: str, expected: Counter[str]) -> None:
         assert all(later > earlier for earlier, later in pairwise(values))
 
 
+@pytest.mark.thorough
 def test_records_count_once_in_both_modes_whatever_is_killed(
     connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_records_count_once_in_both_modes_whatever_is_killed(
     assert_once(broker, sink, expected)
 
 
+@pytest.mark.thorough
 def test_an_option_of_kafka_that_has_no_meaning_is_refused(
     connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -102,6 +104,7 @@ def test_an_option_of_kafka_that_has_no_meaning_is_refused(
         real_time(into(frame, broker, "out", tmp_path / "c")).start()
 
 
+@pytest.mark.thorough
 def test_a_partition_that_a_topic_got_is_read_after_the_next_start(
     broker: Broker, topic: Callable[..., str]
 ) -> None:

@@ -220,6 +220,7 @@ def test_epochs_hold_what_came_before_their_cut(tmp_path: Path) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid != os.getpid())
 
 
+@pytest.mark.thorough
 def test_slots_change_behind_an_epoch_that_holds_still(tmp_path: Path) -> None:
     with running(Driver(tmp_path, readers=2, slots=1)) as driver:
         state = driver.slots.state

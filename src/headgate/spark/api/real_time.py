@@ -19,7 +19,7 @@ from headgate.spark.api.query import Query
 from headgate.spark.job.reports import Report
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.realtime.epochs import Epochs
-from headgate.spark.realtime.feed import Feed, feed_of
+from headgate.spark.realtime.feed import SourceFeed, feed_of
 from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import options as own
@@ -33,17 +33,17 @@ _LEAVE_OUT = "leave out trigger(realTime=...)"
 
 
 @dataclass(frozen=True)
-class Flow:
+class RealTimeFlow:
     """A query that can run in real time.
 
     Attributes
     ----------
     plan : PipePlan
-    feed : Feed
+    feed : SourceFeed
     """
 
     plan: PipePlan
-    feed: Feed
+    feed: SourceFeed
 
     def begin(
         self, machine: StepMachine[Report], work: StatefulWork, settings: QuerySettings
@@ -65,7 +65,7 @@ class Flow:
         return cast(StreamingQuery, epochs)
 
 
-def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -> Flow:
+def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -> RealTimeFlow:
     """Return a query as it runs in real time.
 
     Raises
@@ -93,7 +93,7 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
     return flow
 
 
-def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) -> Flow:
+def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) -> RealTimeFlow:
     """Return what feeds the only operator of a query, if all of that can run in real time.
 
     Raises
@@ -107,7 +107,7 @@ def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) 
         )
         raise UnsupportedQuery(msg)
     plan = PipePlan.of(spark, query.operators[0], key_groups)
-    return Flow(plan, feed_of(plan.leaf))
+    return RealTimeFlow(plan, feed_of(plan.leaf))
 
 
 def _check_settings(settings: QuerySettings) -> None:

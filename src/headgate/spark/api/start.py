@@ -26,7 +26,7 @@ from headgate.spark.api.launch import (
 )
 from headgate.spark.api.pool_query import PoolQuery
 from headgate.spark.api.query import Query
-from headgate.spark.api.real_time import Flow, RealTimeQuery, flow_of
+from headgate.spark.api.real_time import RealTimeFlow, RealTimeQuery, flow_of
 from headgate.spark.cluster.allocation import follow_slots
 from headgate.spark.cluster.location import Place
 from headgate.spark.cluster.warmup import Warming, warm_workers
@@ -202,7 +202,7 @@ def _start_slots(
     plan: PlannedQuery,
     watch: Watch,
     warming: Warming,
-    flow: Flow | None,
+    flow: RealTimeFlow | None,
 ) -> Query:
     """Run the stateful part of a query in slots; with a `flow`, in real time."""
     spark = df.sparkSession

@@ -12,7 +12,7 @@ from typing import Any
 from headgate.checkpoint.epochs import first_offsets, write_first_offsets
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
-from headgate.spark.realtime.feed import Feed
+from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.machine import StepMachine
@@ -196,7 +196,7 @@ class Epochs:
         return self._work.feed.newest(self._committed())
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> SourceFeed:
         """What it reads."""
         return self._work.feed
 

@@ -40,7 +40,7 @@ class Reader(Protocol):
         """Give back what it held."""
 
 
-class Feed(Protocol):
+class SourceFeed(Protocol):
     """Describes a source; the driver has it, and feeders get it pickled."""
 
     @property
@@ -74,7 +74,7 @@ class Feed(Protocol):
         """Return whether `offsets` are as far as `wanted`."""
 
 
-def feed_of(leaf: Jvm) -> Feed:
+def feed_of(leaf: Jvm) -> SourceFeed:
     """Return the feed of a streaming leaf of a plan.
 
     Raises
@@ -349,8 +349,6 @@ class _KafkaReader:
 
     def __init__(self, client: Mapping[str, Any], ends: Ends) -> None:
         module = confluent()
-        self._failed = module.KafkaException
-        self._end_of_partition = module.KafkaError._PARTITION_EOF
         self._ends = ends
         self._consumer = module.Consumer({**client, "log_level": 3})
         self._consumer.assign([
@@ -387,7 +385,7 @@ class _KafkaReader:
         error = message.error()
         if error is None:
             return True
-        if error.code() == self._end_of_partition or error.retriable():
+        if error.retriable():
             return False
         if error.name() == "_ALL_BROKERS_DOWN" or error.name() == "_TRANSPORT":
             return False  # the client goes on by itself

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from headgate.core.errors import EngineError
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN
 from headgate.spark.realtime import words
-from headgate.spark.realtime.feed import Feed, Reader
+from headgate.spark.realtime.feed import Reader, SourceFeed
 
 _BUSY_S, _IDLE_S = 0.002, 0.02
 """How long a poll waits for records, and how long if none came for a second, in seconds: a cut waits as
@@ -33,7 +33,7 @@ class Feeder:
     Attributes
     ----------
     meeting : words.Meeting
-    feed : Feed
+    feed : SourceFeed
     count : int
         Readers that share the feed.
     schema : pyarrow.Schema
@@ -43,7 +43,7 @@ class Feeder:
     """
 
     meeting: words.Meeting
-    feed: Feed
+    feed: SourceFeed
     count: int
     schema: pa.Schema
     padding: int

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.jvm.sessions import clone_of, make_active
 from headgate.spark.realtime import words
-from headgate.spark.realtime.feed import Feed
+from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.realtime.feeder import Feeder
 from headgate.spark.realtime.plan import MARKERS, PipePlan
 from headgate.spark.realtime.router import Router
@@ -31,12 +31,12 @@ class SparkJob:
     ----------
     spark : SparkSession
     plan : PipePlan
-    feed : Feed
+    feed : SourceFeed
     name : str
         Of the query, for people.
     """
 
-    def __init__(self, spark: SparkSession, plan: PipePlan, feed: Feed, name: str) -> None:
+    def __init__(self, spark: SparkSession, plan: PipePlan, feed: SourceFeed, name: str) -> None:
         self._plan, self._feed, self._name = plan, feed, name
         self._session = clone_of(spark)
         for key, value in _CONF.items():

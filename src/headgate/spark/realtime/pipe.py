@@ -29,7 +29,7 @@ from headgate.core.assignment import Assignment
 from headgate.core.errors import EngineError
 from headgate.spark.job.reports import Report
 from headgate.spark.realtime import words
-from headgate.spark.realtime.feed import Feed
+from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
@@ -99,7 +99,7 @@ class Pipe:
     Parameters
     ----------
     job : Job
-    feed : Feed
+    feed : SourceFeed
     task : SlotTask
         What each slot does.
     name : str
@@ -111,7 +111,7 @@ class Pipe:
         Newest event time of the last epoch that was served.
     """
 
-    def __init__(self, job: Job, feed: Feed, task: SlotTask, name: str) -> None:
+    def __init__(self, job: Job, feed: SourceFeed, task: SlotTask, name: str) -> None:
         self._job, self._feed, self._task, self._name = job, feed, task, name
         self._run: _Run | None = None
         self._waits: dict[int, float] = {}

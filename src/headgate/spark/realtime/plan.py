@@ -39,7 +39,7 @@ MARKERS = T.StructType([
 _MONTH_DAYS, _DAY_MS = 31, 86_400_000
 """As Spark counts a watermark's delay."""
 
-_SHOWN = {"BatchEvalPython": "a Python UDF", "ArrowEvalPython": "a pandas or Arrow UDF"}
+_SHOWN = dict.fromkeys(("BatchEvalPython", "ArrowEvalPython"), "a Python UDF")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
-from headgate.spark.realtime.feed import Feed
+from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
@@ -25,7 +25,7 @@ class RealTimeWork(StatefulWork):
 
     Attributes
     ----------
-    feed : Feed
+    feed : SourceFeed
     pipe : Pipe
     next_us : int
         The watermark of the next epoch.
@@ -33,17 +33,17 @@ class RealTimeWork(StatefulWork):
 
     has_batches = False
 
-    feed: Feed
+    feed: SourceFeed
     pipe: Pipe
     next_us: int
 
-    def begin(self, plan: PipePlan, feed: Feed, next_us: int) -> None:
+    def begin(self, plan: PipePlan, feed: SourceFeed, next_us: int) -> None:
         """Make the pipe, which nothing flows through yet.
 
         Parameters
         ----------
         plan : PipePlan
-        feed : Feed
+        feed : SourceFeed
         next_us : int
             The watermark to begin with.
         """
