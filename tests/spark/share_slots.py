@@ -57,7 +57,7 @@ class Slots:
             step=step,
             attempt=1,
             arena_root=None,
-            run_id="run",
+            run_id="0" * 32,
             checkpoint=str(self.checkpoint.path),
             watermark_us=watermark_us,
             slot_of=state.assignment.slot_of,

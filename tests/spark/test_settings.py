@@ -37,7 +37,15 @@ def is_one_sentence(message: str) -> bool:
 
 SETTINGS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "continuous": (lambda w: w.trigger(continuous="1 second"), "continuous.*use processingTime"),
-    "real time": (lambda w: w.trigger(realTime="1 second"), "realTime.*use processingTime"),
+    "real time": (lambda w: w.trigger(realTime="1 second").start(), "realTime.*processingTime"),
+    "real time, and another": (
+        lambda w: w.trigger(realTime="1 second", availableNow=True),
+        "two kinds",
+    ),
+    "real time in no words of Spark's": (
+        lambda w: w.trigger(realTime="soon"),
+        'realTime="soon" is not allowed',
+    ),
     "no trigger": (lambda w: w.trigger(), "processingTime=..., availableNow=True or once=True"),
     "unknown option": (
         lambda w: w.option("headgate.preagregate", "on"),
@@ -132,6 +140,8 @@ OPTION_VALUES = {
     "headgate.executors": ["lead"],
     "headgate.slotRate": [0, "nan", "inf", "fast"],
     "headgate.floor": ["low", 1],
+    "headgate.experimental.realTime": ["yes", 1],
+    "headgate.epoch": ["50", "0 s"],
 }
 
 

@@ -52,6 +52,7 @@ class Benchmark(StrEnum):
     RESCALE = "rescale"
     TUPLE_BUFFER = "tuple-buffer"
     TOGETHER = "together"
+    LATENCY = "latency"
 
 
 _COUNTED = {
@@ -78,6 +79,7 @@ _COUNTED = {
     Benchmark.RESCALE: "repeats",
     Benchmark.TUPLE_BUFFER: "records",
     Benchmark.TOGETHER: "seconds",
+    Benchmark.LATENCY: "seconds",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 

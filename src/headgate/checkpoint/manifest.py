@@ -24,6 +24,10 @@ FIRST_STEPS = "first_steps"
 """The field of `Manifest.engine` with the steps that drivers began with, the newest last."""
 SOURCES = "sources"
 """Where a checkpoint on a store has the larger files that Spark's sources keep in its log."""
+REAL_TIME = "real_time"
+"""The field of `Manifest.engine` that an epoch has, and no batch of Spark's: its `NEXT_WATERMARK_US`."""
+NEXT_WATERMARK_US = "next_watermark_us"
+"""The watermark of the step behind an epoch."""
 _TRAILER = b"\nsha256 "
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
 _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))

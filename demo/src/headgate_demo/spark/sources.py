@@ -53,9 +53,11 @@ from headgate.spark.jvm.datasources import (
     ReadLimit,
     ReadMaxRows,
 )
+from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.worker.daemon import quiet_here
 from headgate.workloads.rates import parse_rate
 from headgate_demo.generators import nexmark, replay, sentences, stock_exchange
+from headgate_demo.spark.feed import WorkloadFeed
 
 quiet_here()
 
@@ -162,7 +164,7 @@ class _RateFeed:
 
 
 @dataclass(frozen=True)
-class _Settings:
+class SourceSettings:
     """One source as its options describe it."""
 
     name: str
@@ -307,8 +309,8 @@ def _parse(name: str, options: Mapping[str, str], own: _Options) -> dict[str, An
     return values
 
 
-def _settings(name: str, feed: _Feed, values: Mapping[str, Any]) -> _Settings:
-    return _Settings(
+def _settings(name: str, feed: _Feed, values: Mapping[str, Any]) -> SourceSettings:
+    return SourceSettings(
         name=name,
         feed=feed,
         base_us=values.get("base"),
@@ -320,7 +322,7 @@ def _settings(name: str, feed: _Feed, values: Mapping[str, Any]) -> _Settings:
     )
 
 
-def _nexmark_settings(options: Mapping[str, str]) -> _Settings:
+def _nexmark_settings(options: Mapping[str, str]) -> SourceSettings:
     values = _parse("nexmark", options, _NEXMARK)
     fields = {field.name for field in dataclasses.fields(nexmark.NexmarkConfig)}
     config = nexmark.NexmarkConfig(**{k: v for k, v in values.items() if k in fields})
@@ -329,7 +331,7 @@ def _nexmark_settings(options: Mapping[str, str]) -> _Settings:
     return _settings("nexmark", _NexmarkFeed(config, columns), values)
 
 
-def _replay_settings(options: Mapping[str, str]) -> _Settings:
+def _replay_settings(options: Mapping[str, str]) -> SourceSettings:
     values = _parse("replay", options, _REPLAY)
     if "path" not in values:
         msg = 'source replay has no option "path"; give the path of a CSV file with a time column.'
@@ -340,7 +342,7 @@ def _replay_settings(options: Mapping[str, str]) -> _Settings:
     return _settings("replay", _ReplayFeed(config), values)
 
 
-def _exchange_settings(options: Mapping[str, str]) -> _Settings:
+def _exchange_settings(options: Mapping[str, str]) -> SourceSettings:
     values = _parse("stock_exchange", options, _EXCHANGE)
     config = stock_exchange.ExchangeConfig(**{k: v for k, v in values.items() if k in _EXCHANGE})
     feed = _RateFeed(config, stock_exchange.SCHEMA, stock_exchange.orders)
@@ -348,7 +350,7 @@ def _exchange_settings(options: Mapping[str, str]) -> _Settings:
     return _settings("stock_exchange", feed, {"partitions": 1, **values})
 
 
-def _sentence_settings(options: Mapping[str, str]) -> _Settings:
+def _sentence_settings(options: Mapping[str, str]) -> SourceSettings:
     values = _parse("sentences", options, _SENTENCES)
     config = sentences.SentenceConfig(**{k: v for k, v in values.items() if k in _SENTENCES})
     return _settings("sentences", _RateFeed(config, sentences.SCHEMA, sentences.sentences), values)
@@ -365,12 +367,23 @@ def check_options(source: str, options: Mapping[str, str]) -> None:
     _SETTINGS[source](options)
 
 
-_SETTINGS: Mapping[str, Callable[[Mapping[str, str]], _Settings]] = {
+_SETTINGS: Mapping[str, Callable[[Mapping[str, str]], SourceSettings]] = {
     "nexmark": _nexmark_settings,
     "replay": _replay_settings,
     "stock_exchange": _exchange_settings,
     "sentences": _sentence_settings,
 }
+
+
+def settings_of(source: str, options: Mapping[str, str]) -> SourceSettings:
+    """Return the settings of a source of ours.
+
+    Raises
+    ------
+    ConfigError
+        As `check_options`.
+    """
+    return _SETTINGS[source](options)
 
 
 # --- readers -------------------------------------------------------------------------------------
@@ -412,7 +425,7 @@ class _StreamReader(LimitedReader):
     _target_us : int or None   The clock stands still here under `availableNow`.
     """
 
-    def __init__(self, settings: _Settings) -> None:
+    def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._base_us = settings.base_us
         self._target_us: int | None = None
@@ -462,7 +475,7 @@ class _StreamReader(LimitedReader):
 class _BatchReader(DataSourceReader):
     """The events before one offset, all at once."""
 
-    def __init__(self, settings: _Settings) -> None:
+    def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._event, self._base_us = _end(settings)
 
@@ -473,7 +486,7 @@ class _BatchReader(DataSourceReader):
         return _batches(self._settings.feed, partition)
 
 
-def _end(settings: _Settings) -> tuple[int, int]:
+def _end(settings: SourceSettings) -> tuple[int, int]:
     """Return up to which event a batch reads, and when its stream started."""
     limit = settings.limit
     if settings.until is not None:
@@ -497,7 +510,12 @@ def _end(settings: _Settings) -> tuple[int, int]:
 class _Source(DataSource):
     """Turns options into settings, and settings into readers, for both formats."""
 
-    def _settings(self) -> _Settings:
+    @classmethod
+    def feed(cls, options: Mapping[str, str]) -> SourceFeed:
+        """Return what a query in real time reads in place of batches."""
+        return WorkloadFeed(settings_of(cls.name(), options))
+
+    def _settings(self) -> SourceSettings:
         raise NotImplementedError
 
     def schema(self) -> StructType:
@@ -523,7 +541,7 @@ class NexmarkSource(_Source):
         """Return the name of the format."""
         return "nexmark"
 
-    def _settings(self) -> _Settings:
+    def _settings(self) -> SourceSettings:
         return _nexmark_settings(self.options)
 
 
@@ -539,7 +557,7 @@ class ReplaySource(_Source):
         """Return the name of the format."""
         return "replay"
 
-    def _settings(self) -> _Settings:
+    def _settings(self) -> SourceSettings:
         return _replay_settings(self.options)
 
 
@@ -555,7 +573,7 @@ class StockExchangeSource(_Source):
         """Return the name of the format."""
         return "stock_exchange"
 
-    def _settings(self) -> _Settings:
+    def _settings(self) -> SourceSettings:
         return _exchange_settings(self.options)
 
 
@@ -570,7 +588,7 @@ class SentencesSource(_Source):
         """Return the name of the format."""
         return "sentences"
 
-    def _settings(self) -> _Settings:
+    def _settings(self) -> SourceSettings:
         return _sentence_settings(self.options)
 
 

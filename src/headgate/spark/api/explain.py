@@ -9,6 +9,7 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.core.size import format_bytes
 from headgate.core.stores import store_url
 from headgate.operators.build import row_bytes
+from headgate.spark.api.real_time import flow_below
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.read.arrival import reads_kafka
 from headgate.spark.read.logical import ModeRefused, read, shown
@@ -43,6 +44,7 @@ def explain(
     grouping: str | None = None,
     memoryMax: str | None = None,
     checkpointLocation: str | None = None,
+    realTime: bool = False,
 ) -> Explanation:
     """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
 
@@ -61,6 +63,8 @@ def explain(
         As option ``headgate.state.memoryMax``.
     checkpointLocation : str or None
         Where its checkpoint would lie; nothing is asked of the place.
+    realTime : bool
+        Whether to say if it could run with ``trigger(realTime=...)``, and what stops it.
 
     Raises
     ------
@@ -98,10 +102,21 @@ def explain(
         lines.insert(len(query.operators), _requests(store))
     if not query.operators:
         lines[1:1] = _stages(df, chosen)
+    if realTime:
+        lines.append(_real_time(df, query))
     if refused:
         modes = " or ".join(f'"{mode}"' for mode in runs)
         lines.insert(0, f"output mode   {modes}; not append: {refused['append']}")
     return Explanation("\n".join(lines))
+
+
+def _real_time(df: DataFrame, query: PlannedQuery) -> str:
+    """Return whether a query could run in real time."""
+    try:
+        flow_below(df.sparkSession, query)
+    except UnsupportedQuery as error:
+        return f"no real time  {error}"
+    return f"real time     yes, on one host; experimental: {own.REAL_TIME.key}"
 
 
 def _of_mode(error: UnsupportedQuery) -> bool:

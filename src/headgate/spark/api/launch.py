@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.epochs import write_log
 from headgate.checkpoint.shipping import resumed
 from headgate.checkpoint.spark_log import check_log
 from headgate.core.errors import CheckpointError, ConfigError
@@ -145,7 +146,9 @@ def opened(
     _replace_run(spark, where)
     lock = CheckpointLock(spark, checkpoint.root)
     undo.callback(lock.release)
-    check_log(checkpoint, checkpoint.latest())
+    latest = checkpoint.latest()
+    write_log(checkpoint.path, latest)
+    check_log(checkpoint, latest)
     return checkpoint, uuid, lock.release
 
 

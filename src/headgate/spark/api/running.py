@@ -81,8 +81,13 @@ class RunningQuery(Generic[R]):
             reads=lambda: kafka_sources(plan),
         )
         self._end.start()
-        complete_events(machine.spark, inner, recorder.progress)
-        recorder.progress.follow(lambda: inner.lastProgress)
+        self._show_progress()
+
+    def _show_progress(self) -> None:
+        """Have Spark's own progress of the query tell what its slots do."""
+        inner, progress = self._inner, self._recorder.progress
+        complete_events(self._machine.spark, inner, progress)
+        progress.follow(lambda: inner.lastProgress)
 
     def __repr__(self) -> str:
         latest = self._machine.latest

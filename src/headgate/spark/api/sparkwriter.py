@@ -47,15 +47,19 @@ class SparkWriter:
         """Set how often a batch starts: ``processingTime="1 second"`` or ``availableNow=True``.
 
         ``once=True`` runs a single batch of all there is, as Spark does; windows that it makes due come
-        out at the next start.
+        out at the next start. ``realTime="5 minutes"`` has no batches: records are with their slots
+        within milliseconds, and results come out every ``headgate.epoch``.
         """
-        for name, value in (("realTime", realTime), ("continuous", continuous)):
-            if value is not None:
-                msg = (
-                    f"trigger({name}=...) is not supported: slots change between micro-batches; use "
-                    "processingTime."
-                )
-                raise HeadgateError(msg)
+        if continuous is not None:
+            msg = (
+                "trigger(continuous=...) is not supported: slots change between micro-batches or epochs; "
+                "use processingTime."
+            )
+            raise HeadgateError(msg)
+        if realTime is not None:
+            others = bool(processingTime or once or availableNow)
+            arguments.check_interval(self.df.sparkSession, realTime, others, "realTime")
+            return self._with(trigger={"realTime": realTime})
         if processingTime is not None:
             arguments.check_interval(
                 self.df.sparkSession, processingTime, bool(once or availableNow)

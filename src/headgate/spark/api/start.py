@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.command_files import CommandFiles
 from headgate.control import registry
 from headgate.control.replicas import ReplicaPolicy
@@ -26,6 +27,7 @@ from headgate.spark.api.launch import (
 from headgate.spark.api.metrics import show_metrics
 from headgate.spark.api.pool_query import PoolQuery
 from headgate.spark.api.query import Query
+from headgate.spark.api.real_time import RealTimeFlow, RealTimeQuery, flow_of
 from headgate.spark.cluster.allocation import follow_slots
 from headgate.spark.cluster.location import Place
 from headgate.spark.cluster.warmup import Warming, warm_workers
@@ -49,6 +51,7 @@ from headgate.spark.read.logical import read
 from headgate.spark.read.meaning import meaning
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
+from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
@@ -109,9 +112,10 @@ def start(
             plain: Query = _start_plain(df, settings)
             return plain
         raise
+    flow = flow_of(df.sparkSession, settings, plan) if settings.is_real_time else None
     check_brokers(analysed(df))
     check_name(df.sparkSession, settings.name)
-    return _start_slots(df, settings, plan, watch, warming)
+    return _start_slots(df, settings, plan, watch, warming, flow)
 
 
 def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
@@ -195,9 +199,14 @@ def _start_pools(
 
 
 def _start_slots(
-    df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch, warming: Warming
+    df: DataFrame,
+    settings: QuerySettings,
+    plan: PlannedQuery,
+    watch: Watch,
+    warming: Warming,
+    flow: RealTimeFlow | None,
 ) -> Query:
-    """Run the stateful part of a query in slots."""
+    """Run the stateful part of a query in slots; with a `flow`, in real time."""
     spark = df.sparkSession
     cores = configured.cores_of(spark)
     config = configured.job_config(settings, cores)
@@ -221,27 +230,21 @@ def _start_slots(
         )
         undo.callback(executors.leave)
         job = LiveJob.begin(plan, config, latest, executors, recorder)
-        machine_cores = configured.machine_cores(spark)
-        controller = _controller(settings, job, executors, machine_cores)
-        commands = Commands(
-            CommandFiles(checkpoint.files),
-            job.changes,
-            controller,
-            recorder.write,
-            recorder.path,
-            job.set_budget if settings.budget == "auto" else lambda _: None,
-        )
+        controller, commands = _steering(spark, settings, job, executors, checkpoint)
         ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
-        work = StatefulWork(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
+        does = StatefulWork if flow is None else RealTimeWork
+        work = does(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
         machine = StepMachine(
             spark, work, checkpoint, latest, sink, ports, held=_needs_records(spark, settings)
         )
         undo.callback(machine.close)
         warming.load(specs)
         work.rehearse()
-        parameters = configured.parameters(settings, config, cores, machine_cores)
-        parameters["source_limits"] = source_limits(analysed(df))
-        parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
+        parameters = {
+            **configured.parameters(settings, config, cores, configured.machine_cores(spark)),
+            "source_limits": source_limits(analysed(df)),
+            "unsplittable": {op.id: op.spec.unsplittable for op in job.query.operators},
+        }
         workload = own.WORKLOAD.of(settings.options)
         recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
         held = recorder.operators(job.states, [])
@@ -251,16 +254,41 @@ def _start_slots(
             controller.start()
             undo.callback(controller.stop)
         commands.restore()
-        writer = configured.inner_writer(work.intake.stream, settings, where)
-        finite = "availableNow" in settings.trigger
         warming.wait()
-        inner = launched(machine, writer, undo, finite=finite)
+        finite = "availableNow" in settings.trigger
+        if flow is None:
+            writer = configured.inner_writer(work.intake.stream, settings, where)
+            inner = launched(machine, writer, undo, finite=finite)
+        else:
+            inner = flow.begin(machine, work, settings)
         undo.pop_all()
     release = giving_back(
         inner, where, hide, run.close, run.end, executors.leave, unlock, machine.close
     )
-    query = Query(inner, machine, work, controller, commands, finite=finite, release=release)
-    return noted(where, query)
+    made = Query if flow is None else RealTimeQuery
+    return noted(
+        where, made(inner, machine, work, controller, commands, finite=finite, release=release)
+    )
+
+
+def _steering(
+    spark: SparkSession,
+    settings: QuerySettings,
+    job: LiveJob,
+    executors: Executors,
+    checkpoint: Checkpoint,
+) -> tuple[Controller | None, Commands]:
+    """Return what steers a query, and what takes the commands of its users."""
+    controller = _controller(settings, job, executors, configured.machine_cores(spark))
+    commands = Commands(
+        CommandFiles(checkpoint.files),
+        job.changes,
+        controller,
+        job.recorder.write,
+        job.recorder.path,
+        job.set_budget if settings.budget == "auto" else lambda _: None,
+    )
+    return controller, commands
 
 
 def _check_has_steps(where: Place, plan: PlannedQuery) -> None:

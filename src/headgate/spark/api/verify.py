@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.manifest import REAL_TIME, Manifest
 from headgate.checkpoint.manifest_log import offsets_text
 from headgate.checkpoint.shipping import journal_at
 from headgate.core.errors import CheckpointError, HeadgateError
@@ -227,7 +227,11 @@ def verify(
     if store.files.shared:
         offsets, starts = carried_offsets(latest, until), []
     else:
-        offsets = end_offsets(store.path, until)
+        offsets = (
+            end_offsets(store.path, until)
+            if latest is None or REAL_TIME not in latest.engine
+            else latest.engine["sources"]
+        )
         starts = start_offsets(store.path, len(offsets))
     session = BatchSession(spark, offsets, starts)
     expected = (reference or build)(session, **dict(options or {}))

@@ -50,7 +50,7 @@ class Planned:
         plan = analysed(frame)
         self._graft = Graft(spark, plan, hole)
         self._copy: PhysicalCopy | None = None
-        if not _planned_per_batch(spark, plan):
+        if not planned_per_batch(spark, plan):
             self._copy = copy_of(spark, physical(frame))
 
     def rows(self, below: Jvm) -> Jvm:
@@ -113,5 +113,6 @@ def hole_of(spark: SparkSession, schema: StructType) -> Jvm:
     return analysed(no_rows(spark, schema))
 
 
-def _planned_per_batch(spark: SparkSession, plan: Jvm) -> bool:
+def planned_per_batch(spark: SparkSession, plan: Jvm) -> bool:
+    """Return whether Catalyst computes a part of a plan while it plans, so each batch must be planned."""
     return any(plan.containsPattern(pattern) for pattern in tree_patterns(spark, _PER_BATCH))

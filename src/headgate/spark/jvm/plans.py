@@ -26,6 +26,11 @@ def optimised(df: DataFrame) -> Jvm:
     return df._jdf.queryExecution().optimizedPlan()
 
 
+def optimised_stream(df: DataFrame) -> Jvm:
+    """Return the logical plan of a streaming frame as Catalyst rewrites it for a batch."""
+    return df.sparkSession._jsparkSession.sessionState().optimizer().execute(analysed(df))
+
+
 def physical(df: DataFrame) -> Jvm:
     """Return the physical plan of `df`, ready to run; all of Catalyst's work is done for it."""
     return df._jdf.queryExecution().executedPlan()

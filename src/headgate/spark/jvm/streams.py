@@ -32,6 +32,12 @@ def option_of(leaf: Jvm, name: str) -> str | None:
     return None if value is None else str(value)
 
 
+def options_of(leaf: Jvm) -> dict[str, str]:
+    """Return all options that a source of the newer kind was given."""
+    entries = leaf.extraOptions().asCaseSensitiveMap().entrySet()
+    return {str(entry.getKey()): str(entry.getValue()) for entry in entries}
+
+
 def united(plan: Jvm) -> list[Jvm]:
     """Return what a plan unites; the plan itself where it is no union."""
     return list(each(plan.children())) if class_name(plan) == "Union" else [plan]

@@ -69,14 +69,16 @@ def check_slots(least: object, most: object, start: object) -> None:
         raise ConfigError(msg)
 
 
-def check_interval(spark: SparkSession, interval: object, another: bool) -> None:
+def check_interval(
+    spark: SparkSession, interval: object, another: bool, kind: str = "processingTime"
+) -> None:
     """Raise ConfigError unless Spark reads `interval` as a trigger's, and none of `another` kind is."""
     if another:
-        msg = "trigger() has two kinds; use processingTime=... or availableNow=True."
+        msg = f"trigger() has two kinds; use {kind}=... or availableNow=True."
         raise ConfigError(msg)
     allowed = 'an interval in Spark\'s words, such as "1 second" or "500 milliseconds"'
-    if not is_trigger_interval(spark, text("trigger processingTime", interval, allowed)):
-        msg = f'trigger processingTime="{interval}" is not allowed; use {allowed}.'
+    if not is_trigger_interval(spark, text(f"trigger {kind}", interval, allowed)):
+        msg = f'trigger {kind}="{interval}" is not allowed; use {allowed}.'
         raise ConfigError(msg)
 
 

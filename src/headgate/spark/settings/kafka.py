@@ -133,6 +133,36 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
     return KafkaTarget(servers, given.get("topic"), client, transaction_ms / 1e3, patience_ms / 1e3)
 
 
+def consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the client's settings of a reader.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        Of Spark's Kafka source, names in lower case.
+
+    Raises
+    ------
+    ConfigError
+        The client is not installed, or an option has no counterpart.
+    """
+    module = confluent()
+    client = _translated(
+        {k.removeprefix(PREFIX): v for k, v in options.items() if k.startswith(PREFIX)}
+    )
+    try:
+        module.Consumer(
+            {**client, "group.id": "look", "bootstrap.servers": "", "log_level": 0}
+        ).close()
+    except (module.KafkaException, ValueError, TypeError) as error:
+        msg = (
+            'an option of format "kafka" is nothing that librdkafka takes, which reads in real time '
+            f"({error}); leave it out."
+        )
+        raise ConfigError(msg) from error
+    return client
+
+
 def _milliseconds(java: dict[str, str], name: str, default: int) -> int:
     text = java.pop(name, str(default))
     if not text.strip().isdecimal() or int(text) < 1:

@@ -285,6 +285,21 @@ FLOOR: Option[float | None] = Option(
     "experiment: the latency floor, in place of the measured one",
 )
 
+REAL_TIME = Option(
+    "headgate.experimental.realTime",
+    _flag,
+    False,
+    '"true" or "false"',
+    "experiment: whether trigger(realTime=...) may be used",
+)
+EPOCH = Option(
+    "headgate.epoch",
+    parse_duration_s,
+    0.05,
+    'a number above 0 with its unit, such as "50 ms"',
+    "real time: time between two commits, and between two outputs, at the least",
+)
+
 _ALL: tuple[Option[Any], ...] = (
     ARRIVAL,
     ORDERED,
@@ -310,6 +325,8 @@ _ALL: tuple[Option[Any], ...] = (
     SLOT_RATE,
     DELIVERY,
     FLOOR,
+    REAL_TIME,
+    EPOCH,
 )
 OPTIONS: Mapping[str, Option[Any]] = {option.key: option for option in _ALL}
 """All of them by name, as docs/guide.md lists them."""

@@ -85,6 +85,11 @@ class QuerySettings:
     faults: tuple[Mapping[str, Any], ...] = ()
 
     @property
+    def is_real_time(self) -> bool:
+        """Whether it has epochs instead of batches."""
+        return "realTime" in self.trigger
+
+    @property
     def sink_options(self) -> dict[str, str]:
         """The options that are Spark's."""
         return {key: value for key, value in self.options.items() if not own.is_own(key)}
@@ -92,7 +97,7 @@ class QuerySettings:
     @property
     def budget_s(self) -> float | None:
         """How long a slot may serve per batch, in seconds; None for any time."""
-        if self.budget is None or self.trigger.keys() & _ENDS:
+        if self.budget is None or self.is_real_time or self.trigger.keys() & _ENDS:
             return None
         if self.budget == "auto":
             return steering.budget_s(self.slos)

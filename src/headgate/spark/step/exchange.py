@@ -244,14 +244,14 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
     below = _with_markers(spark, child, old, new, markers)
     name = class_name(plan)
     if name == "Project":
-        mine = [_unless_marker(spark, e, markers[0]) for e in each(plan.projectList())]
+        mine = [unless_marker(spark, e, markers[0]) for e in each(plan.projectList())]
         return project(spark, [*mine, *markers], below)
     if name == "Filter":
         return filtered(spark, present_or(spark, markers[0], plan.condition()), below)
     return below  # the others of those that markers pass say things of columns only
 
 
-def _unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
+def unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
     """Return a named expression that is null, not computed, in marker rows."""
     if class_name(expression) != "Alias":
         return expression

@@ -76,6 +76,10 @@ class Intake:
                 fit_arrow_batches(self._session, into_slots)
         return self._session
 
+    def settle_in_alone(self) -> None:
+        """Take the session of results for that of batches, where Spark brings none."""
+        self._session = _prepared(self._results)
+
     def enter(self) -> None:
         """Make the batches' session that of this thread: one of Spark's own threads has it already."""
         assert self._session is not None

@@ -217,6 +217,29 @@ class StepMachine(Generic[R]):
                 self._keeper.begun(batch_id)
             self._process_or_fail(batch, batch_id)
 
+    def epoch(
+        self, batch_id: int, watermark_us: int, sources: list[str], *, read_ms: float
+    ) -> None:
+        """Do the step of an epoch, of which Spark knows nothing, as of a drain.
+
+        Parameters
+        ----------
+        batch_id : int
+            The number that a batch of Spark's would have.
+        watermark_us : int
+        sources : list of str
+            Offsets of the sources at the end of the epoch.
+        read_ms : float
+            When the first of its records was read, since 1970.
+        """
+        self.batches_begun += 1
+        with self._under_way():
+            self._sources, self._read_ms = sources, read_ms
+            started_ms = time.time() * 1e3
+            # its records are with the slots already; the stream stands for a batch of them
+            stream = self.work.intake.stream
+            self._step(stream, batch_id, watermark_us, started_ms=started_ms, drain=True)
+
     @contextmanager
     def _under_way(self) -> Iterator[None]:
         """Let others know, while a batch is done, in which thread it is."""
@@ -265,11 +288,15 @@ class StepMachine(Generic[R]):
             raise
         except BaseException as error:
             # Spark hands on its text only; of what is no Exception it would never hear
-            failure = error if isinstance(error, Exception) else _left(error)
-            self._failed = self._reason(failure)
-            if self._failed is error:
+            failed = self.note_failure(error if isinstance(error, Exception) else _left(error))
+            if failed is error:
                 raise
-            raise self._failed from error
+            raise failed from error
+
+    def note_failure(self, error: Exception) -> Exception:
+        """Take note of what makes the query fail; return why that came."""
+        self._failed = self._reason(error)
+        return self._failed
 
     def _reason(self, error: Exception) -> Exception:
         """Return why a batch failed: perhaps another driver has gone on, and removed what it needed."""
@@ -563,5 +590,5 @@ def _left(error: BaseException) -> EngineError:
 
 
 def drained(manifest: Manifest) -> bool:
-    """Whether a step was one after Spark's last batch; pools have a word of their own for it."""
+    """Whether a step was none of Spark's batches, as an epoch; pools have a word of their own for it."""
     return bool(manifest.engine.get("drain") or manifest.engine.get("rest"))

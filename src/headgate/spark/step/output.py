@@ -20,7 +20,7 @@ from headgate.checkpoint.manifest import FileEntry, Manifest
 from headgate.core.errors import CheckpointError
 from headgate.operators.hidden import without_hidden_nulls
 from headgate.spark.job.reports import Payload
-from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.observed import CountedRows, observes
 from headgate.spark.jvm.planned import Planned
 from headgate.spark.jvm.plans import (
@@ -28,6 +28,7 @@ from headgate.spark.jvm.plans import (
     computed_rows,
     internal_rows,
     leaf,
+    named_as,
     no_rows,
     of_rows,
     replace_leaf,
@@ -187,6 +188,19 @@ class Results:
             self._observed = CountedRows(frame)
         rows = self._observed.rows if self._observed is not None else computed_rows(frame)
         return of_rows(self._spark, leaf(self._spark, self._columns, rows))
+
+    def at_hand(self, outputs: Outputs, checkpoint: Checkpoint) -> DataFrame:
+        """Return the result rows of a step with few rows; as `stored` where some are in files.
+
+        Catalyst has the rows in the plan, and computes a projection of them without any job.
+        """
+        entries = outputs.entries
+        if self._counts or not entries or any("file" in entry for entry in entries):
+            return self.stored(outputs, checkpoint)
+        (last,) = self._last
+        frame = raw_frame(self._spark, last.raw_schema, entries, outputs.inline, checkpoint)
+        rows = named_as(frame, each(last.placeholder.output()))
+        return of_rows(self._spark, replace_leaf(self._spark, self._plan, last.placeholder, rows))
 
 
 def raw_frame(

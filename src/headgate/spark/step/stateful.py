@@ -72,6 +72,9 @@ class StatefulWork:
     migrations : Migrations
     """
 
+    has_batches = True
+    """Whether batches of Spark's bring its steps."""
+
     def __init__(
         self,
         spark: SparkSession,
@@ -101,7 +104,8 @@ class StatefulWork:
         self._served_ms = time.time() * 1e3
         self._quiet_batches = 0
         query, config = self.query, job.config
-        self._into_sink = sink.inside and len(query.chains) == 1 and row_by_row(query.plan)
+        inside = self.has_batches and sink.inside
+        self._into_sink = inside and len(query.chains) == 1 and row_by_row(query.plan)
         """Whether the job that computes a step writes it too."""
         self._tasks = self._make_tasks()
         self._slots = {

@@ -23,7 +23,7 @@ from headgate.operators.serve import serve, stamped
 from headgate.operators.step import GROUP, RECORDS, Request, Served
 from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.job.faults import SlotFaults
-from headgate.spark.job.reports import Ran, Report
+from headgate.spark.job.reports import Report
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.failure import located
 from headgate.spark.worker.hot_key import hottest_key
@@ -61,16 +61,48 @@ class SlotTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's slot."""
-        started, began_ms = time.perf_counter(), time.time() * 1e3
+        began = Began.now()
         context = TaskContext.get()
         assert context is not None
         facts = SlotFacts.of(context, self.operator)
-        slot = context.partitionId()
-        operator = operator_named(self.operator, self.spec)
         arrived = list(batches)
-        read, read_cpu = time.perf_counter(), time.process_time()
-        had_waited_ms = waited_for_core_ms()
-        arriving, consumed, watermark_us = _split_markers(arrived, operator, facts)
+        began = began.has_read()
+        operator = operator_named(self.operator, self.spec)
+        records, consumed, watermark_us = _split_markers(arrived, operator, facts)
+        report, served = self.answer(
+            facts, context.partitionId(), records, consumed, watermark_us, began
+        )
+        self.sender.add([replace(report, stage=context.stageId())])
+        freeze_once()
+        if self.next_operator is not None:
+            yield _downstream(served, report.token, facts.next_slots)
+        elif self.into_sink and served.output.num_rows:
+            yield served.output
+
+    def answer(
+        self,
+        facts: SlotFacts,
+        slot: int,
+        arriving: pa.Table,
+        consumed: tuple[str, ...],
+        watermark_us: int,
+        began: Began,
+    ) -> tuple[Report, Served]:
+        """Serve what has come for a slot in a step, and return the report and what was done.
+
+        Parameters
+        ----------
+        facts : SlotFacts
+        slot : int
+        arriving : pyarrow.Table
+            Records, without markers.
+        consumed : tuple of str
+            Tokens of the upstream slots that they are from.
+        watermark_us : int
+            The operator's.
+        began : Began
+        """
+        operator = operator_named(self.operator, self.spec)
         token = uuid.uuid4().hex
         run = run_named(facts.arena_root, facts.run_id, facts.memory)
         store = store_of(run, self.operator, operator, facts.memory)
@@ -102,21 +134,59 @@ class SlotTask:
             report = _report(self, facts, slot, request, consumed, served, writes)
         if facts.show_keys:
             report = replace(report, hottest_key=hottest_key(arriving))
-        report = replace(report, stage=context.stageId(), tiering=store.tiering())
         phases = {
-            "read": (read - started) * 1e3,
-            "serve": (done - read) * 1e3,
+            "read": (began.read - began.started) * 1e3,
+            "serve": (done - began.read) * 1e3,
             "log": (time.perf_counter() - done) * 1e3,
         }
-        useful_ms = (time.perf_counter() - read) * 1e3
-        cpu_ms = (time.process_time() - read_cpu) * 1e3
-        report = replace(report, waited_ms=waited_for_core_ms() - had_waited_ms)
-        self.sender.add([_timed(report, useful_ms, cpu_ms, phases, ran(began_ms))])
-        freeze_once()
-        if self.next_operator is not None:
-            yield _downstream(served, token, facts.next_slots)
-        elif self.into_sink and served.output.num_rows:
-            yield served.output
+        report = replace(
+            report,
+            tiering=store.tiering(),
+            waited_ms=waited_for_core_ms() - began.waited_ms,
+            useful_ms=(time.perf_counter() - began.read) * 1e3,
+            cpu_ms=(time.process_time() - began.cpu) * 1e3,
+            phases_ms=phases,
+            ran=ran(began.at_ms),
+        )
+        return report, served
+
+
+@dataclass(frozen=True)
+class Began:
+    """Holds the clocks at the beginning of a slot's work.
+
+    Attributes
+    ----------
+    started, read : float
+        When the slot began, and when it had its records; seconds of `time.perf_counter`.
+    cpu : float
+        Processor time at `read`, seconds.
+    waited_ms : float
+        Time that the process had waited for a core at `read`.
+    at_ms : float
+        When the slot began, ms since 1970.
+    """
+
+    started: float
+    read: float
+    cpu: float
+    waited_ms: float
+    at_ms: float
+
+    @classmethod
+    def now(cls) -> Began:
+        """Return the clocks as they are."""
+        return cls(
+            time.perf_counter(),
+            time.perf_counter(),
+            time.process_time(),
+            waited_for_core_ms(),
+            time.time() * 1e3,
+        )
+
+    def has_read(self) -> Began:
+        """Return the same for a slot that has its records now."""
+        return replace(self.now(), started=self.started, at_ms=self.at_ms)
 
 
 def _split_markers(
@@ -124,7 +194,7 @@ def _split_markers(
 ) -> tuple[pa.Table, tuple[str, ...], int]:
     """Return (records, tokens of the upstream slots, the operator's watermark)."""
     if not batches:
-        return _no_records(operator), (), facts.watermark_us
+        return no_records(operator), (), facts.watermark_us
     table = pa.Table.from_batches(batches).combine_chunks()
     if MARKER_TO not in table.column_names:
         return table, (), facts.watermark_us
@@ -149,7 +219,8 @@ def _split_initial(arriving: pa.Table, operator: Operator) -> tuple[pa.Table, pa
     return records.drop_columns([INITIAL, *others]), initial
 
 
-def _no_records(operator: Operator) -> pa.Table:
+def no_records(operator: Operator) -> pa.Table:
+    """Return what comes for a slot where nothing does."""
     fields = [pa.field(GROUP, pa.int32()), *operator.input_schema(), pa.field(RECORDS, pa.int64())]
     return pa.schema(fields).empty_table()
 
@@ -262,12 +333,6 @@ def _waiting(
         return served.waiting, segments
     both = [served.waiting, served.apart]
     return pa.concat_tables(both, promote_options="default").combine_chunks(), segments
-
-
-def _timed(
-    report: Report, useful_ms: float, cpu_ms: float, phases_ms: dict[str, float], where: Ran
-) -> Report:
-    return replace(report, useful_ms=useful_ms, cpu_ms=cpu_ms, phases_ms=phases_ms, ran=where)
 
 
 def _tries() -> int:

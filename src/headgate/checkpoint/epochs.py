@@ -1,0 +1,98 @@
+"""Writes into Spark's log that a query in real time has gone on without it, so that batches follow.
+
+Spark goes on from the newest batch of its log. Epochs are in no log of Spark's: their manifests have the
+offsets and watermark that it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headgate.checkpoint.files import make_directory, read_regular, write_bytes
+from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
+from headgate.checkpoint.spark_log import newest_batch
+
+_VERSION = "v1"
+_FIRST = "sources/0/0"
+
+
+def write_identity(log: Path) -> None:
+    """Write the id of a query as Spark writes it, where there is none."""
+    if not (log / "metadata").exists():
+        text = json.dumps({"id": str(uuid.uuid4())}, separators=(",", ":"))
+        write_bytes(log, "metadata", text.encode())
+
+
+def first_offsets(log: Path) -> str | None:
+    """Return the offsets at which a query began, as Spark's Kafka source keeps them; None without."""
+    content = read_regular(log, _FIRST)
+    return None if content is None else content.decode().partition("\n")[2]
+
+
+def write_first_offsets(log: Path, offsets: str) -> None:
+    """Write the offsets at which a query begins, for `first_offsets` and for Spark's Kafka source."""
+    for directory in (log / "sources", log / "sources" / "0"):
+        make_directory(directory)
+    # Spark passes over the first byte
+    content = b"\0" + f"{_VERSION}\n{offsets}".encode()
+    write_bytes((log / _FIRST).parent, "0", content)
+
+
+def next_watermark_us(log: Path, latest: Manifest | None) -> int:
+    """Return the watermark of the step behind a manifest, of an epoch or of a batch of Spark's."""
+    if latest is None:
+        return 0
+    facts: Mapping[str, Any] | None = latest.engine.get(REAL_TIME)
+    if facts is not None:
+        return int(facts[NEXT_WATERMARK_US])
+    evicted_us = int(latest.watermarks.get("evict_us", 0))
+    try:
+        committed = (log / "commits" / str(latest.spark_batch)).read_text()
+    except OSError:
+        return evicted_us
+    found = re.search(r'"nextBatchWatermarkMs":\s*(\d+)', committed)
+    return evicted_us if found is None else max(evicted_us, int(found[1]) * 1000)
+
+
+def write_log(log: Path, latest: Manifest | None) -> None:
+    """Have Spark's log go on behind an epoch, where that is the newest manifest.
+
+    Parameters
+    ----------
+    log : Path
+        Of Spark; the checkpoint's lock is held.
+    latest : Manifest or None
+        The newest.
+    """
+    if latest is None or REAL_TIME not in latest.engine or newest_batch(log) >= latest.spark_batch:
+        return
+    write_identity(log)
+    tick = _newest_tick(log)
+    lines = [*latest.engine["sources"], tick]
+    next_ms = next_watermark_us(log, latest) // 1000
+    at_ms = latest.watermarks["evict_us"] // 1000
+    notes = {"batchWatermarkMs": at_ms, "batchTimestampMs": 0, "conf": {}}
+    for kind in ("offsets", "commits"):
+        make_directory(log / kind)
+    # Spark looks at the batch before the newest one, too
+    for batch, following_ms in ((latest.spark_batch - 1, at_ms), (latest.spark_batch, next_ms)):
+        if batch < 0 or (log / "offsets" / str(batch)).exists():
+            continue  # Spark's own
+        commit = [_VERSION, json.dumps({"nextBatchWatermarkMs": following_ms})]
+        offsets = [_VERSION, json.dumps(notes), *lines]
+        # in this order: a batch without offsets is none, so after a crash it is written again
+        for kind, content in (("commits", commit), ("offsets", offsets)):
+            write_bytes(log / kind, str(batch), "\n".join(content).encode(), replace=True)
+
+
+def _newest_tick(log: Path) -> str:
+    """Return the offset of headgate's tick in the newest batch, which is the last source."""
+    newest = newest_batch(log)
+    if newest < 0:
+        return "0"
+    return (log / "offsets" / str(newest)).read_text().rpartition("\n")[2]

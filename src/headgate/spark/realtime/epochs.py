@@ -1,0 +1,211 @@
+"""The loop of a query in real time: it cuts epochs, and stands where Spark's query stands otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+from typing import Any
+
+from headgate.checkpoint.epochs import first_offsets, write_first_offsets
+from headgate.spark.job.reports import Report
+from headgate.spark.jvm.plans import physical
+from headgate.spark.realtime.feed import SourceFeed
+from headgate.spark.realtime.pipe import PipeLost
+from headgate.spark.realtime.work import RealTimeWork
+from headgate.spark.step.machine import StepMachine
+from headgate.spark.worker.failure import is_final, processor_error
+
+_QUIET_S = 1.0
+"""How long the loop sleeps where nothing waits and nobody wakes it."""
+
+
+class Epochs:
+    """Runs a query's epochs in a thread of its own; to `Ending` it is Spark's query.
+
+    Parameters
+    ----------
+    machine : StepMachine
+    work : RealTimeWork
+        Begun.
+    interval_s : float
+        Time between two cuts at the least.
+    name : str or None
+        Of the query.
+    first_batch : int
+        The first number for an epoch that no batch in Spark's log has.
+    """
+
+    def __init__(
+        self,
+        machine: StepMachine[Report],
+        work: RealTimeWork,
+        *,
+        interval_s: float,
+        name: str | None,
+        first_batch: int,
+    ) -> None:
+        self._machine, self._work = machine, work
+        self._interval_s = interval_s
+        self.name = name
+        self.runId = str(uuid.uuid4())
+        self.id = json.loads((machine.checkpoint.path / "metadata").read_bytes())["id"]
+        self._batch = first_batch
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        self._lost = 0
+        self._cut_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="headgate-epochs", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    # -- as Spark's query -----------------------------------------------------------------------------
+
+    @property
+    def isActive(self) -> bool:
+        """Whether the loop runs."""
+        return not self._over.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the loop does, in Spark's words."""
+        waits = self._work.pipe.waits_since_ms is not None
+        said = (
+            "Processing new data"
+            if not self._machine.idle.is_set()
+            else "Waiting for data to arrive"
+        )
+        return {
+            "message": said if self.isActive else "Stopped",
+            "isDataAvailable": waits,
+            "isTriggerActive": self.isActive,
+        }
+
+    def exception(self) -> BaseException | None:
+        """Return what it failed with."""
+        return self._error
+
+    def awaitTermination(self) -> None:
+        """Wait for the end; raise what the loop failed with."""
+        self._over.wait()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the loop between two epochs; `machine.stopping` is set."""
+        self._work.pipe.wake()
+        self._over.wait()
+
+    # -- epochs ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        machine, work = self._machine, self._work
+        try:
+            work.intake.settle_in_alone()
+            work.intake.enter()
+            while not machine.stopping.is_set():
+                try:
+                    self._flow()
+                except PipeLost as lost:
+                    self._heed(lost.__cause__ or lost)
+        except BaseException as error:
+            self._error = machine.note_failure(error) if isinstance(error, Exception) else error
+        finally:
+            with contextlib.suppress(Exception):
+                work.pipe.stop(clean=self._error is None)
+            self._over.set()
+
+    def _heed(self, error: BaseException) -> None:
+        """Take note of a loss; raise it where another try cannot help, or there were too many."""
+        if not isinstance(error, Exception) or self._machine.stopping.is_set():
+            return
+        failed = processor_error(error)
+        if failed is not None:
+            raise failed from None
+        self._lost += 1
+        if self._lost >= self._work.allowed_failures or is_final(error):
+            raise error
+        latest = self._machine.latest
+        self._work.retry(0 if latest is None else latest.step + 1, self._lost, error)
+
+    def _flow(self) -> None:
+        """Start the pipe behind what is committed, and do epochs until somebody stops the query."""
+        machine, work, pipe = self._machine, self._work, self._work.pipe
+        (state,) = work.states.values()
+        try:
+            pipe.start(work.feed.grown(self._committed()), state.assignment)
+            while not machine.stopping.is_set():
+                if pipe.waits_since_ms is None and not self._has_work():
+                    pipe.wait(_QUIET_S)
+                    continue
+                pipe.pause(self._cut_s + self._interval_s)
+                if not machine.stopping.is_set():
+                    self._epoch()
+        except BaseException:
+            pipe.stop(clean=False)
+            raise
+
+    def _has_work(self) -> bool:
+        """Return whether there is something to do without any new record.
+
+        The first epoch comes at once: from then on it is written down where the query began.
+        """
+        first = self._machine.latest is None
+        return first or self._work.changing or self._work.due(self._work.next_us, 0)
+
+    def _committed(self) -> str:
+        """Return the offsets up to which all is committed; the first ones where nothing is yet."""
+        latest = self._machine.latest
+        if latest is not None and any(latest.engine["sources"] or ()):
+            offsets: str = latest.engine["sources"][0]
+            return offsets
+        log, feed = self._machine.checkpoint.path, self._work.feed
+        first = (first_offsets(log) if feed.keeps_first else None) or feed.first()
+        if feed.keeps_first and first_offsets(log) is None:
+            write_first_offsets(log, first)
+        return first
+
+    def _epoch(self) -> None:
+        machine, work, pipe = self._machine, self._work, self._work.pipe
+        latest = machine.latest
+        number = 0 if latest is None else latest.step + 1
+        still = work.changing and pipe.have_slots(work.wanted_slots)
+        read_ms = pipe.waits_since_ms or time.time() * 1e3
+        self._cut_s = time.monotonic()
+        offsets = pipe.cut(number, still=still)
+        machine.epoch(self._batch, work.next_us, [offsets], read_ms=read_ms)
+        self._batch += 1
+        self._lost = 0
+        if still:
+            work.change(number + 1)
+            (state,) = work.states.values()
+            pipe.go(state.assignment)
+
+    def settled(self, wanted: str) -> bool:
+        """Return whether all up to the offsets `wanted` is out, and all that is due by it."""
+        latest = self._machine.latest
+        done = latest is not None and self._work.feed.reached(latest.engine["sources"][0], wanted)
+        return done and self._machine.idle.is_set() and not self._has_work()
+
+    def newest(self) -> str:
+        """Return the offsets of all that the source has now."""
+        return self._work.feed.newest(self._committed())
+
+    @property
+    def feed(self) -> SourceFeed:
+        """What it reads."""
+        return self._work.feed
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process ids of feeders and slots, as ``feeder 0``, ``slot 0``."""
+        return self._work.pipe.processes
+
+    def explain(self, extended: bool = False) -> None:
+        """Print the plan below the slots."""
+        del extended
+        print(physical(self._work.intake.stream))

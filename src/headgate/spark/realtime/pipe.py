@@ -1,0 +1,441 @@
+"""Runs a pipe and its slots, from the driver: starts them, cuts epochs, collects reports, ends them.
+
+Each peer has a thread here that puts what it says into one queue; what waits for something reads that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import queue
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, Listener
+from typing import Any, Protocol
+
+from headgate.core.assignment import Assignment
+from headgate.core.errors import EngineError
+from headgate.spark.job.reports import Report
+from headgate.spark.realtime import words
+from headgate.spark.realtime.feed import SourceFeed
+from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.slot import SlotTask
+
+_STARTS_S, _ANSWERS_S, _ENDS_S, _LOOK_S = 120.0, 600.0, 10.0, 1.0
+_JOB, _WAKE, _GONE, _JOINED = "job", "wake", "gone", "joined"
+
+
+class Job(Protocol):
+    """Runs feeders and routers."""
+
+    def run(self, meeting: words.Meeting, group: str) -> None:
+        """Run them until the feeders end; raise what they failed with."""
+
+    def cancel(self, group: str) -> None:
+        """Have a run end, whatever it does."""
+
+
+class PipeLost(EngineError):
+    """Reports that a feeder, a router or a slot is lost; its cause is what is known of it."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> PipeLost:
+        """Return the loss that an error stands for."""
+        lost = cls(str(error).partition("\n")[0])
+        lost.__cause__ = error
+        return lost
+
+
+@dataclass
+class _Slot:
+    """A slot's process; `is_ready` once it takes routers."""
+
+    process: subprocess.Popen[bytes]
+    peer: Connection | None = None
+    is_ready: bool = False
+
+
+@dataclass
+class _Run:
+    """One run of a pipe, from a start to its end.
+
+    Attributes
+    ----------
+    group : str
+        Of the pipe's Spark job.
+    serving : int
+        How many of the slots get records; behind them are those that begin.
+    ended : Event
+        Set once that job is over.
+    """
+
+    meeting: words.Meeting
+    door: Listener
+    group: str
+    said: queue.SimpleQueue[tuple[Any, ...]]
+    feeders: dict[int, Connection] = field(default_factory=dict)
+    slots: list[_Slot] = field(default_factory=list)
+    serving: int = 0
+    processes: dict[str, int] = field(default_factory=dict)
+    ended: threading.Event = field(default_factory=threading.Event)
+    closing: bool = False
+
+
+class Pipe:
+    """The pipe of a query, and its slots.
+
+    Parameters
+    ----------
+    job : Job
+    feed : SourceFeed
+    task : SlotTask
+        What each slot does.
+    name : str
+        Of the query, for people.
+
+    Attributes
+    ----------
+    newest_us : int or None
+        Newest event time of the last epoch that was served.
+    """
+
+    def __init__(self, job: Job, feed: SourceFeed, task: SlotTask, name: str) -> None:
+        self._job, self._feed, self._task, self._name = job, feed, task, name
+        self._run: _Run | None = None
+        self._waits: dict[int, float] = {}
+        """When each feeder read its first record behind the last cut."""
+        self.newest_us: int | None = None
+
+    @property
+    def waits_since_ms(self) -> float | None:
+        """When the first record behind the last cut was read, since 1970; None while there is none."""
+        return min(self._waits.values(), default=None)
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process ids of feeders and slots, as ``feeder 0``, ``slot 0``."""
+        return {} if self._run is None else dict(self._run.processes)
+
+    # -- life -----------------------------------------------------------------------------------------
+
+    def start(self, offsets: str, assignment: Assignment) -> None:
+        """Start slots and the pipe, which flows from `offsets` on.
+
+        Raises
+        ------
+        PipeLost
+        """
+        assert self._run is None
+        directory = tempfile.mkdtemp(prefix="headgate-")
+        meeting = words.Meeting(directory, secrets.token_bytes(32))
+        door = Listener(meeting.driver, "AF_UNIX", 64, meeting.key)
+        run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", queue.SimpleQueue())
+        self._waits = {}
+        _in_background(lambda: self._let_in(run))
+        self.have_slots(assignment.slots)
+        _in_background(lambda: self._flow(run))
+        self._await(lambda: len(run.feeders) == self._feed.readers, _STARTS_S)
+        for feeder in run.feeders.values():
+            feeder.send((words.BEGIN, offsets))
+        self.go(assignment)
+
+    def stop(self, *, clean: bool) -> None:
+        """End the pipe and its slots; not `clean`: at once, whatever they do."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        run.closing = True
+        if clean:
+            for peer in [*run.feeders.values(), *(s.peer for s in run.slots if s.peer is not None)]:
+                _send(peer, (words.END,))
+            run.ended.wait(_ENDS_S)
+        for slot in run.slots:
+            if not clean:
+                slot.process.kill()
+        if not run.ended.is_set():
+            self._job.cancel(run.group)
+            for peer in run.feeders.values():
+                _hang_up(peer)
+            run.ended.wait(_ENDS_S)
+        for slot in run.slots:
+            _end_process(slot)
+        run.door.close()
+        shutil.rmtree(run.meeting.directory, ignore_errors=True)
+
+    def have_slots(self, count: int) -> bool:
+        """Start the slots that are missing for `count` of them; return whether all are there."""
+        run = self._running
+        for number in range(len(run.slots), count):
+            run.slots.append(_Slot(_slot_process(run.meeting, number)))
+        return all(slot.is_ready for slot in run.slots)
+
+    def _end_slots(self, count: int) -> None:
+        """End the slots that are more than `count`."""
+        run = self._running
+        for number, slot in enumerate(run.slots[count:], count):
+            if slot.peer is not None:
+                _send(slot.peer, (words.END,))
+            _end_process(slot)
+            run.processes.pop(f"{words.SLOT} {number}", None)
+        del run.slots[count:]
+
+    def _flow(self, run: _Run) -> None:
+        """Run Spark's job, until it ends."""
+        error: BaseException | None = None
+        try:
+            self._job.run(run.meeting, run.group)
+        except BaseException as failed:  # whoever waits for the pipe says so
+            error = failed
+        finally:
+            run.ended.set()
+            run.said.put((_JOB, error))
+
+    # -- peers ----------------------------------------------------------------------------------------
+
+    def _let_in(self, run: _Run) -> None:
+        while not run.closing:
+            try:
+                peer = run.door.accept()
+                kind, number, process = peer.recv()
+            except (OSError, EOFError):
+                continue  # the door is closed, or somebody who was let in is gone
+            run.said.put((_JOINED, kind, number, peer, process))
+            _in_background(partial(_listen, run, kind, number, peer))
+
+    @property
+    def _running(self) -> _Run:
+        assert self._run is not None
+        return self._run
+
+    def _next(self, timeout_s: float) -> tuple[Any, ...] | None:
+        """Return the next message; heeds what concerns the pipe as a whole.
+
+        Raises
+        ------
+        PipeLost
+        """
+        run = self._running
+        try:
+            message = run.said.get(timeout=max(timeout_s, 0.0))
+        except queue.Empty:
+            return None
+        word = message[0]
+        if word == _JOINED:
+            _, kind, number, peer, run.processes[f"{kind} {number}"] = message
+            if kind == words.FEEDER:
+                run.feeders[number] = peer
+            else:
+                run.slots[number].peer = peer
+                _send(peer, (words.BEGIN, self._task, self._feed.readers))
+        elif word == words.READY:
+            run.slots[message[-1]].is_ready = True
+        elif word == words.RECORDS_WAIT:
+            self._waits[message[-1]] = message[1]
+        elif word == words.CUT:
+            self._waits.pop(message[-1], None)
+        elif word == words.FAILED:
+            raise PipeLost.of(message[1])
+        elif word == _GONE:
+            _, kind, number = message
+            if kind == words.SLOT and number >= len(run.slots):
+                return message  # one that was given up
+            self._tell_loss(run, kind, number)
+        elif word == _JOB:
+            error = message[1] or EngineError("Spark's job of the pipe has ended.", transient=True)
+            raise PipeLost.of(error)
+        return message
+
+    def _tell_loss(self, run: _Run, kind: str, number: int) -> None:
+        """Raise what is known of a peer that is gone: of a feeder Spark's job knows more."""
+        if kind == words.FEEDER and run.ended.wait(1.0):
+            while True:
+                message = run.said.get()
+                if message[0] == _JOB and message[1] is not None:
+                    raise PipeLost.of(message[1])
+                if message[0] == _JOB:
+                    break
+        msg = f"{kind} {number} of {self._name} ended unexpectedly; the pipe starts again."
+        raise PipeLost.of(EngineError(msg, transient=True))
+
+    def _await(self, reached: Callable[[], bool], limit_s: float) -> None:
+        if not reached():
+            self._await_message(lambda _: reached(), limit_s)
+
+    def _await_message(self, is_last: Callable[[tuple[Any, ...]], bool], limit_s: float) -> None:
+        until_s = time.monotonic() + limit_s
+        while True:
+            message = self._next(_LOOK_S)
+            if message is not None and is_last(message):
+                return
+            if message is None:
+                self._look_for_dead()
+                if time.monotonic() > until_s:
+                    raise _too_slow(limit_s)
+
+    def _look_for_dead(self) -> None:
+        """Raise what a slot that has not come yet, and never will, stands for."""
+        for number, slot in enumerate(self._running.slots):
+            if slot.peer is None and slot.process.poll() is not None:
+                self._tell_loss(self._running, words.SLOT, number)
+
+    # -- epochs ---------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """End a `wait` under way; for any thread."""
+        run = self._run
+        if run is not None:
+            run.said.put((_WAKE,))
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a record waits, somebody wakes the pipe, or the time is over.
+
+        Raises
+        ------
+        PipeLost
+        """
+        until_s = time.monotonic() + timeout_s
+        while self.waits_since_ms is None:
+            message = self._next(until_s - time.monotonic())
+            if message is None or message[0] == _WAKE:
+                return
+
+    def pause(self, until_s: float) -> None:
+        """Wait until a time of `time.monotonic`, or until somebody wakes the pipe."""
+        while (left := until_s - time.monotonic()) > 0:
+            message = self._next(left)
+            if message is not None and message[0] == _WAKE:
+                return
+
+    def cut(self, epoch: int, *, still: bool) -> str:
+        """End an epoch; return the offsets at its end.
+
+        Parameters
+        ----------
+        epoch : int
+        still : bool
+            No record follows before `go`.
+
+        Raises
+        ------
+        PipeLost
+        """
+        run = self._running
+        for feeder in run.feeders.values():
+            _send(feeder, (words.CUT, epoch, still))
+        offsets: dict[int, str] = {}
+
+        def is_last(message: tuple[Any, ...]) -> bool:
+            if message[0] == words.CUT and message[1] == epoch:
+                offsets[message[-1]] = message[2]
+            return len(offsets) == len(run.feeders)
+
+        self._await_message(is_last, _ANSWERS_S)
+        return self._feed.merged(offsets[number] for number in sorted(offsets))
+
+    def go(self, assignment: Assignment) -> None:
+        """Let feeders that hold still go on, to the slots of an assignment.
+
+        Raises
+        ------
+        PipeLost
+        """
+        run = self._running
+        self._end_slots(assignment.slots)
+        self._await(lambda: self.have_slots(assignment.slots), _STARTS_S)
+        run.serving = assignment.slots
+        addresses = [run.meeting.slot(number) for number in range(assignment.slots)]
+        text = json.dumps({"slots": addresses, "slot_of": list(assignment.slot_of)})
+        for feeder in run.feeders.values():
+            _send(feeder, (words.GO, text))
+
+    def serve(self, facts: SlotFacts) -> list[Report]:
+        """Have the slots serve an epoch that is cut; return a report of each.
+
+        Raises
+        ------
+        PipeLost
+        """
+        run = self._running
+        serving = run.slots[: run.serving]
+        for slot in serving:
+            assert slot.peer is not None
+            _send(slot.peer, (words.SERVE, facts))
+        reports: dict[int, Report] = {}
+        times: list[int] = []
+
+        def is_last(message: tuple[Any, ...]) -> bool:
+            if message[0] == words.REPORT:
+                report, newest_us = message[1], message[2]
+                reports[report.slot] = report
+                if newest_us is not None:
+                    times.append(newest_us)
+            return len(reports) == len(serving)
+
+        self._await_message(is_last, _ANSWERS_S)
+        self.newest_us = max(times, default=None)
+        return [reports[number] for number in sorted(reports)]
+
+
+def _listen(run: _Run, kind: str, number: int, peer: Connection) -> None:
+    """Put all that a peer says into the run's queue, with its number behind it."""
+    try:
+        while True:
+            run.said.put((*peer.recv(), number))
+    except (OSError, EOFError):
+        run.said.put((_GONE, kind, number))
+
+
+def _hang_up(peer: Connection) -> None:
+    """End a connection that a thread reads; to close it would wait for that thread."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(peer.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def _send(peer: Connection, message: Sequence[Any]) -> None:
+    """Say something; a peer that is gone says so itself."""
+    try:
+        peer.send(tuple(message))
+    except OSError:
+        return
+
+
+def _slot_process(meeting: words.Meeting, number: int) -> subprocess.Popen[bytes]:
+    """Start the process of a slot: another program, so that nothing of the driver's is in it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "headgate.spark.realtime.slot_process"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    assert process.stdin is not None
+    pickle.dump((meeting, number), process.stdin)
+    process.stdin.close()
+    return process
+
+
+def _end_process(slot: _Slot) -> None:
+    try:
+        slot.process.wait(_ENDS_S)
+    except subprocess.TimeoutExpired:
+        slot.process.kill()
+        slot.process.wait()
+    if slot.peer is not None:
+        _hang_up(slot.peer)
+
+
+def _too_slow(limit_s: float) -> PipeLost:
+    msg = f"a part of the pipe has not answered within {limit_s:g} s; the pipe starts again."
+    return PipeLost.of(EngineError(msg, transient=True))
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="headgate-pipe", daemon=True).start()

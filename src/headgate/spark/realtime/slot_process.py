@@ -1,0 +1,143 @@
+"""A slot that stays: takes records from routers, serves an epoch when it has all of it, and reports.
+
+Run as a program beside Spark, with what it must know on its standard input. It ends with its driver.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, Listener
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.operators.warm import warm
+from headgate.spark.realtime import words
+from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.payloads import read_table
+from headgate.spark.worker.slot import Began, SlotTask, freeze_once, no_records
+from headgate.spark.worker.worker import operator_named
+
+_AHEAD = 64
+"""Messages of routers that wait in the process; then routers wait. Chosen."""
+
+_DRIVER = -1
+
+
+@dataclass
+class _Closed:
+    """An epoch of which some routers have said that it is complete."""
+
+    tables: dict[int, list[pa.Table]] = field(default_factory=dict)
+    newest_us: list[int] = field(default_factory=list)
+
+
+class SlotProcess:
+    """Serves one slot.
+
+    Parameters
+    ----------
+    meeting : words.Meeting
+    number : int
+        Of the slot.
+    """
+
+    def __init__(self, meeting: words.Meeting, number: int) -> None:
+        self._meeting, self._number = meeting, number
+        self._said: queue.Queue[tuple[int, Any]] = queue.Queue(_AHEAD)
+        self._open: dict[int, list[pa.Table]] = {}
+        self._closed: dict[int, _Closed] = {}
+        self._facts: SlotFacts | None = None
+        self._task: SlotTask
+        self._routers = 0
+
+    def run(self) -> None:
+        """Serve until the driver says that it is over, or is gone."""
+        with (
+            Listener(self._meeting.slot(self._number), "AF_UNIX", 16, self._meeting.key) as door,
+            self._meeting.connect(self._meeting.driver) as driver,
+        ):
+            driver.send((words.SLOT, self._number, os.getpid()))
+            word, self._task, self._routers = driver.recv()
+            assert word == words.BEGIN
+            warm(self._task.spec)
+            _in_background(lambda: self._listen(_DRIVER, driver))
+            _in_background(lambda: self._let_in(door))
+            driver.send((words.READY,))
+            try:
+                self._serve(driver)
+            except (OSError, EOFError):
+                return
+            except Exception as error:  # the driver decides what comes of it
+                driver.send((words.FAILED, error))
+
+    def _let_in(self, door: Listener) -> None:
+        while True:
+            router = door.accept()
+            number = router.recv()
+            _in_background(partial(self._listen, number, router))
+
+    def _listen(self, who: int, peer: Connection) -> None:
+        try:
+            while True:
+                self._said.put((who, peer.recv()))
+        except (OSError, EOFError):
+            if who == _DRIVER:
+                self._said.put((who, (words.END,)))
+
+    def _serve(self, driver: Connection) -> None:
+        while True:
+            who, (word, *said) = self._said.get()
+            if word == words.END:
+                return
+            if word == words.RECORDS:
+                self._open.setdefault(who, []).append(read_table(said[0]))
+            elif word == words.EPOCH:
+                epoch, newest_us = said
+                closed = self._closed.setdefault(epoch, _Closed())
+                closed.tables[who] = self._open.pop(who, [])
+                if newest_us is not None:
+                    closed.newest_us.append(newest_us)
+            elif word == words.SERVE:
+                (self._facts,) = said
+            self._answer_if_complete(driver)
+
+    def _answer_if_complete(self, driver: Connection) -> None:
+        facts = self._facts
+        closed = None if facts is None else self._closed.get(facts.step)
+        if facts is None or closed is None or len(closed.tables) < self._routers:
+            return
+        began = Began.now()
+        self._facts = None
+        del self._closed[facts.step]
+        # routers in their order, so that the same records in the same cut are served alike
+        tables = [table for _, mine in sorted(closed.tables.items()) for table in mine]
+        records = (
+            pa.concat_tables(tables).combine_chunks()
+            if tables
+            else no_records(operator_named(self._task.operator, self._task.spec))
+        )
+        began = began.has_read()
+        report, _ = self._task.answer(facts, self._number, records, (), facts.watermark_us, began)
+        driver.send((words.REPORT, report, max(closed.newest_us, default=None)))
+        freeze_once()
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, daemon=True).start()
+
+
+def main() -> None:
+    """Run the slot that standard input describes."""
+    SlotProcess(*pickle.load(sys.stdin.buffer)).run()
+
+
+if __name__ == "__main__":
+    main()

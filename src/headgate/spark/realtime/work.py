@@ -1,0 +1,107 @@
+"""The steps of a query in real time: what its slots do in an epoch, and what commits it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
+from headgate.spark.job.phases import Phases
+from headgate.spark.job.reports import Report
+from headgate.spark.jvm.plans import physical
+from headgate.spark.realtime.feed import SourceFeed
+from headgate.spark.realtime.job import SparkJob
+from headgate.spark.realtime.pipe import Pipe
+from headgate.spark.realtime.plan import PipePlan
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.output import Outputs
+from headgate.spark.step.stateful import StatefulWork
+
+
+class RealTimeWork(StatefulWork):
+    """Does the steps of epochs; a `Work`.
+
+    Attributes
+    ----------
+    feed : SourceFeed
+    pipe : Pipe
+    next_us : int
+        The watermark of the next epoch.
+    """
+
+    has_batches = False
+
+    feed: SourceFeed
+    pipe: Pipe
+    next_us: int
+
+    def begin(self, plan: PipePlan, feed: SourceFeed, next_us: int) -> None:
+        """Make the pipe, which nothing flows through yet.
+
+        Parameters
+        ----------
+        plan : PipePlan
+        feed : SourceFeed
+        next_us : int
+            The watermark to begin with.
+        """
+        (operator,) = self.query.operators
+        self.feed = feed
+        self._delay_ms = plan.delay_ms
+        task = replace(self._tasks[operator.id], sender=None)
+        job = SparkJob(self.spark, plan, feed, self.config.name)
+        self.pipe = Pipe(job, feed, task, self.config.name)
+        self.next_us = next_us
+
+    @property
+    def attempts(self) -> int:
+        """One: records that were under way must be read again, which the loop of epochs does."""
+        return 1
+
+    @property
+    def allowed_failures(self) -> int:
+        """Executions of an epoch before the query fails."""
+        return self.config.attempts
+
+    def rehearse(self) -> None:
+        """Plan an empty result, and run it not."""
+        physical(self._results.stored(Outputs(), self.checkpoint))
+
+    def _take_wanted(self, step: int) -> None:
+        """Leave assignments as they are: the records of the epoch are routed already."""
+
+    @property
+    def wanted_slots(self) -> int:
+        """How many slots there are to be."""
+        (name,) = self.states
+        return self.changes.newest(name).slots
+
+    def change(self, step: int) -> None:
+        """Put assignments in force that were asked for, while no record is under way."""
+        super()._take_wanted(step)
+
+    def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
+        """Have the slots serve an epoch; return one report of each."""
+        del batch
+        (operator,) = self.query.operators
+        facts = self._facts(operator, begun, attempt, begun.watermark_us)
+        clock.lap("plan")
+        reports = self.pipe.serve(facts)
+        clock.lap("slots")
+        newest_us = self.pipe.newest_us
+        if newest_us is not None and self._delay_ms is not None:
+            # in milliseconds, as Spark has it
+            self.next_us = max(self.next_us, (newest_us // 1000 - self._delay_ms) * 1000)
+        return reports
+
+    def result(self, outputs: Outputs) -> DataFrame:
+        """Return what the user's plan makes of what slots put out, which is little."""
+        return self._results.at_hand(outputs, self.checkpoint)
+
+    def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
+        """Return the manifest that commits the epoch, and take over what its slots did."""
+        made = super().manifest(begun, reports)
+        facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us}
+        return replace(made, engine={**made.engine, REAL_TIME: facts})

@@ -1,0 +1,202 @@
+"""Real time: the answers are Spark's, whatever ends in the middle, and both modes share a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from real_time import Build, Rows, bids, totals, windows, writer
+from real_time_driver import Files
+
+import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.spark.api.verify import BatchSession
+
+LIMIT_S = 120.0
+
+
+def wait_until(reached: Callable[[], bool], query: Any) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while not reached():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < until_s, "not within two minutes"
+        time.sleep(0.01)
+
+
+def assert_right(spark: SparkSession, build: Build, checkpoint: Path, rows: Any, mode: str) -> None:
+    found = hg.verify(spark, build, checkpoint=str(checkpoint), output=rows, mode=mode)
+    assert found["verified"], found
+    assert found["rows_compared"] > 50
+
+
+@contextmanager
+def running(made: hg.Writer) -> Iterator[Any]:
+    """Start a query, and stop it at no particular moment; it must not have failed."""
+    query = made.start()
+    try:
+        yield query
+    finally:
+        query.stop()
+    assert query.exception() is None
+
+
+@pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.thorough)])
+def test_windows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    build = windows()
+    rows = Rows()
+    with running(writer(build(spark), rows, tmp_path, mode)) as query:
+        wait_until(lambda: rows.count > 100, query)
+        query.scale(3)
+        wait_until(lambda: query.assignment()["aggregate-0"].slots == 3, query)
+        done = rows.count
+        wait_until(lambda: rows.count > done + 500, query)
+        assert sorted(query.processes) == ["feeder 0", "slot 0", "slot 1", "slot 2"]
+    found = rows.frame(spark) if mode == "append" else rows.last_by(spark, "window", "auction")
+    assert_right(spark, build, tmp_path, found, mode)
+    assert rows.came_again == 0
+
+
+def test_late_records_are_left_out_and_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """Each record is in its window, or late by the watermark of the epochs before its own."""
+    late: dict[str, Any] = {"prob_delayed": 0.3, "delay_ms": 3000}
+
+    def build(session: Any) -> Any:
+        read = bids(session, **late).withWatermark("dateTime", "100 milliseconds")
+        return read.groupBy(F.window("dateTime", "200 milliseconds")).agg(F.count("*").alias("n"))
+
+    rows = Rows()
+    with running(writer(build(spark), rows, tmp_path, "update")) as query:
+        wait_until(lambda: len(rows.steps) > 30, query)
+    latest = Checkpoint(tmp_path).latest()
+    assert latest is not None
+    batches = [json.loads(line) for line in query.journal.read_text().splitlines()]
+    dropped = sum(line["late"] for line in batches if line["event"] == "batch")
+    assert dropped > 100
+    counted = sum(row["n"] for row in rows.last_by(spark, "window").collect())
+    read = bids(BatchSession(spark, latest.engine["sources"]), **late)
+    assert counted + dropped == read.count()
+
+
+@pytest.mark.parametrize("victim", ["feeder 0", pytest.param("slot 1", marks=pytest.mark.thorough)])
+def test_a_killed_process_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, victim: str
+) -> None:
+    build = totals()
+    rows = Rows()
+    with running(writer(build(spark), rows, tmp_path, "update")) as query:
+        wait_until(lambda: len(rows.steps) > 5, query)
+        os.kill(query.processes[victim], signal.SIGKILL)
+        wait_until(lambda: '"event":"retry"' in query.journal.read_text(), query)
+        done = len(rows.steps)
+        wait_until(lambda: len(rows.steps) > done + 3, query)
+    assert_right(spark, build, tmp_path, rows.last_by(spark, "k"), "update")
+    assert rows.came_again == 0
+
+
+def test_the_modes_take_turns_on_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    """Real time, micro-batches, real time: the answer is that of one query."""
+    build = windows()
+    rows = Rows()
+    for turn in range(3):
+        made = writer(build(spark), rows, tmp_path, "append", slots=2 + turn)
+        if turn == 1:
+            made = made.trigger(processingTime="0 seconds")
+        done = rows.count
+        with running(made) as query:
+            wait_until(lambda n=done: rows.count > n + 500, query)  # type: ignore[misc]
+    assert_right(spark, build, tmp_path, rows.frame(spark), "append")
+    assert rows.came_again == 0
+
+
+@pytest.mark.thorough
+def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    files = Files(tmp_path / "out")
+    command = [sys.executable, str(Path(__file__).parent / "real_time_driver.py"), str(tmp_path)]
+    driver = subprocess.Popen(command)
+    try:
+        until_s = time.monotonic() + LIMIT_S
+        while len(files) < 8 and driver.poll() is None and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert len(files) >= 8
+    finally:
+        driver.kill()
+        driver.wait()
+    processes = json.loads((tmp_path / "processes").read_text())
+    assert len(processes) == 4
+    until_s = time.monotonic() + LIMIT_S
+    while any(Path(f"/proc/{one}").exists() for one in processes):
+        assert time.monotonic() < until_s, "the slots of a killed driver have not ended"
+        time.sleep(0.1)
+    build = totals()
+    made = writer(build(spark), Rows(), tmp_path / "checkpoint", "update").foreachBatch(files)
+    done = len(files)
+    with running(made) as query:
+        wait_until(lambda: len(files) > done + 5, query)
+    last = spark.createDataFrame(files.last(), "k bigint, n bigint, p bigint")
+    assert_right(spark, build, tmp_path / "checkpoint", last, "update")
+
+
+def same(writer: Any) -> Any:
+    return writer
+
+
+def rate(session: Any) -> Any:
+    return session.readStream.format("rate").load().groupBy("value").count()
+
+
+def exploded(session: Any) -> Any:
+    one = F.explode(F.array("auction")).alias("a")
+    return bids(session).select(one).groupBy("a").count()
+
+
+def clocked(session: Any) -> Any:
+    late = F.col("dateTime") < F.current_timestamp()
+    return bids(session).where(late).groupBy("auction").count()
+
+
+def called(session: Any) -> Any:
+    one = F.udf(lambda x: x, "bigint")("auction").alias("a")
+    return bids(session).select(one).groupBy("a").count()
+
+
+REFUSED: dict[str, tuple[Build, Callable[[Any], Any], str]] = {
+    "the option": (
+        totals(),
+        lambda w: w.option("headgate.experimental.realTime", None),
+        "experimental",
+    ),
+    "complete": (totals(), lambda w: w.outputMode("complete"), "complete"),
+    "slo": (totals(), lambda w: w.slo("mean < 1 s over 1 s"), r"\.slo\(\)"),
+    "files": (totals(), lambda w: w._with(function=None), "parquet"),
+    "rate": (rate, same, 'format "rate"'),
+    "deduplication": (lambda s: bids(s).dropDuplicates(["auction"]), same, "one aggregate"),
+    "explode": (exploded, same, "explode"),
+    "clock": (clocked, same, r"current_timestamp\(\)"),
+    "udf": (called, same, "a Python UDF"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_run_is_refused_before_anything_starts(
+    spark: SparkSession, tmp_path: Path, case: str
+) -> None:
+    build, change, named = REFUSED[case]
+    made = change(writer(build(spark), Rows(), tmp_path / "c", "update"))
+    with pytest.raises((ConfigError, UnsupportedQuery), match=named) as refused:
+        made.start()
+    assert str(refused.value).count(". ") == 0
+    if isinstance(refused.value, UnsupportedQuery) and change is same:
+        assert f"no real time  {refused.value}" in hg.explain(build(spark), "update", realTime=True)
+    assert not (tmp_path / "c").exists()

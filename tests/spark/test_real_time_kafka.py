@@ -1,0 +1,131 @@
+"""Real time from Kafka to Kafka: what comes out is there once, and a micro-batch goes on from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import headgate as hg
+from headgate.core.errors import UnsupportedQuery
+from headgate.spark.realtime.feed import KafkaFeed
+from headgate.spark.settings.kafka import confluent
+from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.topics import committed, put
+
+LIMIT_S = 120.0
+
+
+def counts(spark: SparkSession, broker: Broker, topic: str, **options: str) -> Any:
+    """Return how often each key has come."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.servers)
+    read = reader.option("subscribe", topic).options(**options).load()
+    found = read.groupBy(F.col("key").cast("string").alias("key")).agg(F.count("*").alias("n"))
+    return found.select("key", F.col("n").cast("string").alias("value"))
+
+
+def into(frame: Any, broker: Broker, topic: str, checkpoint: Path) -> hg.Writer:
+    made = hg.writeStream(frame).outputMode("update").format("kafka").slots(start=2)
+    made = made.option("kafka.bootstrap.servers", broker.servers).option("topic", topic)
+    return made.option("checkpointLocation", str(checkpoint))
+
+
+def real_time(made: hg.Writer) -> hg.Writer:
+    return made.option("headgate.experimental.realTime", "true").trigger(realTime="1 minute")
+
+
+def assert_once(broker: Broker, topic: str, expected: Counter[str]) -> None:
+    """Each key's counts only grow, up to the expected one: a step that came twice would repeat some."""
+    found = defaultdict(list)
+    for record in committed(broker.servers, [topic]):
+        found[(record.key or b"").decode()].append(int(record.value or 0))
+    assert {key: values[-1] for key, values in found.items()} == expected
+    for values in found.values():
+        assert all(later > earlier for earlier, later in pairwise(values))
+
+
+@pytest.mark.thorough
+def test_records_count_once_in_both_modes_whatever_is_killed(
+    connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    source, sink = topic("in"), topic("out")
+    expected: Counter[str] = Counter()
+
+    def send(number: int) -> None:
+        keys = [str((number + n) % 17) for n in range(200)]
+        expected.update(keys)
+        put(broker.servers, source, [{"key": key, "value": b"x"} for key in keys])
+
+    def wait_for_all(query: Any) -> None:
+        query.processAllAvailable()
+        assert query.isActive, query.exception()
+
+    frame = counts(connected, broker, source, startingOffsets="earliest")
+    send(0)
+    query = real_time(into(frame, broker, sink, tmp_path)).start()
+    try:
+        wait_for_all(query)
+        assert_once(broker, sink, expected)
+        for number, victim in enumerate(("slot 0", "feeder 0"), 1):
+            send(number)
+            os.kill(query.processes[victim], signal.SIGKILL)
+            send(number + 5)
+            until_s = time.monotonic() + LIMIT_S
+            while query.journal.read_text().count('"event":"retry"') < number:
+                assert query.isActive, query.exception()
+                assert time.monotonic() < until_s, "nobody noticed within two minutes"
+                time.sleep(0.01)
+            wait_for_all(query)
+            assert_once(broker, sink, expected)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    send(20)
+    into(frame, broker, sink, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    assert_once(broker, sink, expected)
+
+
+@pytest.mark.thorough
+def test_an_option_of_kafka_that_has_no_meaning_is_refused(
+    connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    frame = counts(connected, broker, topic("in"), maxOffsetsPerTrigger="10")
+    with pytest.raises(UnsupportedQuery, match='option "maxoffsetspertrigger"'):
+        real_time(into(frame, broker, "out", tmp_path / "c")).start()
+
+
+@pytest.mark.thorough
+def test_a_partition_that_a_topic_got_is_read_after_the_next_start(
+    broker: Broker, topic: Callable[..., str]
+) -> None:
+    name = topic("in", partitions=1)
+    put(broker.servers, name, [{"value": b"x"}] * 3)
+    options = {"kafka.bootstrap.servers": broker.servers, "subscribe": name}
+    feed = KafkaFeed.of({**options, "startingOffsets": "latest"})
+    first = feed.first()
+    assert json.loads(first) == {name: {"0": 3}}
+    client = confluent().admin.AdminClient({"bootstrap.servers": broker.servers})
+    client.create_partitions([confluent().admin.NewPartitions(name, 2)])[name].result(30)
+    until_s = time.monotonic() + LIMIT_S
+    while len(json.loads(feed.grown(first))[name]) < 2:
+        assert time.monotonic() < until_s, "the broker has not made it"
+    put(broker.servers, name, [{"value": b"y", "partition": 1}] * 2)
+    reader = feed.reader(feed.grown(first), 0, 1)
+    try:
+        found = None
+        while found is None:
+            found = reader.poll(1.0)
+    finally:
+        reader.close()
+    assert found.column(1).to_pylist()[0] == b"y"
+    assert json.loads(reader.offsets())[name]["0"] == 3

@@ -1,0 +1,252 @@
+"""A pipe with real slots and no JVM: epochs are cut where all of them say, and a loss is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from share_slots import GROUPS, NAME, Slots
+from test_shares import MERGED
+
+from headgate.operators.spec import AggregateSpec, Kind, Leaf, OutputMode
+from headgate.operators.step import GROUP, RECORDS
+from headgate.spark.job.columns import MARKER_US
+from headgate.spark.realtime import feeder as feeders
+from headgate.spark.realtime import router as routers
+from headgate.spark.realtime.feeder import Feeder
+from headgate.spark.realtime.pipe import Pipe, PipeLost
+from headgate.spark.realtime.router import Router
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import next_manifest
+from headgate.spark.worker.slot import SlotTask
+
+SPEC = AggregateSpec((Leaf(Kind.BYTES),), None, MERGED, OutputMode.UPDATE)
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+@dataclass
+class Numbers:
+    """A source of numbers: each reader has its own, from 0 on, as far as `until` allows."""
+
+    readers: int
+    until: list[int] = field(default_factory=list)
+    schema: pa.Schema = SCHEMA
+
+    def reader(self, start: str, number: int, count: int) -> Any:
+        assert count == self.readers
+        return _Reader(self, number, json.loads(start)[number])
+
+    def grown(self, offsets: str) -> str:
+        return offsets
+
+    def merged(self, parts: Any) -> str:
+        return json.dumps([json.loads(part) for part in parts])
+
+
+class _Reader:
+    def __init__(self, feed: Numbers, number: int, at: int) -> None:
+        self.feed, self.number, self.at = feed, number, at
+
+    def poll(self, timeout_s: float) -> pa.RecordBatch | None:
+        stop = min(self.feed.until[self.number], self.at + 7)
+        if stop == self.at:
+            time.sleep(timeout_s)
+            return None
+        made = pa.RecordBatch.from_arrays([pa.array(range(self.at, stop))], schema=SCHEMA)
+        self.at = stop
+        return made
+
+    def offsets(self) -> str:
+        return json.dumps(self.at)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class Threads:
+    """Runs feeders and routers as threads, and between them what a query's plan would do."""
+
+    def __init__(self, feed: Numbers) -> None:
+        self.feed = feed
+        self.failed: list[BaseException] = []
+
+    def run(self, meeting: Any, group: str) -> None:
+        del group
+        threads = [
+            threading.Thread(target=self._one, args=(meeting, n)) for n in range(self.feed.readers)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.failed:
+            raise self.failed[0]
+
+    def _one(self, meeting: Any, number: int) -> None:
+        context.number = number
+        feeder = Feeder(meeting, self.feed, self.feed.readers, SCHEMA, 3)
+        try:
+            for _ in Router(meeting)(map(self._plan, feeder(iter(())))):
+                pass
+        except BaseException as error:
+            self.failed.append(error)
+
+    def _plan(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        n, to, token = batch.columns
+        numbers = n.to_pylist()
+        columns = {
+            GROUP: pa.array([None if x is None else x % 10 % GROUPS for x in numbers], pa.int32()),
+            "k0": pa.array([None if x is None else str(x % 10) for x in numbers]),
+            "v0": pa.array([1] * len(n), pa.int64()),
+            "v1": n,
+            "v2": n,
+            RECORDS: pa.array([1] * len(n), pa.int64()),
+            MARKER_US: n,
+            "m_to": to,
+            "m_token": token,
+        }
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def cancel(self, group: str) -> None:
+        """Threads end by themselves when their driver is gone."""
+
+
+context = threading.local()
+
+
+class _Context:
+    @staticmethod
+    def get() -> Any:
+        return _Context()
+
+    def partitionId(self) -> int:
+        return int(context.number)
+
+
+@pytest.fixture(autouse=True)
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeders, "TaskContext", _Context)
+    monkeypatch.setattr(routers, "TaskContext", _Context)
+
+
+class Driver:
+    """Does epochs and commits them, as the loop of a query does."""
+
+    def __init__(self, path: Path, readers: int, slots: int) -> None:
+        self.slots = Slots(SPEC, path, slots=slots)
+        self.feed = Numbers(readers, [0] * readers)
+        self.pipe = Pipe(Threads(self.feed), self.feed, SlotTask(NAME, SPEC, None), "test")
+        self.offsets = json.dumps([0] * readers)
+        self.out: Counter[str] = Counter()
+
+    def start(self) -> None:
+        self.pipe.start(self.offsets, self.slots.state.assignment)
+
+    def epoch(self, *, still: bool = False) -> None:
+        held = self.slots
+        step = 0 if held.latest is None else held.latest.step + 1
+        offsets = self.pipe.cut(step, still=still)
+        reports = self.pipe.serve(held.facts(step, 0, None))
+        begun = Begun(step, step, 0, [offsets], 0.0, 0.0, 0, drain=True, latest=held.latest)
+        made = next_manifest(begun, held.uuid, 0, {NAME: held.state}, reports)
+        held.latest = held.checkpoint.commit(made)
+        self.offsets = offsets
+
+    def epochs_without_end(self) -> None:
+        while True:
+            self.epoch()
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Count and sum of each key, as the committed state has them."""
+        found = {}
+        for payload in self._outputs():
+            for key, count, total, _ in payload:
+                found[key] = (count, total)
+        return found
+
+    def _outputs(self) -> Any:
+        for step in self.slots.checkpoint.steps():
+            manifest = self.slots.checkpoint.read(step)
+            for entry in manifest.engine["outputs"]:
+                data = bytes(manifest.payloads[entry["inline"]])
+                with pa.ipc.open_stream(data) as stream:
+                    yield [
+                        tuple(v.decode() if isinstance(v, bytes) else v for v in row.values())
+                        for row in stream.read_all().to_pylist()
+                    ]
+
+
+def expected(numbers: list[int]) -> dict[str, tuple[int, int]]:
+    every = [n for until in numbers for n in range(until)]
+    return {
+        str(key): (sum(n % 10 == key for n in every), sum(n for n in every if n % 10 == key))
+        for key in range(10)
+        if any(n % 10 == key for n in every)
+    }
+
+
+@contextlib.contextmanager
+def running(driver: Driver) -> Any:
+    driver.start()
+    try:
+        yield driver
+    finally:
+        driver.pipe.stop(clean=True)
+
+
+def test_epochs_hold_what_came_before_their_cut(tmp_path: Path) -> None:
+    with running(Driver(tmp_path, readers=2, slots=2)) as driver:
+        driver.epoch()
+        assert json.loads(driver.offsets) == [0, 0]
+        for until in ([30, 5], [31, 400], [900, 400]):
+            driver.feed.until[:] = until
+            driver.pipe.wait(10.0)
+            while json.loads(driver.offsets) != until:
+                driver.epoch()
+            assert driver.totals() == expected(until)
+        assert driver.pipe.newest_us == 899
+        pids = list(driver.pipe.processes.values())
+    assert len(pids) == 4
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid != os.getpid())
+
+
+@pytest.mark.thorough
+def test_slots_change_behind_an_epoch_that_holds_still(tmp_path: Path) -> None:
+    with running(Driver(tmp_path, readers=2, slots=1)) as driver:
+        state = driver.slots.state
+        for count, until in ((3, 100), (2, 250), (4, 300)):
+            driver.feed.until[:] = [until, until]
+            driver.epoch(still=True)
+            driver.slots.split({}, [g % count for g in range(GROUPS)], slots=count)
+            driver.pipe.go(state.assignment)
+            while json.loads(driver.offsets) != [until, until]:
+                driver.epoch()
+            assert driver.totals() == expected([until, until])
+            assert len(driver.pipe.processes) == 2 + count
+
+
+def test_a_slot_that_is_killed_is_told_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, readers=1, slots=2)
+    driver.feed.until[:] = [200]
+    driver.start()
+    driver.epoch()
+    driver.epoch()
+    os.kill(driver.pipe.processes["slot 1"], signal.SIGKILL)
+    with pytest.raises(PipeLost, match=r"slot 1 of test ended unexpectedly|lost a slot"):
+        driver.epochs_without_end()
+    driver.pipe.stop(clean=False)
+    driver.feed.until[:] = [300]
+    with running(driver):
+        while json.loads(driver.offsets) != [300]:
+            driver.epoch()
+    assert driver.totals() == expected([300])
