@@ -22,11 +22,11 @@ IN_THE_PRODUCT = {}
 
 FILES_TWICE = set(
     """
-    adoption aggregate buffers calls changes codec commands decisions deduplicate entries errors
-    expressions failure files fleet following formats frames hosts input kernels limits lineage
+    adoption aggregate buffers calls changes codec commands decisions deduplicate entries epochs errors
+    expressions failure files fleet following formats frames hosts input job kernels limits lineage
     live location log merge merging metrics operator
     operator_plus output passing plan pools ports
-    processor progress registry replicas run session sessions shipping simulate spec streams
+    processor progress registry replicas rules run session sessions shipping simulate spec streams
     success verify waiting writer
     """.split()
 )

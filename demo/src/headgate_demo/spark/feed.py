@@ -6,14 +6,38 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 
 from headgate.spark.realtime.feed import Reader
 
-if TYPE_CHECKING:
-    from headgate_demo.spark.sources import SourceSettings
+
+class GeneratedRows(Protocol):
+    """Generates the rows of a workload."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+
+    def batch(self, start: int, stop: int, base_us: int) -> pa.RecordBatch:
+        """Return the rows of some events."""
+
+
+class TimedEvents(Protocol):
+    """Describes a workload by the clock: `headgate_demo.spark.sources.SourceSettings` is one."""
+
+    @property
+    def feed(self) -> GeneratedRows:
+        """Its rows."""
+
+    @property
+    def base_us(self) -> int | None:
+        """The time of the first event; None for the query's start."""
+
+    def due(self, elapsed_us: int) -> int:
+        """Return how many events are due this long after the start."""
+
 
 _POLL_ROWS = 4096
 """Records of one poll at the most. Chosen."""
@@ -23,7 +47,7 @@ _POLL_ROWS = 4096
 class WorkloadFeed:
     """Generates a workload by the clock; one reader."""
 
-    settings: SourceSettings
+    settings: TimedEvents
     readers: int = 1
     keeps_first: bool = False
 
