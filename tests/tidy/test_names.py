@@ -32,8 +32,8 @@ FILES_TWICE = set(
 """Files of the product that have their name from two rooms or more."""
 
 EMPTY_WORDS = set(
-    "asked begun common diary found given helpers holding kept leaving losing manager one plane seen taking "
-    "useful utils whereabouts".split()
+    "asked begun common diary found given helpers holding kept leaving losing manager one plane seen "
+    "taking useful utils whereabouts".split()
 )
 """Words that say nothing of what a file holds."""
 EMPTY_STILL = {"begun", "kept", "whereabouts"}
