@@ -36,7 +36,6 @@ class SectionEntry:
     Parameters
     ----------
     blob : int             Index into `Manifest.blobs`.
-    ref : SectionRef
     previous_step : int    Step whose manifest holds the group's section before this one, or -1.
     """
 
@@ -53,7 +52,6 @@ class BlobEntry:
     ----------
     name : str or None      File name; exactly one of `name` and `inline` is given.
     inline : str or None    Name of a payload.
-    length, crc32 : int
     """
 
     name: str | None
@@ -69,7 +67,6 @@ class FileEntry:
     Parameters
     ----------
     name : str    ``kind/name``, below the checkpoint's headgate directory.
-    length, crc32 : int
     """
 
     name: str
@@ -105,7 +102,6 @@ class Manifest:
     watermarks : mapping       ``late_us``, ``evict_us``: microseconds or None.
     heads : mapping of operator -> Heads
     sections : mapping of operator -> mapping of key group -> SectionEntry
-    blobs, files : tuples of BlobEntry, FileEntry
     engine : mapping           JSON facts that only the engine reads.
     previous : str or None     `digest` of the manifest before this one.
     payloads : mapping of name -> bytes    Inline blobs and outputs.
@@ -176,7 +172,6 @@ def decode(raw: bytes, name: str) -> Manifest:
 
     Parameters
     ----------
-    raw : bytes
     name : str    The file's path, for the error.
 
     Raises

@@ -61,8 +61,6 @@ class Files(Protocol):
 
         Parameters
         ----------
-        name : str
-        data : bytes
         durable : bool    False: it may be lost with the machine, though not with the process.
 
         Raises
@@ -126,12 +124,7 @@ class Files(Protocol):
 
 
 class PosixFiles:
-    """Reads and writes files in a directory that driver and executors open themselves.
-
-    Parameters
-    ----------
-    root : Path
-    """
+    """Reads and writes files in a directory that driver and executors open themselves."""
 
     shared = False
 

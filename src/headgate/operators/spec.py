@@ -94,7 +94,6 @@ class Leaf:
 
     Parameters
     ----------
-    kind : Kind
     scale : int
         Digits after the point, of a DECIMAL; words, of REGISTERS.
     """
@@ -140,7 +139,6 @@ class Aggregate:
 
     Parameters
     ----------
-    op : Op
     leaves : tuple of Leaf
         Buffer leaves, in the order that `op` documents.
     extra : tuple of Leaf
@@ -182,7 +180,6 @@ class Kept:
     ----------
     leaves : tuple of Leaf
         Of a record's values.
-    keep : Keep
     """
 
     leaves: tuple[Leaf, ...]
@@ -275,8 +272,6 @@ class AggregateSpec(OperatorSpec):
     ----------
     keys : tuple of Leaf
         The key without its time.
-    time : TimeKey or None
-    aggregates : tuple of Aggregate
     mode : OutputMode
         APPEND needs a `time` that expires.
     kept : tuple of Kept

@@ -188,7 +188,6 @@ class Belief:
     ----------
     at_s : float
         Since 1970.
-    slots : int
     capacity_per_s : float
         Records per second that all slots together are believed to serve, if all have enough to do.
     record_s : float or None
@@ -210,10 +209,8 @@ class Watched(Policy):
 
     Attributes
     ----------
-    inner : Policy
     cost : callable
         Returns what a record is believed to take, and the share of it that is computing.
-    seen : list of Belief
     """
 
     inner: Policy

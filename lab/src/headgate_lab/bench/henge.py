@@ -297,7 +297,6 @@ def day_steps(
         Of each hour, records per second.
     hour_s : float
         What an hour lasts, in seconds.
-    days : int
     before : tuple of float
         For how many seconds there is another rate first, and which.
     """

@@ -123,7 +123,6 @@ class _Seen:
     ----------
     histograms : dict of bool to list of histogram
         True: of the slow slot.
-    latency_sum_ms : dict of bool to float
     served, useful_ms : int, float
         Of the slow slot.
     waiting : int

@@ -134,8 +134,6 @@ def phase_rows(
     ----------
     batches : sequence of Batch
         By step, from the first record on.
-    rate : StepRate
-    recovered_ms : float
 
     Returns
     -------

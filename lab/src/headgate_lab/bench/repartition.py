@@ -104,7 +104,6 @@ def measure(state_bytes: int, from_partitions: int, to_partitions: int) -> dict[
     ----------
     state_bytes : int
         Size of the state in headgate's layout.
-    from_partitions, to_partitions : int
 
     Returns
     -------

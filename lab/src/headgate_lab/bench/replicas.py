@@ -190,8 +190,6 @@ def _measures(chosen: ReplicasParameters, lines: Sequence[BatchLine], at_s: F64)
 
     Parameters
     ----------
-    chosen : ReplicasParameters
-    lines : sequence of BatchLine
     at_s : float64[lines]
         When each was committed, seconds since the load began.
     """

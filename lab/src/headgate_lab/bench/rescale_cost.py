@@ -78,7 +78,6 @@ class RescaleRun:
         Of its journal.
     from_ms, asked_ms : float
         When measuring began, and when the change was asked for; ms since 1970.
-    markers : Latencies
     stable_s : float
         How long latency has to keep within 110 % (`--seconds`; DRRS V-B has 100).
     """
@@ -141,8 +140,6 @@ class Change:
         The scaling period; None if latency was not stable by the end.
     suspended_s : float
         How long slots had records waiting and could serve none of them.
-    bytes_moved : int
-    groups_moved : int
     batch_ms : float
         The median batch before the request.
     """
@@ -166,7 +163,6 @@ def change_of(run: RescaleRun, interval_s: float) -> Change:
 
     Parameters
     ----------
-    run : RescaleRun
     interval_s : float
         How long latency counts from the request on: the longest scaling period of all (DRRS V-B).
     """

@@ -120,10 +120,8 @@ class Comparison:
     ----------
     query : str
         ``module:function``, called with (session, folder, name of the case); gives the frame.
-    cases : sequence of Case
     directory : path
         For checkpoints and answers.
-    asked : SidesParameters
     """
 
     query: str

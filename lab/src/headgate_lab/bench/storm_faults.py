@@ -91,7 +91,6 @@ class Process:
 
     Attributes
     ----------
-    pid, parent : int
     began : int
         In clock ticks since the machine's start.
     state : str

@@ -52,7 +52,6 @@ class Entry:
     ----------
     module : str
         Below `headgate_lab.experiments`.
-    title : str
     reads : str
         What is in the directory that it needs as `Request.data`; empty where it needs none.
     optional : bool

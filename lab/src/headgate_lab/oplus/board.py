@@ -26,10 +26,7 @@ class Epoch:
 
     Parameters
     ----------
-    number : int
-    instances : frozenset of int
     slot_of : int64[G]
-    count : int
     """
 
     number: int
@@ -48,7 +45,6 @@ class Board:
     Parameters
     ----------
     path : path        Made with `create` before.
-    slots, key_groups : int
 
     Attributes
     ----------

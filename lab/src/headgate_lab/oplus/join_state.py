@@ -51,13 +51,7 @@ class JoinShape:
 
 
 class JoinState:
-    """The file, as arrays; every key's part is written by its one owner.
-
-    Parameters
-    ----------
-    directory : path
-    shape : JoinShape
-    """
+    """The file, as arrays; every key's part is written by its one owner."""
 
     def __init__(self, directory: Path, shape: JoinShape, mode: str = "r+") -> None:
         self.shape = shape

@@ -73,7 +73,6 @@ def run_trial(
         Running.
     directory : Path
         For what the writer notes.
-    writers, brokers : int
     seed : int
         Chooses the order of kills, and their moments.
     """

@@ -31,8 +31,6 @@ class Record:
 
     Attributes
     ----------
-    group : int
-    key : tuple of Value
     time_us : int
         Event time; ignored without a time.
     values : tuple of Value
@@ -136,7 +134,6 @@ class Reference:
 
     Attributes
     ----------
-    spec : AggregateSpec
     windows : dict of (group, key, end) to value leaves
         `end` is None without a time.
     waiting : dict of int to deque of Record

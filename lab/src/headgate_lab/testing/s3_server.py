@@ -41,10 +41,8 @@ class S3Fault:
     ----------
     kind : str
         One of the names above.
-    method : str
     part : str
         Of the key.
-    times : int
     """
 
     kind: str
@@ -59,7 +57,6 @@ class FaultyS3:
 
     Attributes
     ----------
-    endpoint : str
     objects : dict
         By key, without the bucket.
     faults : list of S3Fault

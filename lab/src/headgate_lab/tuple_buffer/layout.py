@@ -162,7 +162,6 @@ class BufferViews:
     Parameters
     ----------
     mapped : uint8[bytes]
-    shape : BufferShape
     """
 
     def __init__(self, mapped: U8, shape: BufferShape) -> None:

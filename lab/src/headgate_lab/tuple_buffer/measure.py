@@ -62,7 +62,6 @@ class Measured:
 
     Parameters
     ----------
-    readers : int
     records_per_s : float     Records every reader has got, per second from the first record's due time
                               to the last reader's end.
     latency_ms_mean, latency_ms_p50, latency_ms_p99 : float    Milliseconds from the time a record was due
@@ -83,7 +82,6 @@ def measure(directory: Path, readers: Sequence[int], load: Load) -> list[Measure
     ----------
     directory : path    For the buffer's file; mode 0700.
     readers : sequence of int    How many readers each run has.
-    load : Load
 
     Raises
     ------

@@ -90,9 +90,7 @@ class SharedTupleBuffer(TupleBuffer):
 
     Parameters
     ----------
-    path : str
     descriptor : int    Owned by this object.
-    shape : BufferShape
     """
 
     def __init__(self, path: str, descriptor: int, shape: BufferShape) -> None:
@@ -176,7 +174,6 @@ class SharedTupleBuffer(TupleBuffer):
         ----------
         times : int64[n]    Never decreasing.
         columns : mapping of str to array[n]    All of the shape's.
-        source : int
         announce : bool     Whether waiting reconfigurations go before the first record.
         """
         if times.size and (times[1:] < times[:-1]).any():

@@ -62,9 +62,6 @@ class Ending:
 
     Parameters
     ----------
-    inner : StreamingQuery
-    batches : Batches
-    life : JvmLife
     rest : callable or None
         Called when Spark's query has ended by itself: what is left to do for a finite one.
     close : callable

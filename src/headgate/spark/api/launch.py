@@ -108,8 +108,6 @@ def opened(
 
     Parameters
     ----------
-    spark : SparkSession
-    where : Place
     identity : mapping
         What of a query its checkpoint depends on.
     undo : ExitStack
@@ -150,7 +148,6 @@ def launched(
 
     Parameters
     ----------
-    machine : StepMachine
     writer : DataStreamWriter
         Of the machine's stream.
     undo : ExitStack

@@ -39,8 +39,6 @@ class RunningQuery(Generic[R]):
     ----------
     inner : StreamingQuery
         Spark's.
-    machine : StepMachine
-    recorder : StepRecorder
     control : CommandFiles
         Where somebody outside may ask it to stop.
     finite : bool

@@ -27,8 +27,6 @@ class FleetGrants:
         Slots of all jobs together.
     members : mapping of str to Member
         The fleet's, which it changes under `lock`.
-    lock : RLock
-    journal : FleetJournal
     promised : callable
         Returns the slots that jobs not started yet will begin with.
     """

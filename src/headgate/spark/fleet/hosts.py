@@ -37,7 +37,6 @@ class HostLoad:
 
     Attributes
     ----------
-    host : str
     cores : int
         Of its executors.
     runnable : float
@@ -66,7 +65,6 @@ class Hosts:
 
     Parameters
     ----------
-    spark : SparkSession
     cores : int
         Of a local session, which is one host.
     """
@@ -83,7 +81,6 @@ class Hosts:
         ----------
         jobs : iterable of mapping of str to HostTime
             What the tasks of each job measured within the last `seconds`, by host.
-        seconds : float
         """
         return loads_of(self._cores(), jobs, seconds)
 

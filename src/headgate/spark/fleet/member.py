@@ -63,9 +63,6 @@ class Member:
 
     Parameters
     ----------
-    name : str
-    query : Query
-    probe : Probe or PoolProbe
     utility : Utility
         Its intents and its priority; replaced when the priority changes.
     hang_s : float

@@ -26,7 +26,6 @@ class Wanted:
 
     Attributes
     ----------
-    assignment : Assignment
     by, reason : str
         For the journal.
     survivors : tuple of (int or None)
@@ -226,7 +225,6 @@ class Changes:
 
         Parameters
         ----------
-        epoch : int
         past : iterable of (int, mapping)
             What came into force with epochs that are not remembered any more, from wherever it was
             written down; only looked at.

@@ -48,7 +48,6 @@ class SlotFaults:
         ``pause`` (SIGSTOP for ``ms``; afterwards it goes on, as a zombie if the step was retried);
         ``slow`` (``us_per_row`` more for each row served, in every attempt). With ``trace`` (a path)
         it notes what it does there.
-    slot, step, attempt : int
     """
 
     def __init__(

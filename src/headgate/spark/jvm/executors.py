@@ -30,10 +30,6 @@ class Executor:
 class ExecutorPool:
     """The executors of one application, through Spark's developer interface.
 
-    Parameters
-    ----------
-    spark : SparkSession
-
     Attributes
     ----------
     local : bool

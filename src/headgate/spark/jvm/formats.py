@@ -41,11 +41,6 @@ def clustering(spark: SparkSession, columns: Sequence[str]) -> dict[str, str]:
 class Format:
     """A format by its name, found as ``DataStreamWriter`` finds it; raises what Spark has against it.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    name : str
-
     Attributes
     ----------
     older : bool
@@ -102,11 +97,6 @@ class Format:
 
 class NamedTable:
     """A table by the name that a user wrote; raises what Spark has against the name.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    name : str
 
     Attributes
     ----------

@@ -34,10 +34,6 @@ class JvmLife:
 
     What is asked is the operating system, by the address that the JVM listens at, so that it works
     whoever started whom (``spark-submit`` starts Python from the JVM), and that a paused JVM is alive.
-
-    Parameters
-    ----------
-    spark : SparkSession
     """
 
     def __init__(self, spark: SparkSession) -> None:

@@ -22,7 +22,6 @@ class BatchLog:
 
     Attributes
     ----------
-    watermark_us : int
     offsets : list of str
         End offset of each source, tick excluded.
     begun_ms : float

@@ -40,7 +40,6 @@ class _AssignmentRequest:
     ----------
     before : Assignment
         What held when it began.
-    wanted : Wanted
     numbers : tuple of int
         By slot of ``wanted.assignment``: the number that it has until the migration ends.
     """
@@ -97,7 +96,6 @@ class InForce:
         With the assignment that is in force now.
     final : bool
         Whether the migration has reached its end.
-    moved_bytes : int
     """
 
     before: Assignment
@@ -115,9 +113,6 @@ class Migrations:
     ----------
     states : mapping of str to OperatorState
         Of operators whose key groups can be held; changes of others are in force at once.
-    changes : Changes
-    placements : mapping of str to Placement
-    copy_thread : CopyThread
     strategy : str
         As `headgate.migration.registry.strategy` reads it; empty for the default.
     write : callable

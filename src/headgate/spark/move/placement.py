@@ -23,12 +23,7 @@ _WAIT = "300ms"
 
 
 class Placement:
-    """Wishes for the slots of one operator.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    """
+    """Wishes for the slots of one operator."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

@@ -30,11 +30,8 @@ class PoolLoop:
     ----------
     stages : sequence of str
         From the source upwards.
-    config : PoolConfig
-    policy : ReplicaPolicy
     latest : Manifest or None
         Where the checkpoint left the pools.
-    recorder : PoolRecorder
     parents : mapping of str to sequence of str, optional
         The stages that each one reads; without it they are a chain.
 

@@ -144,7 +144,6 @@ class UsefulTime:
             Of this operator's slots.
         started_ms, ended_ms : float
             When the batch began and when it was committed, by the wall clock.
-        slots : int
         """
         if self._slot_rate is not None:
             return [report.work / self._slot_rate for report in reports]

@@ -43,10 +43,8 @@ class Workload:
 
     Attributes
     ----------
-    name : str
     operator : str
         Which is scaled.
-    slots_before, slots_after : int
     records_per_s : float
         Of all sources.
     state_bytes : float

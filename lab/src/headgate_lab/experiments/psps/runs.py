@@ -40,10 +40,8 @@ class Case:
 
     Attributes
     ----------
-    system : str
     policy : callable or None
         Makes the policy; None for a fixed number of replicas.
-    settings : PoolSettings
     paper : sequence of float
         The row's `MEASURES` in the paper; empty for none.
     """

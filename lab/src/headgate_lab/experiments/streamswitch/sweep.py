@@ -61,7 +61,6 @@ def sweep(plan: Plan, variants: Sequence[Trading]) -> list[list[Point]]:
 
     Parameters
     ----------
-    plan : Plan
     variants : sequence of Trading
         Their policy and length are replaced.
     """

@@ -39,7 +39,6 @@ class Count:
 
     Attributes
     ----------
-    slots : int
     distance_max : int
         B: largest distance of the words of a pair; 0 counts words.
     shared : bool

@@ -39,7 +39,6 @@ class Beside:
 
     Attributes
     ----------
-    workload : str
     measures : sequence of Measure
         The first is what the paper's policy is for.
     ours, rivals, also : Row, sequence of Row

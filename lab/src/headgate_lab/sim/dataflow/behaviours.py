@@ -78,10 +78,6 @@ class Windows:
     Puts out ``(window start, count, greatest number)`` when the watermark passes the end of a
     window, once; a record whose last window has been put out is a fault of the method that moved
     its state, and put out as ``("late", time)``.
-
-    Parameters
-    ----------
-    size_s, slide_s : float
     """
 
     size_s: float

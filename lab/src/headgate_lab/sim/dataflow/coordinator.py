@@ -23,7 +23,6 @@ class Step:
 
     Attributes
     ----------
-    number : int
     subscales : tuple of Subscale
         In key groups.
     source_of, destination_of : dict of int to int
@@ -102,13 +101,6 @@ class Method(Protocol):
 
 class Scaling:
     """Scaling of one operator: at most one operation at a time, which a later request takes over.
-
-    Parameters
-    ----------
-    flow : Dataflow
-    operator : str
-    method : Method
-    timing : Timing
 
     Attributes
     ----------

@@ -13,8 +13,6 @@ class Event:
 
     Attributes
     ----------
-    at_s : float
-    kind : str
     slot : str
         Where, such as ``count/3``; empty for the coordinator.
     detail : dict

@@ -31,7 +31,6 @@ class Handler:
 
     Parameters
     ----------
-    slot : Slot
     records_max : int
         Room of the buffer, in records; 0 switches record scheduling off.
 

@@ -141,7 +141,6 @@ class Slot:
         Operator and number, such as ``count/3``.
     store : dict of int to Held
         The units that are here.
-    inputs : list of Channel
     edge : Edge or None
         None of a sink, which keeps what it puts out in `collected`.
     handler : Handling or None

@@ -69,10 +69,8 @@ class Leaving:
         Units that have not left, in order.
     watermarks_s : dict of Slot to float
         By predecessor, up to its confirm: what the units of the subscale have seen here.
-    confirmed : set of Slot
     buffer : list of Sent
         What the re-route manager holds.
-    rerouted_records : int
     """
 
     step: Step
@@ -112,15 +110,7 @@ class Arriving:
 
 
 class DrrsHandler(Handler):
-    """What a scaling slot does under DRRS, as old slot, as new slot, or both.
-
-    Parameters
-    ----------
-    slot, scaling : Slot, Scaling
-    records_max : int
-    rerouting : Rerouting
-    order : Order
-    """
+    """What a scaling slot does under DRRS, as old slot, as new slot, or both."""
 
     def __init__(
         self,
