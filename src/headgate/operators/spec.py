@@ -260,7 +260,7 @@ class OperatorSpec:
 
     @property
     def unsplittable(self) -> str:
-        """Why records of one key may not be merged apart from each other; empty where they may."""
+        """Return the reason why records of one key may not be merged apart; empty where they may."""
         return "only aggregates can be merged, and this operator is none"
 
 
@@ -304,7 +304,7 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def unsplittable(self) -> str:
-        """Why records of one key may not be merged apart from each other; empty where they may."""
+        """Return the reason why records of one key may not be merged apart; empty where they may."""
         if self.kept:
             return "values of its records are kept themselves, and no two of them can be merged"
         if self.time is not None and self.time.session:

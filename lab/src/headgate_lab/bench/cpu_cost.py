@@ -78,7 +78,7 @@ _TRUTH_S = 3.0
 
 @dataclass(frozen=True)
 class CpuCostParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 24.0
     """Length of each run; > 0. A third of it, in the middle, is the burst."""
@@ -182,7 +182,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Belief:
-    """What the control loop believed in one of its cycles.
+    """Records the beliefs of the control loop in one of its cycles.
 
     Attributes
     ----------

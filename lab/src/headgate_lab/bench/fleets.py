@@ -66,7 +66,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the jobs of a run have in common.
+    """Holds the settings that all jobs of a run have.
 
     Attributes
     ----------

@@ -54,7 +54,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Job:
-    """What one process runs, query after query.
+    """Lists the queries that one process runs, one after the other.
 
     Attributes
     ----------

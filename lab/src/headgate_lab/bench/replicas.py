@@ -57,7 +57,7 @@ _INTERVALS = 36
 
 @dataclass(frozen=True)
 class ReplicasParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 108.0
     """Length of each run; > 0. The paper's load and interval are squeezed into it: ten times."""

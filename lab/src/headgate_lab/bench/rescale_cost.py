@@ -1,4 +1,4 @@
-"""What a change of slots cost: batches from the journal, latency from markers that reached the sink.
+"""Computes the cost of a change of slots from the journal's batches, and from markers at the sink.
 
 A marker is the newest record of one key in `MARKED`: it travels as any other record does, carries when
 it was due at its source, and is looked at when the sink has its row (DRRS V-A). Journals know more
@@ -90,7 +90,7 @@ class RescaleRun:
 
     @property
     def done_ms(self) -> float:
-        """When the new assignment was in force as a whole."""
+        """Return the time from which the whole new assignment was in force."""
         found = [e for e in self.events if e["event"] == "assignment"]
         (change,) = [e for e in found if e["at_ms"] >= self.asked_ms]
         return float(change["at_ms"])
@@ -119,7 +119,7 @@ class RescaleRun:
 
 @dataclass(frozen=True)
 class Change:
-    """What a change of slots cost.
+    """Holds the cost of a change of slots.
 
     Attributes
     ----------

@@ -59,7 +59,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Band:
-    """How close two records must be.
+    """Defines the distance within which two records match.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ _NAME = "join-state"
 
 @dataclass(frozen=True)
 class JoinShape:
-    """How large the state is, and when records match.
+    """Defines the size of the state, and the records that match.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class JoinState:
 
 
 class JoinWork:
-    """What one slot of ScaleJoin does.
+    """Does the work of one slot of ScaleJoin.
 
     References
     ----------

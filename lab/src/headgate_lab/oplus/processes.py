@@ -44,7 +44,7 @@ _IDLE = Backoff(longest_s=0.002)
 
 
 class SlotWork(Protocol):
-    """What a slot does with records, on state that all slots map."""
+    """Defines the work of a slot on records, with state that all slots map."""
 
     def serve(
         self, block: Block, owned: npt.NDArray[np.int64], count: int, totals: npt.NDArray[np.int64]

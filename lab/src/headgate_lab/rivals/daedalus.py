@@ -38,7 +38,7 @@ class _Plan:
 
 
 class _Knowledge:
-    """What is known of one operator.
+    """Holds the knowledge of one operator.
 
     Attributes
     ----------

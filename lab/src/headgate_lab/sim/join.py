@@ -271,7 +271,7 @@ class JoinEngine:
 
 @dataclass(frozen=True)
 class JoinRun:
-    """What a run of the join came to.
+    """Holds the results of a run of the join.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ _END_S = 120.0
 
 @dataclass
 class KafkaTrial:
-    """What came of a trial.
+    """Holds the results of a trial.
 
     Attributes
     ----------

@@ -81,7 +81,7 @@ class Transfer:
 
 @dataclass
 class Durable:
-    """What outlives the driver: part of each commit.
+    """Holds the part of each commit that outlives the driver.
 
     Attributes
     ----------

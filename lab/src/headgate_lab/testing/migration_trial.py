@@ -50,7 +50,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong while the faults last.
+    """Describes the faults of a trial, while they last.
 
     Parameters
     ----------

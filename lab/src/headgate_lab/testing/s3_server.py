@@ -35,7 +35,7 @@ LOST, REFUSED_THOUGH_DONE, CONFLICT, BUSY, TORN, LATE, FORBIDDEN, EXPIRED, ELSEW
 
 @dataclass
 class S3Fault:
-    """What happens to the next requests of a kind.
+    """Describes a fault of the next requests of a kind.
 
     Attributes
     ----------

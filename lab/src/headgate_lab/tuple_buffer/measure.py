@@ -1,4 +1,4 @@
-"""What the shared tuple buffer can do: records per second, and latency at a given rate.
+"""Measures the shared tuple buffer: records per second, and latency at a given rate.
 
 STRETCH's operator 6 without an operator: every reader takes every record and keeps nothing, so what is
 measured is sharing and ordering. Each source and each reader is a process of its own.
@@ -32,7 +32,7 @@ _STEP_S = 0.001
 
 @dataclass(frozen=True)
 class Load:
-    """What sources add.
+    """Describes the records that sources add.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run gave.
+    """Holds the results of one run.
 
     Parameters
     ----------

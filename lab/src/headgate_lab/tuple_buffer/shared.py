@@ -52,7 +52,7 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Block:
-    """What a reader got at once: data records in order, or one control record.
+    """Holds the records that a reader got at once: data records in order, or one control record.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one look at the buffer found; it becomes real by `SharedTupleBuffer._commit`."""
+    """Holds the findings of one look at the buffer; they becomes real by `SharedTupleBuffer._commit`."""
 
     generation: int
     before: I64

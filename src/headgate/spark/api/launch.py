@@ -32,11 +32,11 @@ class ActiveRun(Protocol):
 
     @property
     def name(self) -> str | None:
-        """What its user calls it."""
+        """Return its name by its user."""
 
     @property
     def isActive(self) -> bool:
-        """Whether it runs still."""
+        """Return whether it runs still."""
 
     def stop(self) -> None:
         """End it."""

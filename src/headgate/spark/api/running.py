@@ -153,7 +153,7 @@ class RunningQuery(Generic[R]):
 
     @property
     def isActive(self) -> bool:
-        """Whether it is running (a last drain counts)."""
+        """Return whether it is running (a last drain counts)."""
         return not self._end.is_over
 
     @property

@@ -55,7 +55,7 @@ class FleetGrants:
 
     @property
     def waits(self) -> bool:
-        """Whether a grant waits for slots that another job has not given up yet."""
+        """Return whether a grant waits for slots that another job has not given up yet."""
         with self._lock:
             return bool(self._ledger.waiting)
 

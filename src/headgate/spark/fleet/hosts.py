@@ -52,7 +52,7 @@ class HostLoad:
 
     @property
     def congested(self) -> bool:
-        """Whether more was runnable than it has cores (Henge 5.2: CPU load above the cores).
+        """Return whether more was runnable than it has cores (Henge 5.2: CPU load above the cores).
 
         The load average would not show it: of what waits for a core in Spark's queue the machine knows
         nothing, and what else runs on it is no job of the fleet.

@@ -83,7 +83,7 @@ class Changes:
 
     @property
     def frozen(self) -> bool:
-        """Whether assignments may not change."""
+        """Return whether assignments may not change."""
         until_s = self._frozen_until_s
         return until_s is not None and time.time() < until_s
 
@@ -299,7 +299,7 @@ class Changes:
 
     @property
     def pending(self) -> bool:
-        """Whether something will change at the next boundary."""
+        """Return whether something will change at the next boundary."""
         with self._lock:
             return self._may_change()
 

@@ -62,7 +62,7 @@ class SlotFaults:
 
     @property
     def on_group(self) -> Callable[[int], None] | None:
-        """What `serve` calls while a key group is half written; None where nothing shall happen."""
+        """Return the function that `serve` calls while a key group is half written; None for none."""
         return self._strike if self._strikes else None
 
     def _strike(self, group: int) -> None:

@@ -157,7 +157,7 @@ class Report:
 
     @property
     def work(self) -> int:
-        """What its time went to: records served, and rows that had been merged before."""
+        """Return its work: records served, and rows that had been merged before."""
         return self.served + self.merged_rows
 
 

@@ -43,7 +43,7 @@ class JvmLife:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody listens any more where the JVM did."""
+        """Return whether nobody listens any more where the JVM did."""
         try:
             socket.create_connection(self._address, _CONNECT_S).close()
         except ConnectionRefusedError:

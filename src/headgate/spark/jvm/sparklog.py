@@ -42,7 +42,7 @@ class SparkLog:
 
     @property
     def active(self) -> bool:
-        """Whether Spark still counts the query as running."""
+        """Return whether Spark still counts the query as running."""
         return bool(self._stream().isActive())
 
     def refuse_batch(self) -> NoReturn:

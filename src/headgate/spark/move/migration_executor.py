@@ -193,12 +193,12 @@ class MigrationExecutor:
 
     @property
     def moved_bytes(self) -> int:
-        """What was brought to hosts so far, by this driver."""
+        """Return the bytes that this driver has copied to hosts so far."""
         return sum(self._bytes.values())
 
     @property
     def running(self) -> bool:
-        """Whether there is anything left to do."""
+        """Return whether there is anything left to do."""
         return self.protocol.running
 
     def unserved(self) -> frozenset[int]:

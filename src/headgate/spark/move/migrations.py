@@ -50,7 +50,7 @@ class _AssignmentRequest:
 
     @property
     def target(self) -> Assignment:
-        """What is wanted, with slots as they are numbered meanwhile."""
+        """Return the wanted assignment, with slots as they are numbered meanwhile."""
         wanted = self.wanted.assignment
         slot_of = tuple(self.numbers[slot] for slot in wanted.slot_of)
         return Assignment(slot_of, max(self.numbers) + 1, wanted.epoch)
@@ -142,7 +142,7 @@ class Migrations:
 
     @property
     def running(self) -> bool:
-        """Whether a migration is under way."""
+        """Return whether a migration is under way."""
         return bool(self._migrations)
 
     def governs(self, operator: str) -> bool:

@@ -32,7 +32,7 @@ class Placement:
 
     @property
     def active(self) -> bool:
-        """Whether slots are placed: there are several hosts, and the private classes work.
+        """Return whether slots are placed: there are several hosts, and the private classes work.
 
         Asked anew each time, since executors come and go; the classes are tried once.
         """

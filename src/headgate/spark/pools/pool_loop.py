@@ -89,7 +89,7 @@ class PoolLoop:
 
     @property
     def blocked(self) -> bool:
-        """Whether a restart is going on, in which nothing is served."""
+        """Return whether a restart is going on, in which nothing is served."""
         return time.monotonic() < self._blocked_until_s
 
     def ask(self, wanted: Mapping[str, int], by: str = "user", reason: str = "") -> None:

@@ -176,7 +176,7 @@ class PoolWork:
 
     @property
     def waits(self) -> bool:
-        """Whether rows wait at a replica."""
+        """Return whether rows wait at a replica."""
         return self.waiting_rows() > 0
 
     def waiting_rows(self) -> int:

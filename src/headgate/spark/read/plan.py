@@ -202,17 +202,17 @@ class PlannedOperator:
 
     @property
     def shared(self) -> bool:
-        """Whether every slot gets every record, and one of them stores it."""
+        """Return whether every slot gets every record, and one of them stores it."""
         return self.spec.shared
 
     @property
     def behind_us(self) -> int:
-        """How far its watermark is behind the job's: a join below puts out older records, too."""
+        """Return its watermark's distance behind the job's: a join below puts out older records, too."""
         return max((op.behind_us + op.delays_us for op in self.parents), default=0)
 
     @property
     def delays_us(self) -> int:
-        """How much older than its watermark what it puts out may be."""
+        """Return the age that its output may have beyond its watermark."""
         holds_us = self.spec.holds_us
         return int(NEVER_US) // 2 if holds_us is None else -holds_us
 

@@ -86,7 +86,7 @@ class QuerySettings:
 
     @property
     def budget_s(self) -> float | None:
-        """How long a slot may serve per batch, in seconds; None for any time."""
+        """Return the time that a slot may serve per batch, in seconds; None for any time."""
         if self.budget is None or self.trigger.keys() & _ENDS:
             return None
         if self.budget == "auto":

@@ -263,7 +263,7 @@ class Controller:
 
     @property
     def acts(self) -> bool:
-        """Whether its policy changes slots, and does not only advise."""
+        """Return whether its policy changes slots, and does not only advise."""
         return not self._config.advise and self._config.policy.name != "static"
 
     @property

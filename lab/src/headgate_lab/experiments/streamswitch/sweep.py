@@ -23,7 +23,7 @@ MARKERS = {SWITCH: "o-", PACKING: "x-", "static": "s--", "drs": "^:", "drs-lb": 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep runs.
+    """Describes the runs of a sweep.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ _MIX = 0x9E3779B1
 
 @dataclass(frozen=True)
 class Count:
-    """What is counted, by how many slots, and how records get to them.
+    """Describes a count: the records, the number of slots, and the way of records to slots.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """What a row is judged by.
+    """Holds the measures of a row.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What one source slot reads, and when it should have it.
+    """Holds the records of one source slot, and the times at which they are due.
 
     Attributes
     ----------

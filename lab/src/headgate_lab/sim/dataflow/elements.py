@@ -1,4 +1,4 @@
-"""What travels in a channel: records, and the control elements between them.
+"""Defines the elements of a channel: records, and the control elements between them.
 
 Every element has `count`, the room that it takes in a cache; that of control elements is 0.
 """

@@ -1,4 +1,4 @@
-"""What happened in a run, for tests and measures."""
+"""Records the events of a run, for tests and measures."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ was re-routed and received (0), under way (1), in the buffer (2); in the input c
 
 
 class Handling(Protocol):
-    """What a scaling slot asks of its handler, in place of taking elements as they come."""
+    """Defines the calls of a scaling slot to its handler, in place of taking elements as they come."""
 
     def waits(self) -> bool:
         """Return whether something is here that waits for state."""
@@ -104,7 +104,7 @@ def _no_records() -> dict[int, list[Record]]:
 
 @dataclass
 class Snapshot:
-    """What a checkpoint holds of one slot.
+    """Holds a checkpoint of one slot.
 
     Attributes
     ----------

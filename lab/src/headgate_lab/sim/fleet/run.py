@@ -32,7 +32,7 @@ class Acted:
 
 @dataclass
 class FleetRun:
-    """What happened, round by round.
+    """Records a run, round by round.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ NOTHING: F64 = np.zeros((0, 2))
 
 @dataclass
 class Counts:
-    """What happened at an operator in one interval, in events.
+    """Counts the events of an operator in one interval.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PoolRun:
-    """What a run came to; arrays have one entry per interval.
+    """Holds the results of a run; arrays have one entry per interval.
 
     Attributes
     ----------
