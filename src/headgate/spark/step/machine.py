@@ -233,7 +233,7 @@ class StepMachine(Generic[R]):
 
     @property
     def _is_broken_off(self) -> bool:
-        """Return whether the query was stopped in the middle of a batch, perhaps by Spark's own handle."""
+        """Return whether the query was stopped within a batch, perhaps by Spark's own handle."""
         try:
             return self.interrupted.is_set() or not (self._drains or self.log.active)
         except Exception:  # the JVM is gone, or no batch has begun
