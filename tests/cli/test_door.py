@@ -40,6 +40,7 @@ def verified(checkpoint: Path, **typed: Any) -> Scenario:
     [
         ({"workload": "pydoc:pipepager", "options": {"cmd": "id"}}, "calls pydoc:pipepager"),
         ({"workload": "os:system"}, "type it: headgate verify"),
+        ({"workload": "of-a-plugin"}, "calls of-a-plugin"),
         ({"workload": "kafka-clicks"}, "starts a Kafka broker on what lies there"),
         ({"workload": "sdsc", "options": {"path": "/dev/zero"}}, "has option path"),
         ({"workload": "sdsc", "options": {"path": "hdfs://elsewhere/x"}}, "--option path=VALUE"),

@@ -9,6 +9,7 @@ import stat
 import sys
 import types
 from contextlib import nullcontext
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,9 @@ import runs
 from fakes import DIFFERS, FakeClock, FakeEngine, FakeQuery
 
 from headgate.cli.answer import exit_code
+from headgate.core import installed
 from headgate.core.errors import ConfigError, EngineError, HeadgateError
+from headgate.core.installed import WORKLOADS
 from headgate.journal import JournalWriter
 from headgate.report import Run
 from headgate.report.finish import verification_lines
@@ -356,6 +359,27 @@ def provide(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
     """Install a workload as nexmark-q5."""
     plugin = types.SimpleNamespace(load=lambda wanted, called: workload)
     monkeypatch.setattr(spark_side, "installed", lambda group: {"nexmark-q5": plugin})
+
+
+def test_a_plugin_that_is_no_workload_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("mine", "os:getcwd", WORKLOADS)
+    monkeypatch.setattr(installed, "entry_points", lambda group: [entry])
+    with pytest.raises(
+        ConfigError, match=r'workload "mine" .* is no Workload but <built-in'
+    ) as error:
+        SparkEngine().workload("mine")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["nexmark-q5", "sdsc", "no-such"])
+def test_without_the_demo_one_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(installed, "entry_points", lambda group: [])
+    with pytest.raises(
+        ConfigError, match=rf'"{name}" is not installed: pip install "headgate\[demo'
+    ):
+        SparkEngine().workload(name)
 
 
 class FakeBeside:

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 PRODUCT = Path(__file__).resolve().parents[2] / "src" / "headgate"
+ROOT = PRODUCT.parents[1]
 MODULES = sorted(PRODUCT.rglob("*.py"))
+OTHERS = sorted([*(ROOT / "demo" / "src").rglob("*.py"), *(ROOT / "lab" / "src").rglob("*.py")])
 CHARTERS = [path for path in MODULES if path.name == "__init__.py" and path.parent != PRODUCT]
 CLAUSE = re.compile(r"(What|How|Where|Which|Whether|From|When|Who)\b")
 
 
 def first_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line number and first line of the docstrings of a module and its classes."""
+    """Yield line number and first line of the docstrings of a module, its classes and functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in [tree, *ast.walk(tree)]:
-        if isinstance(node, ast.Module | ast.ClassDef):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             yield getattr(node, "lineno", 1), (ast.get_docstring(node) or "").partition("\n")[0]
 
 
@@ -40,10 +42,10 @@ def is_there(name: str, package: Path) -> bool:
     )
 
 
-def test_the_first_line_of_a_module_and_of_a_class_is_no_clause() -> None:
+def test_the_first_line_of_a_docstring_is_no_clause() -> None:
     clauses = [
-        f"{path.relative_to(PRODUCT)}:{number}: {line}"
-        for path in MODULES
+        f"{path.relative_to(ROOT)}:{number}: {line}"
+        for path in MODULES + OTHERS
         for number, line in first_lines(path)
         if CLAUSE.match(line)
     ]

@@ -60,7 +60,6 @@ def run_broker(
 
     Parameters
     ----------
-    topics : sequence of str
     partitions : int
         Of each of them.
     on_start : callable

@@ -1,4 +1,4 @@
-"""What a run over pools of replicas is judged by: the four measures of PSPS."""
+"""Judges a run over pools of replicas by the four measures of PSPS."""
 
 from __future__ import annotations
 

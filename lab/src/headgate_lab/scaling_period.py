@@ -60,14 +60,12 @@ def stable_from_s(
 
     Parameters
     ----------
-    latencies : Latencies
     level : float
         Latency before scaling, in seconds.
     from_s : float
         The request, or the last acknowledgement.
     stable_s : float
         How long it has to keep within.
-    share : float
 
     Returns
     -------

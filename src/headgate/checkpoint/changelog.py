@@ -36,7 +36,6 @@ class SectionRef:
     row_start, row_count : int          In rows of the blob.
     string_start, string_count : int    In strings of the blob.
     first_string : int                  Id of the first string; see `Section`.
-    full : bool
     previous, token : str               See `Section`.
     """
 

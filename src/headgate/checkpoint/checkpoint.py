@@ -480,8 +480,6 @@ class Checkpoint:
 
         Parameters
         ----------
-        operator : str
-        group : int
         head_step : int    From `Heads.steps`; -1 for a group nothing was ever written to.
         token : str        That of the group then, from `Heads.tokens`; "" where it is not looked at.
 

@@ -75,7 +75,6 @@ class PendingCommand:
 
     Attributes
     ----------
-    id : str
     command : Command or None
         None where it cannot be read.
     problem : str

@@ -22,8 +22,6 @@ class Driver:
 
     Attributes
     ----------
-    host : str
-    pid : int
     started_s : int
         When the process began, seconds since 1970 by its own clock: for people only. Nothing is decided
         by a time.

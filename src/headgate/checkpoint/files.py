@@ -150,7 +150,6 @@ def write_bytes(
     Parameters
     ----------
     directory, name    The name is taken as it is: see `checked_file_name`.
-    data : bytes
     replace : bool     False: a file of that name is never overwritten.
     durable : bool     False: it may be lost with the machine, though not with the process.
 

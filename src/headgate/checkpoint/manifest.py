@@ -40,7 +40,6 @@ class SectionEntry:
     Parameters
     ----------
     blob : int             Index into `Manifest.blobs`.
-    ref : SectionRef
     previous_step : int    Step whose manifest holds the group's section before this one, or -1.
     """
 
@@ -57,7 +56,6 @@ class BlobEntry:
     ----------
     name : str or None      File name; exactly one of `name` and `inline` is given.
     inline : str or None    Name of a payload.
-    length, crc32 : int
     """
 
     name: str | None
@@ -73,7 +71,6 @@ class FileEntry:
     Parameters
     ----------
     name : str    ``kind/name``, below the checkpoint's headgate directory.
-    length, crc32 : int
     """
 
     name: str
@@ -109,7 +106,6 @@ class Manifest:
     watermarks : mapping       ``late_us``, ``evict_us``: microseconds or None.
     heads : mapping of operator -> Heads
     sections : mapping of operator -> mapping of key group -> SectionEntry
-    blobs, files : tuples of BlobEntry, FileEntry
     engine : mapping           JSON facts that only the engine reads.
     previous : str or None     `digest` of the manifest before this one.
     payloads : mapping of name -> bytes    Inline blobs and outputs.
@@ -180,7 +176,6 @@ def decode(raw: bytes, name: str) -> Manifest:
 
     Parameters
     ----------
-    raw : bytes
     name : str    The file's path, for the error.
 
     Raises

@@ -63,8 +63,6 @@ class Files(Protocol):
 
         Parameters
         ----------
-        name : str
-        data : bytes
         durable : bool    False: it may be lost with the machine, though not with the process.
 
         Raises
@@ -128,12 +126,7 @@ class Files(Protocol):
 
 
 class PosixFiles:
-    """Reads and writes files in a directory that driver and executors open themselves.
-
-    Parameters
-    ----------
-    root : Path
-    """
+    """Reads and writes files in a directory that driver and executors open themselves."""
 
     shared = False
 

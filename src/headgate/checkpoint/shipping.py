@@ -43,7 +43,6 @@ class JournalShipper:
 
     Parameters
     ----------
-    files : Files
     path : Path
         The journal on this disk; need not be there yet.
     at : int
@@ -130,7 +129,6 @@ class JournalCopy:
 
     Parameters
     ----------
-    files : Files
     path : Path
         Of the copy; it is made anew.
     """

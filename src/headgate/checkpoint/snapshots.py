@@ -25,7 +25,6 @@ def steps_between(rows: int, changed_rows: float, key_groups: int) -> int:
     ----------
     rows : int              Entries of all key groups.
     changed_rows : float    Of them, those that a step changes.
-    key_groups : int
     """
     most = min(rows / 2.0 / max(changed_rows, 1.0), MOST, _LISTED / key_groups)
     every = LEAST
@@ -45,10 +44,8 @@ def due(
 
     Parameters
     ----------
-    step : int
     steps, full_steps : sequence of int
         By key group, the step of its newest section, and of its newest full one; `NO_STEP` for none.
-    every : int
     turn : int
         Full sections are written in one step of so many: the others are then small.
     """

@@ -64,12 +64,7 @@ def newest_batch(log: Path) -> int:
 
 
 class LogNotes:
-    """Makes notes of Spark's log in a directory of the driver's.
-
-    Parameters
-    ----------
-    log : Path
-    """
+    """Makes notes of Spark's log in a directory of the driver's."""
 
     def __init__(self, log: Path) -> None:
         self._log = log.resolve()  # the directory itself may be a link that somebody typed

@@ -25,7 +25,6 @@ class Change:
 
     Attributes
     ----------
-    kind : ChangeKind
     assignment : Assignment
         The next epoch.
     survivors : tuple of (int or None)

@@ -73,7 +73,6 @@ class Hysteresis(Decorator):
 
     Parameters
     ----------
-    policy : Policy
     cycles : int
         At least 1; 1 lets everything through. Cycles without the operator do not count.
     """
@@ -111,7 +110,6 @@ class Cooldown(Decorator):
 
     Parameters
     ----------
-    policy : Policy
     cooldown_s : float
         Seconds, more than 0. In that time a slot is neither source nor destination, new slots
         included; changes among other slots of the operator go through.
@@ -176,7 +174,6 @@ class ActionLimit(Decorator):
 
     Parameters
     ----------
-    policy : Policy
     per_minute : int
         At least 1.
     """

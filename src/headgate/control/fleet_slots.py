@@ -54,7 +54,6 @@ def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[st
 
     Parameters
     ----------
-    job : FleetJob
     congested : mapping of str to bool
         By operator; congested ones keep what they have.
     cut : float

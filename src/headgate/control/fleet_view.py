@@ -70,7 +70,6 @@ class FleetJob:
     values : tuple of float or None
         What was measured for each intent over the last window (one minute). A job with nothing to
         do reports what that is worth: latency 0, juice 1. None, or NaN, where nothing is known.
-    operators : mapping of str to FleetOperator
     input_rate : float
         Records per second that arrive at its sources.
     """
@@ -107,7 +106,6 @@ class FleetView:
     ----------
     time_s : float
         Time since the fleet started, in seconds.
-    jobs : mapping of str to FleetJob
     slots_max : int
         The budget: how many slots all operators of all jobs may have together.
     hosts : int
@@ -171,7 +169,6 @@ class FleetDecision:
 
     Attributes
     ----------
-    action : Action
     slots : mapping of str to mapping of str to int
         New number of slots, by job and operator, of the operators that change.
     reason : str

@@ -66,10 +66,6 @@ class Granted(Decorator):
     without a grant: the slots that it wants above the grant are the request. The policy itself never
     hears that question, so a request changes nothing about its later decisions.
 
-    Parameters
-    ----------
-    policy : Policy
-
     Attributes
     ----------
     grant : Grant
@@ -112,10 +108,6 @@ class GrantedPools:
     """Shows a policy over pools no more replicas than are granted, and finds how many it would use.
 
     As `Granted`, for pools of replicas: a pool is as large as its grant.
-
-    Parameters
-    ----------
-    policy : ReplicaPolicy
 
     Attributes
     ----------

@@ -62,7 +62,6 @@ class Ledger:
 
         Parameters
         ----------
-        job : str
         held : mapping of str to int
             Slots that it comes with, by operator.
         taken : int

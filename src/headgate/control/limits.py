@@ -20,9 +20,6 @@ def check_range(
     ----------
     where : str
         Whose parameter it is: the name of a policy or decorator.
-    name : str
-    value : float
-    low, high : float
     above : bool
         Whether `low` itself is excluded.
     """

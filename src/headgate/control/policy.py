@@ -46,7 +46,6 @@ def checked(made: object, what: str) -> Policy:
 
     Parameters
     ----------
-    made : object
     what : str
         What it is, for messages: ``the policy``.
 

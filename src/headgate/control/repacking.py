@@ -27,7 +27,6 @@ def repacked(view: OperatorView, wanted: int, load: F64, over: float = _OVER) ->
 
     Parameters
     ----------
-    view : OperatorView
     wanted : int
         From 1 to the number of key groups.
     load : float64[G]

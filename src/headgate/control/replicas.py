@@ -59,7 +59,6 @@ class Interval:
         td, in seconds; > 0.
     input_events : float
         lambda_G: events sent by the input data.
-    operators : mapping of str to OperatorInterval
     """
 
     duration_s: float
@@ -111,7 +110,6 @@ class ReplicaDecision:
         Whether the change restarts the job, which loses what is queued (DABS); a pool never does.
     reason : str
         One sentence with its numbers.
-    numbers : mapping of str to float
     """
 
     active: Mapping[str, int] = field(default_factory=dict)

@@ -15,7 +15,6 @@ def rescaled(view: OperatorView, slots: float) -> Change | None:
 
     Parameters
     ----------
-    view : OperatorView
     slots : float
         How many slots are wanted, a whole number or infinite; brought within what the operator may
         have and its number of key groups.
@@ -45,7 +44,6 @@ def scaled(
 
     Parameters
     ----------
-    observation : Observation
     slots : mapping of str to float
         Wanted numbers, by operator of the observation; as `rescaled` takes them.
     reason, rule, numbers

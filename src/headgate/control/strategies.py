@@ -60,7 +60,6 @@ class Prefix:
 
     Attributes
     ----------
-    groups : tuple of int
     rate, kept : float
         Arrivals per second of these groups, and of those that stay.
     pressure : float
@@ -144,10 +143,8 @@ def best_prefix(
 
     Parameters
     ----------
-    view : OperatorView
     epsilon : float
         Safety margin in [0, 1).
-    source : int
     mu_destination : float
         Service rate of the destination.
     rate_destination : float
@@ -331,10 +328,8 @@ def _best_lengths(
     ----------
     kept, moved : float64[K]
         What the source keeps and gives away with 1, 2, ... K groups moved; K >= 1.
-    mu_source : float
     mu, rate : float64[D]
         Service rate and present arrival rate of each destination.
-    epsilon : float
 
     Returns
     -------

@@ -14,13 +14,7 @@ _CALL = re.compile(r"\s*([\w-]{1,64})\s*(?:\(([^()]{0,500})\))?\s*")
 
 @dataclass(frozen=True)
 class Call:
-    """Holds a name and the texts in the brackets behind it.
-
-    Attributes
-    ----------
-    name : str
-    arguments : tuple of str
-    """
+    """Holds a name and the texts in the brackets behind it."""
 
     name: str
     arguments: tuple[str, ...]
@@ -31,7 +25,6 @@ class Call:
 
         Parameters
         ----------
-        text : str
         what : str
             What is named, for messages: ``policy``.
         known : iterable of str
@@ -61,7 +54,6 @@ class Call:
 
         Parameters
         ----------
-        parameters : sequence of str
         named : sequence of str
             More of them, by name only.
 

@@ -18,7 +18,6 @@ def refuse_call(function: Any, what: str, *arguments: str, named: tuple[str, ...
 
     Parameters
     ----------
-    function : callable
     what : str
         For the message: ``Alarm.handleExpiredTimer``.
     arguments : str

@@ -182,7 +182,6 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) 
 
     Parameters
     ----------
-    path : Path
     flags : int
         As `os.open` takes them.
     follow : bool

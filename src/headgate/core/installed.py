@@ -38,7 +38,6 @@ class Plugin:
     ----------
     kind : str
         For messages: policy, workload, source.
-    name : str
     entries : tuple of EntryPoint
         One, unless several distributions took the same name.
     """

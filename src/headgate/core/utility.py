@@ -221,10 +221,8 @@ class Intent:
 
     Parameters
     ----------
-    metric : Metric
     threshold : float
         Seconds, a share in (0, 1], or records per second; > 0.
-    shape : Shape
     percentile : float or None
         Which percentile of the latency is meant, in (0, 100); None is the mean.
 

@@ -59,7 +59,6 @@ class _Operator:
     ----------
     settings : OperatorSettings
         What holds from the next cycle on.
-    examiner : Examiner
     floor : Floor
         Fed only while `settings.floor_s` is None.
     pending : _Pending or None
@@ -97,8 +96,6 @@ class ControlLoop:
 
     Parameters
     ----------
-    policy : Policy
-    source : MetricsSource
     actuator : Actuator
         May call `applied` from within `apply`.
     journal : DecisionJournal

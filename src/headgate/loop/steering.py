@@ -19,12 +19,7 @@ _SHARE_MAX = 0.999
 
 @dataclass(frozen=True)
 class LatencyTarget:
-    """Holds the tightest latency that the SLOs ask of one operator.
-
-    Attributes
-    ----------
-    slo : Slo
-    """
+    """Holds the tightest latency that the SLOs ask of one operator."""
 
     slo: Slo
 

@@ -28,10 +28,8 @@ class Requested:
 
     Parameters
     ----------
-    target : Assignment
     hosts : tuple of str
         By slot, for the slots of the current assignment and of `target`.
-    cause : Cause
     slot : int or None
         The slot that turned severe; needed for ``Cause.SEVERE``.
     strategy : str
@@ -135,7 +133,6 @@ class HostLost:
     ----------
     after : int
         Number of the last boundary before it.
-    host : str
     hosts : tuple of str
         By slot, from now on.
     """

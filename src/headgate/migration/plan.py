@@ -130,7 +130,6 @@ def by_speed(current: Assignment, speeds: Sequence[float]) -> Assignment:
 
     Parameters
     ----------
-    current : Assignment
     speeds : sequence of float
         By slot, in any unit; > 0.
 
@@ -204,7 +203,6 @@ def schedule(
 
     Parameters
     ----------
-    waiting, running : sequences of Subscale
     held : sequence of int
         Key groups per slot, those on their way to it by a running subscale not counted.
     hosts : sequence of str

@@ -33,8 +33,6 @@ class SubscaleProgress:
         Names the subscale within its migration.
     groups : tuple of int
         Ascending. A change of target may take groups out, see `Migration`.
-    source, destination : int
-    phase : Phase
     order : int or None
         Of the instruction that is not fully answered; None when it is, or when it failed.
     sent : int

@@ -253,7 +253,6 @@ class AggregateOperator(Operator):
 
         Parameters
         ----------
-        table : Table
         changed : int64[n]
             Rows that this step merged into, each once; UPDATE emits these.
         emitted_us : int

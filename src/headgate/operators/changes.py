@@ -58,7 +58,6 @@ class Writes:
 
     Attributes
     ----------
-    variable : int
     gone_of, gone_number : int64[n]
         Rows that are removed, unless they are written too.
     moved_of, moved_number : int64[m]

@@ -39,7 +39,6 @@ class DeduplicateSpec(OperatorSpec):
 
     Parameters
     ----------
-    keys : tuple of Leaf
     outputs : pyarrow.Schema
         The columns of a record.
     time : TimeKey or None
@@ -68,7 +67,6 @@ class KeyLayout:
 
     Attributes
     ----------
-    table : TableLayout
     key_at : tuple of int
         Word of each leaf within the key part.
     """

@@ -42,7 +42,6 @@ class Columns:
 
     Attributes
     ----------
-    variable : Variable
     number : int
         The word that names it in a row.
     leaves : tuple of Leaf
@@ -113,13 +112,10 @@ class EntryLayout:
 
     Attributes
     ----------
-    table : TableLayout
-    keys : tuple of Leaf
     key_at : tuple of int
         Word of each key leaf within the key part.
     variable_at : int
         Word of the variable within the key part; the number follows it.
-    variables : tuple of Columns
     texts_from : int
         The first text word of the value part.
     string_words : tuple of int

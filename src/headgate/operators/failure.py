@@ -23,8 +23,6 @@ def explained(error: BaseException, where: str, called: Any = None) -> Processor
 
     Parameters
     ----------
-    error : BaseException
-    where : str
     called : callable, optional
         The user's function; named where the call itself failed, so that no line of it ran.
     """

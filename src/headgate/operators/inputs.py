@@ -25,7 +25,6 @@ def input_counts(
 
     Parameters
     ----------
-    operator : Operator
     arrived, late, chosen : pyarrow.Table
         What came with the step, what of it was turned away, and what was served.
     """

@@ -25,8 +25,6 @@ class KeyWindows:
 
     Parameters
     ----------
-    operator : OperatorPlus
-    key : Key
     states : mapping of int to sequence of state
         By left boundary, one state for each input; as they were before the call.
 

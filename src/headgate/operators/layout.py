@@ -27,14 +27,12 @@ class RowLayout:
 
     Attributes
     ----------
-    table : TableLayout
     key_at : tuple of int
         Word of each key leaf within the key part.
     time_at : int
         Word of the slice start within the key part, or -1.
     value_at : tuple of int
         Word of each value leaf within the value part.
-    value_leaves : tuple of Leaf
     leaves : int64[L, 5]
         Per value leaf: word, words, kind, null bit, word of the null bit.
     ops : int64[A, 6]

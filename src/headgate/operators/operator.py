@@ -30,11 +30,6 @@ class Operator(Protocol):
 
     `serve` calls `late`, `partly_late` and `holds_us` with all rows of a step, and `run` once. What
     only some kinds do has the answer of the others here.
-
-    Attributes
-    ----------
-    spec : OperatorSpec
-    layout : Layout
     """
 
     spec: OperatorSpec
@@ -120,7 +115,6 @@ class Operator(Protocol):
 
         Parameters
         ----------
-        table : Table
         emitted_us : int
             The group's watermark.
         part : int

@@ -92,7 +92,6 @@ class OperatorPlus:
         WA and WS; windows are ``[l * WA, l * WA + WS)`` for every integer l; 1 <= WA <= WS.
     keys : callable, optional
         f_MK: the keys of a record, none or several. None where who runs the operator finds the keys.
-    window_type : WindowType
     schema : tuple of str
         Names of an output record's payload; none where who runs the operator says.
     inputs : int

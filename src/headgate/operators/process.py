@@ -63,10 +63,8 @@ class _Held:
 
     Attributes
     ----------
-    group : int
     table : Table
         Begun.
-    watermark_us : int
     due_us : int
         When it has something to do without a record, as far as is known.
     """

@@ -59,7 +59,6 @@ class Variable:
 
     Parameters
     ----------
-    name : str
     entry : pyarrow.Schema
         Columns that tell a key's entries apart; no floats. Empty for a value or a list.
     values : pyarrow.Schema
@@ -132,7 +131,6 @@ class State:
 
     Parameters
     ----------
-    variables : tuple of Variable
     before : mapping of str to Keyed
         The entries there are, by variable.
     keys : int
@@ -157,7 +155,6 @@ class State:
 
         Parameters
         ----------
-        name : str
         of : int64[n]
             Key of each entry, as its position in the call.
         rows : pyarrow.RecordBatch of n rows
@@ -209,7 +206,6 @@ class Timers:
     ----------
     state : State
         Of the call; holds `TIMERS` unless the mode is NONE.
-    mode : TimeMode
     timestamp_ms : int
         Time stamp of the batch; -1 where the mode is NONE, as in Spark.
     watermark_ms : int64[keys]
@@ -292,12 +288,10 @@ class ProcessorSpec(OperatorSpec):
         Of the columns of the key, as `from_leaves` takes them: one each, more of a struct.
     outputs : pyarrow.Schema
         What it puts out.
-    processor : Processor
     name : str
         What messages call it; the class of `processor` by default.
     mode : OutputMode
         Output modes mean the same here.
-    time_mode : TimeMode
     filters : bool
         True where records have an event time, and late ones do not reach the processor.
     order : tuple of int

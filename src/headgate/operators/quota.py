@@ -16,7 +16,6 @@ def timed_quota(rate_per_s: float, elapsed_s: float) -> int:
 
     Parameters
     ----------
-    rate_per_s : float
     elapsed_s : float
         Time since the last step. A slot that had too little to do has lost the time, as a server
         has: what it did not serve of a quota is not added to the next.

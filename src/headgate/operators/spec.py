@@ -94,7 +94,6 @@ class Leaf:
 
     Parameters
     ----------
-    kind : Kind
     scale : int
         Digits after the point, of a DECIMAL; words, of REGISTERS.
     """
@@ -140,7 +139,6 @@ class Aggregate:
 
     Parameters
     ----------
-    op : Op
     leaves : tuple of Leaf
         Buffer leaves, in the order that `op` documents.
     extra : tuple of Leaf
@@ -182,7 +180,6 @@ class Kept:
     ----------
     leaves : tuple of Leaf
         Of a record's values.
-    keep : Keep
     """
 
     leaves: tuple[Leaf, ...]
@@ -263,7 +260,7 @@ class OperatorSpec:
 
     @property
     def unsplittable(self) -> str:
-        """Why records of one key may not be merged apart from each other; empty where they may."""
+        """Return the reason why records of one key may not be merged apart; empty where they may."""
         return "only aggregates can be merged, and this operator is none"
 
 
@@ -275,8 +272,6 @@ class AggregateSpec(OperatorSpec):
     ----------
     keys : tuple of Leaf
         The key without its time.
-    time : TimeKey or None
-    aggregates : tuple of Aggregate
     mode : OutputMode
         APPEND needs a `time` that expires.
     kept : tuple of Kept
@@ -309,7 +304,7 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def unsplittable(self) -> str:
-        """Why records of one key may not be merged apart from each other; empty where they may."""
+        """Return the reason why records of one key may not be merged apart; empty where they may."""
         if self.kept:
             return "values of its records are kept themselves, and no two of them can be merged"
         if self.time is not None and self.time.session:

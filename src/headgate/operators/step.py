@@ -42,7 +42,6 @@ class GroupState:
         Of a split group: the watermark by which its records are judged late in this step, at all slots
         that have a share of the group, and up to which it may emit. Of a group that was split until now:
         the watermark by which its records are judged late. None for other groups.
-    split : bool
     """
 
     token: str
@@ -109,7 +108,6 @@ class GroupDone:
 
     Attributes
     ----------
-    emitted_us, due_us : int
     rows : int
         Entries in its table.
     """
@@ -162,7 +160,6 @@ class Served:
         each of them met.
     partly_late : pyarrow.Table
         Records served of which some windows were emitted already; ``emitted`` as above.
-    arrived_records, served_records, late_records : int
     merged_rows : int
         Rows served that had been merged at another slot; their records are not among the served.
     served_rows, touched_rows : int

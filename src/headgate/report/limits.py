@@ -76,13 +76,8 @@ class Case:
 
     Attributes
     ----------
-    run : Run
-    standing : Standing
     reason : str
         Of the policy's newest decision.
-    checkpoint : str
-    driver : DriverSeen
-    now_ms : int
     """
 
     run: Run

@@ -33,7 +33,6 @@ def carry_checkpoint(
 
     Parameters
     ----------
-    act : str
     origin, target : Path
         The checkpoint that is there, and the one to be made.
     query : str

@@ -90,7 +90,6 @@ def run_fleet_file(
     kill_host_at_s : float, optional
         Fault: when an executor is killed, with all its Python workers and what they hold in memory, in
         seconds from the start of the last job on; Spark starts another one.
-    on_progress : callable
 
     Returns
     -------

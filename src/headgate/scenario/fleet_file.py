@@ -254,8 +254,6 @@ class FleetFile:
 
     Attributes
     ----------
-    path : Path
-    fleet : FleetSettings
     jobs : dict of str to JobSettings
         In the order of the file.
     """

@@ -31,14 +31,12 @@ def ask(
 
     Parameters
     ----------
-    checkpoint : path
     act : str
         One of `headgate.checkpoint.command_files.ACTS`.
     reason : str
         For the journal.
     arguments : mapping, optional
         As of `Command`.
-    wait_s : float
     sleep : callable
         Replaced in tests.
 

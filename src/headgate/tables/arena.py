@@ -59,7 +59,6 @@ class ArenaStore(Store):
     Parameters
     ----------
     directory : path    Of this operator, in a run directory; created with mode 0700.
-    layout : TableLayout
     tiers : Tiers, optional
         Where memory is bounded: what lies where.
     """

@@ -99,8 +99,6 @@ class ArenaFile:
         ----------
         paths : sequence of str
             Where it will belong: the first of them that has room.
-        byte_count : int
-        nonce : int, optional
         remedy : str
             What to do where the last of them has none.
 

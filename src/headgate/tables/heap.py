@@ -44,12 +44,7 @@ class HeapMemory:
 
 
 class HeapStore(Store):
-    """Keeps one operator's tables in process memory.
-
-    Parameters
-    ----------
-    layout : TableLayout
-    """
+    """Keeps one operator's tables in process memory."""
 
     def __init__(self, layout: TableLayout) -> None:
         self._layout = layout

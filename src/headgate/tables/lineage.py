@@ -25,7 +25,6 @@ def bring(table: BufferTable, token: str, chain: Chain) -> bool:
     Parameters
     ----------
     table : BufferTable    Trusted, and held by this caller alone.
-    token : str
     chain : Chain          Asked at most twice.
 
     Returns

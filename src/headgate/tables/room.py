@@ -36,8 +36,6 @@ def created(path: str, byte_count: int, remedy: str = ENLARGE) -> int:
 
     Parameters
     ----------
-    path : str
-    byte_count : int
     remedy : str
         What to do where there is no room.
 

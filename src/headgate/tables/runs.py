@@ -42,7 +42,6 @@ def private_directory(path: Path, setting: str = "HEADGATE_ARENA_DIR") -> Path:
 
     Parameters
     ----------
-    path : Path
     setting : str
         Environment variable with which a user chooses another one.
 
@@ -130,7 +129,6 @@ class RunDirectory:
 
     Parameters
     ----------
-    path : Path
     descriptor : int or None
         Holds a shared lock until `close`; the kernel drops the lock when the process dies.
     spill : RunDirectory, optional
@@ -203,7 +201,6 @@ def open_run(root: Path, spill: Path | None = None) -> RunDirectory:
 
     Parameters
     ----------
-    root : Path
     spill : Path, optional
         Where memory is bounded: the host's `spill_root`. What ended runs have left there goes.
     """

@@ -51,7 +51,6 @@ class BufferTable:
     Parameters
     ----------
     memory : Memory         Holds a table already: see `create` and `attach`.
-    layout : TableLayout
     geometry : Geometry     Checked by the caller.
 
     Attributes

@@ -50,7 +50,6 @@ class MemoryBound:
     ----------
     byte_count : int
         For tables of all its operators and what undoes their last step.
-    key_groups : int
     """
 
     byte_count: int
@@ -123,7 +122,6 @@ class Tiers:
     ----------
     memory, spill : Path
         The operator's directories in the run's arena, and in the run's spill directory.
-    bound : MemoryBound
     """
 
     def __init__(self, memory: Path, spill: Path, bound: MemoryBound) -> None:

@@ -23,12 +23,10 @@ def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, An
 
     Parameters
     ----------
-    load : Load
     rows : sequence of dict
         With ``success`` and ``slots_mean``; changed in place: ``oracle_slots`` (at the same success),
         ``to_oracle`` (slots over these), ``constant_slots`` (the fewest that do as well) and
         ``to_constant``.
-    slo : Slo
 
     Returns
     -------
@@ -96,8 +94,6 @@ def sentence(
 
     Parameters
     ----------
-    slo : Slo
-    rows : sequence of mapping
     constant : int or None
         The fewest fixed slots that keep the SLO; None where it is not known, or none do.
     batches : bool

@@ -49,7 +49,6 @@ class Costs:
 
     Attributes
     ----------
-    engine : MicroBatch
     record_s : float
         Seconds that a record takes a slot, in the mean.
     factors : float64[n] or None

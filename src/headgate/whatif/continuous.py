@@ -149,7 +149,6 @@ class ContinuousEngine:
     ----------
     operators : mapping of str to ContinuousOperator
         Upstream first.
-    delta_s : float
     """
 
     def __init__(self, operators: Mapping[str, ContinuousOperator], delta_s: float) -> None:

@@ -378,8 +378,6 @@ def serve_join(
 
     Parameters
     ----------
-    until_s : float
-    limit : int
     arrival_s : float64[n]        Never decreasing.
     comparisons : float64[n]      Of each record, with all slots together.
     seconds_each : float64[slots]    Time a slot takes for its share of one comparison.

@@ -28,7 +28,6 @@ class AppliedChange:
     ----------
     decided_s, applied_s : float
         When it was asked for, and from when it held.
-    change : Change
     before : Assignment
         What held until then.
     stopped_s : float
@@ -82,7 +81,6 @@ class Measures:
 
     Attributes
     ----------
-    delta_s : float
     arrived : int32[ticks, G]
         Records per tick (not cumulative).
     slots, other_slots : float64[ticks]
@@ -94,7 +92,6 @@ class Measures:
         Ticks per step.
     quantiles_s : float64[steps, 3]
         `QUANTILES` of the latency in each step, within 5 %; NaN where nothing was completed.
-    applied : list of AppliedChange
     assignments : list of (float, Assignment)
         What held, and from when.
     """

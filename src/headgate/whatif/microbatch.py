@@ -37,12 +37,6 @@ _TICK_S = 1.0
 class BatchOperator(SimulatedOperator):
     """Simulates an operator whose slots serve once per batch.
 
-    Parameters
-    ----------
-    name, model, inflow, generator, ticks, delta_s
-        As `SimulatedOperator`.
-    engine : MicroBatch
-
     Attributes
     ----------
     busy_s : float
@@ -319,8 +313,6 @@ class MicroBatchEngine:
     ----------
     operators : mapping of str to BatchOperator
         Upstream first; each is a stage of every batch.
-    model : MicroBatch
-    delta_s : float
     """
 
     def __init__(

@@ -21,9 +21,6 @@ class SimulatedOperator:
 
     Parameters
     ----------
-    name : str
-    model : OperatorModel
-    inflow : Inflow
     generator : numpy.random.Generator
         For the speeds of new slots.
     ticks : int
@@ -33,9 +30,6 @@ class SimulatedOperator:
 
     Attributes
     ----------
-    name : str
-    model : OperatorModel
-    inflow : Inflow
     queues : Queues
     measures : Measures
     slot_ids : tuple of int
@@ -103,7 +97,6 @@ class SimulatedOperator:
 
         Parameters
         ----------
-        change : Change
         speeds : float64[new slots]
             As `allocate` returned them.
         decided_s, at_s, stopped_s, involved

@@ -57,15 +57,12 @@ class Load:
     groups : int64[n]
     demand_s : float64[n]
         Service times at normal speed.
-    key_groups : int
-    duration_s : float
     bound_s, window_s : float
         L and T of the SLO.
     delta_s : float
         Length of a tick.
     from_s : float
         Windows and slots before it are left out: a warm-up.
-    slots_max : int
     quantile : float or None
         The share of all records of a window that has to be within the bound, of the operator as a
         whole; None for the mean of each key group.
@@ -157,7 +154,6 @@ class Constants:
 
     Parameters
     ----------
-    load : Load
     known : sequence of Point
         Those that are known already.
     """

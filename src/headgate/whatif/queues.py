@@ -41,7 +41,6 @@ class Queues:
 
     Parameters
     ----------
-    assignment : Assignment
     speeds : float64[slots]
     least_s : float
         The shortest service time that a rate limit allows a slot of normal speed.
@@ -101,7 +100,6 @@ class Queues:
 
         Parameters
         ----------
-        records : Records
         in_tick : int32[G]
             Counts them.
         """

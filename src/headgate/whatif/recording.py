@@ -60,7 +60,6 @@ class Recorded:
 
     Attributes
     ----------
-    start : Start
     batches : tuple of Batch
         Oldest first; at least two.
     changes : dict of str to int

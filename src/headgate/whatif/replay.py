@@ -41,10 +41,6 @@ class Conditions:
 
     Attributes
     ----------
-    slo : Slo
-    operator : str
-    policy : str
-    slots, slots_min, slots_max : int
     floor_s : float or None
         A given floor, in place of the measured one.
     unsplittable : str
@@ -79,14 +75,12 @@ def replay(
 
     Parameters
     ----------
-    checkpoint : path
     since_s : float, optional
         Replay the last so many seconds.
     slots_max, policy_text, slo_text
         What is to be different; what is not given stays as recorded.
     like : path, optional
         The checkpoint of another run, which says what batches cost; default: the run itself.
-    seed : int
     oracle : bool
         Whether to compare with the fewest slots that the records needed, the future known.
 
@@ -138,8 +132,6 @@ def replayed(
 
     Parameters
     ----------
-    recorded : Recorded
-    costs : Costs
     whole : bool
         Whether it is the whole run: its success is known since its start only.
     slots_max, policy_text, slo_text, seed, oracle

@@ -31,7 +31,6 @@ class RunResult:
     ----------
     policy : str
         Its name.
-    seed : int
     mode : str
         *continuous* or *micro-batch*.
     delta_s : float
@@ -64,7 +63,6 @@ class RunResult:
 
         Parameters
         ----------
-        operator : str
         bound_s, window_s : float, optional
             Of the operator's settings if absent; windows are rounded up to whole ticks.
         from_s : float

@@ -20,7 +20,6 @@ class Score:
 
     Attributes
     ----------
-    policy : str
     success, worst : float
         Mean over the key groups of the share of their windows within the bound; the least of them.
     slots : float
@@ -29,7 +28,6 @@ class Score:
         What the oracle needs for the same success.
     constant : Point
         The fewest slots of a constant with at least the same success.
-    changes_per_hour : float
     lost_slot_s : float
         How long slots stood still for changes, added up.
     """
@@ -63,11 +61,8 @@ def score(
     ----------
     result : RunResult
         Of a policy on `load`.
-    operator : str
-    load : Load
     points : sequence of Point
         As `oracle` returns them.
-    constants : Constants
     """
     measures = result.operators[operator]
     found = judged(result, operator, load)

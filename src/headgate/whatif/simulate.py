@@ -75,15 +75,12 @@ class WhatIf:
 
     Attributes
     ----------
-    trace : Trace
     slo : Slo
         On a latency.
     service_rate_per_s : float
         Records per second that a slot completes while it works; > 0.
     slots_max : int
         Most slots; more than there are key groups are never used.
-    seed : int
-    mode : Mode
     treatment : TreatmentCost
         What a change costs in continuous mode.
     engine : MicroBatch
@@ -203,7 +200,6 @@ def simulate(
 
     Parameters
     ----------
-    what_if : WhatIf
     policies : sequence of str
         As `headgate.control.registry.policy` takes them.
     timelines : bool
@@ -302,7 +298,6 @@ def engine(
 
     Parameters
     ----------
-    slo : Slo
     cores : int or None
         None for those of this machine.
     budget : str

@@ -67,7 +67,6 @@ class Simulation:
 
     Parameters
     ----------
-    job : SimulatedJob
     policy : Policy
         Used up by the run: policies keep state.
     settings : mapping of str to OperatorSettings

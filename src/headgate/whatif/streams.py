@@ -28,7 +28,6 @@ class Inflow:
 
     Parameters
     ----------
-    model : OperatorModel
     source : ArrivalFeed or None
         None for an operator that is fed by its parents.
     generator : numpy.random.Generator

@@ -19,7 +19,6 @@ class TraceColumns:
 
     Attributes
     ----------
-    time : str
     key : str or None
         None for the column *key* where there is one, else for no keys.
     count, cost : str or None
@@ -59,9 +58,6 @@ def read_log(
 
     Parameters
     ----------
-    path : Path
-    key_groups : int
-    columns : TraceColumns, optional
     seed : int
         For where in its slice a record lies.
 

@@ -51,7 +51,6 @@ class ArrivalFeed:
 
     Parameters
     ----------
-    arrivals : ArrivalStream
     generator : numpy.random.Generator
 
     Attributes
@@ -92,7 +91,6 @@ class RateArrivals(ArrivalStream):
 
     Parameters
     ----------
-    rate : RateFunction
     shares : float64[G]
         Probability of each key group, adding up to 1.
     poisson : bool
@@ -139,7 +137,6 @@ class RecordedArrivals(ArrivalStream):
     groups : int64[n]
     costs : float64[n] or None
         Multiples of the service time; >= 0. None: all the same.
-    key_groups : int
     """
 
     def __init__(self, arrival_s: F64, groups: I64, costs: F64 | None, key_groups: int) -> None:
@@ -194,12 +191,7 @@ class RecordedArrivals(ArrivalStream):
 
 
 class TraceArrivals(ArrivalStream):
-    """Streams the records of a trace, at random times within its slices.
-
-    Parameters
-    ----------
-    trace : Trace
-    """
+    """Streams the records of a trace, at random times within its slices."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace

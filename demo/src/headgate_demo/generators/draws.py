@@ -32,7 +32,6 @@ class Draw:
 
     Parameters
     ----------
-    seed : int
     steps : uint64[n]
         Record numbers, multiplied once for all fields; see `of`.
     fields : tuple of str

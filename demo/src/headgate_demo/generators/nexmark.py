@@ -464,7 +464,6 @@ def events(
 
     Parameters
     ----------
-    config : NexmarkConfig
     start, stop : int
         Event numbers from 0; ``0 <= start <= stop``. All rows are made at once: keep ranges below
         a million, and around 30,000 for speed.

@@ -57,7 +57,6 @@ class OrderBook:
     ----------
     sides : dict of bool to dict of int to deque of RestingOrder
         For buyers (True) and sellers, the resting orders per price, oldest first.
-    accounts : dict of int to Balance
     cancelled, refused : int
         Shares that left the book, or never came in, so far.
     """

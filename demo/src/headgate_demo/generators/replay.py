@@ -65,7 +65,6 @@ class ReplayLog:
 
     Attributes
     ----------
-    config : ReplayConfig
     rows : RecordBatch          The file, n rows in its order.
     offset_us : int64[n]        Event time of each row since the log's start, us.
     due_us : int64[n]           When each is due in the first repetition, us of wall clock since the

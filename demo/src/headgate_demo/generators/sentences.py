@@ -66,7 +66,6 @@ def sentences(config: SentenceConfig, start: int, stop: int, base_us: int) -> pa
 
     Parameters
     ----------
-    config : SentenceConfig
     start, stop : int
         Row numbers from 0; ``0 <= start <= stop``.
     base_us : int

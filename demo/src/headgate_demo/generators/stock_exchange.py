@@ -118,7 +118,6 @@ def orders(config: ExchangeConfig, start: int, stop: int, base_us: int) -> pa.Re
 
     Parameters
     ----------
-    config : ExchangeConfig
     start, stop : int
         Row numbers from 0; ``0 <= start <= stop``.
     base_us : int

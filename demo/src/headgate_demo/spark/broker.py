@@ -133,7 +133,7 @@ class Broker:
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there."""
+        """Return whether its process is there."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:

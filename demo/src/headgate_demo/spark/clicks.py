@@ -59,7 +59,6 @@ def kafka_clicks(
 
     Parameters
     ----------
-    spark : SparkSession
     servers, topic : str
         Where the clicks are.
     rate, seed : object
@@ -146,12 +145,10 @@ class Clicks:
 
     Parameters
     ----------
-    servers : str
     rate : RateFunction
         Of the time since `start`.
     seed : int
         Of pages and users.
-    topic : str
     """
 
     def __init__(self, servers: str, rate: RateFunction, seed: int, topic: str = IN) -> None:

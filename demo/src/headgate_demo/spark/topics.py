@@ -93,8 +93,6 @@ def committed(
 
     Parameters
     ----------
-    servers : str
-    topics : sequence of str
     all_records : bool
         Show records of aborted and open transactions, too.
     """

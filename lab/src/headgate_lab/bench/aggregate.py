@@ -63,7 +63,7 @@ FURTHER_TARGETS: Mapping[tuple[int, str], float] = {
 
 @dataclass(frozen=True)
 class AggregateParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     rows_per_batch: int = MANY_KEYS
     """Rows of one batch, which is one file; >= 1. As in the design's own table."""

@@ -45,7 +45,7 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class BehindParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     minutes: float = 10.0
     """How far the job is behind when it starts; > 0."""

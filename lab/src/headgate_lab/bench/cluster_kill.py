@@ -65,7 +65,7 @@ _QUIET_STEPS = 2
 
 @dataclass(frozen=True)
 class ClusterKillParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     count: int = 20
     """Kills; >= 1. A run with a kill that never fired has failed."""

@@ -1,4 +1,4 @@
-"""What all benchmarks share: seeded input, exact answers, child processes, the machine."""
+"""Holds what all benchmarks share: seeded input, exact answers, child processes, the machine."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ _TRUTH_S = 3.0
 
 @dataclass(frozen=True)
 class CpuCostParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 24.0
     """Length of each run; > 0. A third of it, in the middle, is the burst."""
@@ -182,13 +182,12 @@ def run(**given: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Belief:
-    """What the control loop believed in one of its cycles.
+    """Records the beliefs of the control loop in one of its cycles.
 
     Attributes
     ----------
     at_s : float
         Since 1970.
-    slots : int
     capacity_per_s : float
         Records per second that all slots together are believed to serve, if all have enough to do.
     record_s : float or None
@@ -210,10 +209,8 @@ class Watched(Policy):
 
     Attributes
     ----------
-    inner : Policy
     cost : callable
         Returns what a record is believed to take, and the share of it that is computing.
-    seen : list of Belief
     """
 
     inner: Policy

@@ -39,7 +39,7 @@ _SPREAD = 2654435761
 
 @dataclass(frozen=True)
 class Cost:
-    """What a record costs.
+    """Describes the cost of a record.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ def loops_of(unit_s: float) -> int:
 
 @dataclass(frozen=True)
 class Truth:
-    """What workers wrote down, by time.
+    """Holds the notes of workers, by time.
 
     Attributes
     ----------

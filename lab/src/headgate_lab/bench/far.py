@@ -60,7 +60,7 @@ _FIRST, _SECOND = "first", "second"
 
 @dataclass(frozen=True)
 class FarParameters(WideParameters):
-    """What `run` takes; each row of a batch is of another key."""
+    """Holds the parameters of `run`; each row of a batch is of another key."""
 
     batches: int = 40
     engines: str = ",".join(ENGINES)

@@ -1,4 +1,4 @@
-"""What a batch takes longer where many jobs share one driver: a light query, alone and among others.
+"""Measures the time that a batch of a light query loses where many jobs share one driver.
 
 Every query counts the same generated rows and starts a batch at a fixed interval, long enough that
 all of them together leave the cores some time. Measured is a batch from its start inside headgate to
@@ -31,7 +31,7 @@ _WAIT_S = 300.0
 
 @dataclass(frozen=True)
 class FleetParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     jobs: int = 20
     """Queries in one driver; >= 2."""

@@ -1,4 +1,4 @@
-"""What jobs are worth together under Henge, `unified`, equal shares, and first come: runs on Spark.
+"""Compares the utility of jobs under Henge, `unified`, equal shares, and first come: runs on Spark.
 
 Jobs of priorities 10, 20, ... are submitted in a random order, each with one slot, which serves a
 fraction of what arrives. With the scarce budget half of them could have what Henge would give them;
@@ -49,7 +49,7 @@ _OURS, _RIVALS = ("henge", "unified"), ("equal-shares", "first-come")
 
 @dataclass(frozen=True)
 class FleetUtilityParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     jobs: int = 6
     """Jobs; >= 2."""

@@ -50,7 +50,6 @@ class Load:
 
     Attributes
     ----------
-    name : str
     rate : float or str
         Rows per second; or a text as of `headgate.workloads.rates.parse_rate`.
     priority : float
@@ -67,7 +66,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the jobs of a run have in common.
+    """Holds the settings that all jobs of a run have.
 
     Attributes
     ----------
@@ -95,7 +94,6 @@ class CutOff:
 
     Parameters
     ----------
-    inner : FleetPolicy
     from_s, until_s : float
         When, in seconds since the fleet's start.
     """

@@ -54,7 +54,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Job:
-    """What one process runs, query after query.
+    """Lists the queries that one process runs, one after the other.
 
     Attributes
     ----------
@@ -68,7 +68,6 @@ class Job:
         By name.
     directory : str
         Where the process may write.
-    parallelism : int
     """
 
     columns: str
@@ -108,7 +107,6 @@ def measure(python: str, name: str, job: Job, timeout_s: float) -> dict[str, Any
         From `find_flink`.
     name : str
         A key of `BACKENDS`.
-    job : Job
     timeout_s : float
         After this the process is stopped.
 

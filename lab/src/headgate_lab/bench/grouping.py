@@ -45,7 +45,7 @@ _DEAR_EVERY, _DEAR = 20, 10.0
 
 @dataclass(frozen=True)
 class GroupingParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 16.0
     """Length of each of eight runs; > 0."""

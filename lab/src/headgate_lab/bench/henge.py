@@ -69,7 +69,7 @@ sizes is table 3's; the paper's 234 to 1 workers leave no laptop a slot for the 
 
 @dataclass(frozen=True)
 class HengeBenchParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     only: str = "9,11,13,17"
     """Figures; 12 needs `data` too."""
@@ -297,7 +297,6 @@ def day_steps(
         Of each hour, records per second.
     hour_s : float
         What an hour lasts, in seconds.
-    days : int
     before : tuple of float
         For how many seconds there is another rate first, and which.
     """

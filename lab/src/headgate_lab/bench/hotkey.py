@@ -1,4 +1,4 @@
-"""Whether a key with most of all records keeps its SLO once its key group is split, and its answer.
+"""Tests a key with most of all records: its SLO once its key group is split, and its answer.
 
 Count and sum per key, in update mode; one key has 60 % of the records, more than a slot can serve. A
 first side has the paper's treatments alone, the second may split. In the second, once the SLO has been
@@ -55,7 +55,7 @@ _MEASURED = "measured"
 
 @dataclass(frozen=True)
 class HotkeyParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 60.0
     """Length of the load on each side, > 0; longer with kills, by what these take and half of it."""
@@ -226,7 +226,7 @@ class _Kill:
 
     @property
     def settled_at_s(self) -> float:
-        """From when on the SLO is judged again, seconds since 1970."""
+        """Return the time from which the SLO is judged again, seconds since 1970."""
         return self.since_s + self.settling_s
 
 

@@ -1,4 +1,4 @@
-"""Whether a slow slot delays its own key groups only: latencies with a time budget and without.
+"""Tests that a slow slot delays its own key groups only: latencies with a time budget and without.
 
 One slot takes ten times as long per row as it would, and more than its share of time. The same input
 runs with `.budget(...)` and without, in turns and in one session; latencies of the slow slot's key
@@ -46,7 +46,7 @@ SIDES = {"with": True, "without": False}
 
 @dataclass(frozen=True)
 class IsolationParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 20.0
     """How long each side is measured; > 0."""
@@ -117,13 +117,12 @@ def run(**given: Any) -> dict[str, Any]:
 
 @dataclass
 class _Seen:
-    """What one side, or the calibration, measured.
+    """Holds the measurements of one side, or of the calibration.
 
     Attributes
     ----------
     histograms : dict of bool to list of histogram
         True: of the slow slot.
-    latency_sum_ms : dict of bool to float
     served, useful_ms : int, float
         Of the slow slot.
     waiting : int

@@ -38,7 +38,7 @@ _SECOND_US = 1_000_000
 
 @dataclass(frozen=True)
 class JoinParameters(SidesParameters):
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     join_rows: int = 100_000
     """Rows per batch of each of the two streams; >= 1."""

@@ -68,7 +68,7 @@ _SLOTS_MAX = 4
 
 @dataclass(frozen=True)
 class KafkaKillParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     count: int = 10
     """Kills; >= 1."""

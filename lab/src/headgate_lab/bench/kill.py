@@ -71,7 +71,7 @@ _READY = "ready"
 
 @dataclass(frozen=True)
 class KillParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     count: int = 20
     """Kills; >= 1. A run with a kill that never fired has failed."""
@@ -130,7 +130,7 @@ class KillParameters:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one life ends.
+    """Describes the end of one life.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Plan:
 
     @property
     def kind(self) -> str:
-        """How the result names it."""
+        """Return its name in the result."""
         return BETWEEN if self.where == "after-manifest" else self.where
 
 

@@ -1,4 +1,4 @@
-"""Where the killed job writes to: how it starts, what is read back, which output the sink has."""
+"""Defines the sinks of the killed job: how it starts, what is read back, which output the sink has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a million keys need in memory, for int and string keys: headgate's arena beside Spark's stores.
+"""Measures the memory of a million keys, for int and string keys: headgate's arena beside Spark's stores.
 
 Count and sum per key. Each engine and kind of key runs in a process of its own, ``python -m
 headgate_lab.bench.memory --engine X --request JSON``: first over as many rows of few keys, so
@@ -59,7 +59,7 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class MemoryParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     memory_keys: int = 400_000
     """Keys that state is filled with; >= 1. Figures are per million."""

@@ -1,4 +1,4 @@
-"""What headgate adds to a tiny batch, over the barest job that shuffles and calls Python once.
+"""Measures what headgate adds to a tiny batch, over the barest job that shuffles and calls Python once.
 
 Both jobs read the same files in one session with the same settings, in turns; the time of a batch
 is Spark's own `triggerExecution`.
@@ -48,7 +48,7 @@ TARGET = 1.2
 
 @dataclass(frozen=True)
 class OverheadParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     rows: int = 1_000
     """Rows of one batch; >= 1."""

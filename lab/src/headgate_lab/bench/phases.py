@@ -1,4 +1,4 @@
-"""How soon latency recovers when the load jumps at random: STRETCH's Q5, shortened, on Spark.
+"""Measures the recovery of latency when the load jumps at random: STRETCH's Q5, shortened, on Spark.
 
 The stock exchange under random phases of constant load, with slots that each serve a fixed rate, once
 under each controller of STRETCH. A phase begins with the batch in which its first record arrives.
@@ -39,7 +39,7 @@ _START_S = 180.0
 
 @dataclass(frozen=True)
 class PhasesParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 240.0
     """Length of each run; > 0. The paper's is 20 minutes."""
@@ -134,8 +134,6 @@ def phase_rows(
     ----------
     batches : sequence of Batch
         By step, from the first record on.
-    rate : StepRate
-    recovered_ms : float
 
     Returns
     -------

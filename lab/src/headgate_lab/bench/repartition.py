@@ -49,7 +49,7 @@ _WAIT_S = 600.0
 
 @dataclass(frozen=True)
 class RepartitionParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     state: str = "100 MB"
     """Size of the state in headgate's layout, with its unit."""
@@ -104,7 +104,6 @@ def measure(state_bytes: int, from_partitions: int, to_partitions: int) -> dict[
     ----------
     state_bytes : int
         Size of the state in headgate's layout.
-    from_partitions, to_partitions : int
 
     Returns
     -------

@@ -57,7 +57,7 @@ _INTERVALS = 36
 
 @dataclass(frozen=True)
 class ReplicasParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 108.0
     """Length of each run; > 0. The paper's load and interval are squeezed into it: ten times."""
@@ -190,8 +190,6 @@ def _measures(chosen: ReplicasParameters, lines: Sequence[BatchLine], at_s: F64)
 
     Parameters
     ----------
-    chosen : ReplicasParameters
-    lines : sequence of BatchLine
     at_s : float64[lines]
         When each was committed, seconds since the load began.
     """

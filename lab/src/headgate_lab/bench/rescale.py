@@ -81,7 +81,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class RescaleParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     state: str = "100MB"
     """Size of the state in headgate's layout, with its unit."""

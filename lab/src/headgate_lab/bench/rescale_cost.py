@@ -1,4 +1,4 @@
-"""What a change of slots cost: batches from the journal, latency from markers that reached the sink.
+"""Computes the cost of a change of slots from the journal's batches, and from markers at the sink.
 
 A marker is the newest record of one key in `MARKED`: it travels as any other record does, carries when
 it was due at its source, and is looked at when the sink has its row (DRRS V-A). Journals know more
@@ -78,7 +78,6 @@ class RescaleRun:
         Of its journal.
     from_ms, asked_ms : float
         When measuring began, and when the change was asked for; ms since 1970.
-    markers : Latencies
     stable_s : float
         How long latency has to keep within 110 % (`--seconds`; DRRS V-B has 100).
     """
@@ -91,7 +90,7 @@ class RescaleRun:
 
     @property
     def done_ms(self) -> float:
-        """When the new assignment was in force as a whole."""
+        """Return the time from which the whole new assignment was in force."""
         found = [e for e in self.events if e["event"] == "assignment"]
         (change,) = [e for e in found if e["at_ms"] >= self.asked_ms]
         return float(change["at_ms"])
@@ -120,7 +119,7 @@ class RescaleRun:
 
 @dataclass(frozen=True)
 class Change:
-    """What a change of slots cost.
+    """Holds the cost of a change of slots.
 
     Attributes
     ----------
@@ -141,8 +140,6 @@ class Change:
         The scaling period; None if latency was not stable by the end.
     suspended_s : float
         How long slots had records waiting and could serve none of them.
-    bytes_moved : int
-    groups_moved : int
     batch_ms : float
         The median batch before the request.
     """
@@ -166,7 +163,6 @@ def change_of(run: RescaleRun, interval_s: float) -> Change:
 
     Parameters
     ----------
-    run : RescaleRun
     interval_s : float
         How long latency counts from the request on: the longest scaling period of all (DRRS V-B).
     """

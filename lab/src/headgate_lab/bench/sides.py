@@ -55,7 +55,7 @@ ENGINES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class SidesParameters:
-    """What every comparison on timed files takes."""
+    """Holds the parameters of every comparison on timed files."""
 
     batches: int = 4
     """Timed batches; more than `dropped_batches`."""
@@ -114,16 +114,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Who runs what, and where.
+    """Describes a comparison: engines, jobs and places.
 
     Attributes
     ----------
     query : str
         ``module:function``, called with (session, folder, name of the case); gives the frame.
-    cases : sequence of Case
     directory : path
         For checkpoints and answers.
-    asked : SidesParameters
     """
 
     query: str

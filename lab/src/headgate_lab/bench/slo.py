@@ -1,4 +1,4 @@
-"""Whether a policy keeps a latency bound with fewer slots than its rivals: runs on Spark, in turns.
+"""Tests that a policy keeps a latency bound with fewer slots than its rivals: runs on Spark, in turns.
 
 The stock exchange under a load that swings, with slots that each serve a fixed rate, so that more of
 them than cores are meaningful. All begin with the same slots. The first policy runs first; ``static``
@@ -38,7 +38,7 @@ _OUTSIDE_BRACKETS = re.compile(r",\s*(?![^(]*\))")
 
 @dataclass(frozen=True)
 class SloParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 300.0
     """Length of each run, from its first batch on; > 0."""

@@ -58,7 +58,7 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class SoakParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     duration: str = "30 min"
     """Of each part, from its first batch on, with its unit."""

@@ -55,7 +55,7 @@ _STRIDE = 1_000_003
 
 @dataclass(frozen=True)
 class SpillParameters(WideParameters):
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     state: str = "200 MB"
     dropped_batches: int = 5

@@ -59,7 +59,7 @@ _STATE_READS = ("manifests", "changelog")
 
 @dataclass(frozen=True)
 class SteadyParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     state: str = "1 GB"
     """Size of the state in headgate's layout, with its unit."""

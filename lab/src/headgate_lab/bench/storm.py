@@ -69,7 +69,7 @@ _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 @dataclass(frozen=True)
 class StormParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     count: int = 30
     """Faults per job; >= 1. A run with a fault that never fired has failed."""

@@ -1,4 +1,4 @@
-"""What `headgate bench storm` does to a job: which processes there are, and how each is hurt."""
+"""Defines the faults of `headgate bench storm`: which processes there are, and how each is hurt."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Fault:
 
     @property
     def whom(self) -> str:
-        """Who is hurt."""
+        """Return the process that is hurt."""
         if self.kind in KILLS or self.kind in PAUSES:
             return self.kind.partition("-")[2]
         return GROUP if self.draw < 0.5 else DRIVER  # noqa: PLR2004 - half and half
 
     @property
     def ends_life(self) -> bool:
-        """Whether the driver does not survive it."""
+        """Return whether the driver does not survive it."""
         return self.kind not in (*PAUSES, "kill-worker", "kill-daemon")
 
 
@@ -91,7 +91,6 @@ class Process:
 
     Attributes
     ----------
-    pid, parent : int
     began : int
         In clock ticks since the machine's start.
     state : str
@@ -108,7 +107,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or could."""
+        """Return whether it runs, or could."""
         now = _seen(self.pid)
         return now is not None and now.began == self.began and now.state not in "ZX"
 

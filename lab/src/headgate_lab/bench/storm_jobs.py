@@ -246,7 +246,6 @@ class Job:
     ----------
     build : callable
         The query, from a reader.
-    inputs : tuple of str
     kept : str
         Condition for a row that is compared: one that no flushing record has a part in.
     answer : callable or None

@@ -82,7 +82,7 @@ CHANGING = "with a change of slots"
 
 @dataclass(frozen=True)
 class TableKillParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     count: int = 10
     """Kills of the driver; >= 1."""

@@ -40,7 +40,7 @@ _ACTIONS = 1_000
 
 @dataclass(frozen=True)
 class TogetherParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     file: str = "examples/together.toml"
     """The description; its first budget is the scarce one, and its last one is enough."""

@@ -42,7 +42,7 @@ _WAKE_S = 120.0
 
 @dataclass(frozen=True)
 class DriversParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     count: int = 5
     """Tries; >= 1."""

@@ -41,7 +41,6 @@ class WideInput:
         0 to ``keys - 1``; each comes once while state is filled.
     rows_per_batch : int
         Rows of each later file; each is of another key, so that as many entries change.
-    seed : int
     """
 
     keys: int

@@ -22,7 +22,7 @@ KEPT_PROGRESS = 100_000
 
 @dataclass(frozen=True)
 class WideParameters:
-    """What a benchmark of this job takes, whatever else it does."""
+    """Holds the parameters that every benchmark of this job takes."""
 
     state: str = "100 MB"
     """Size of the state: entries times their size in headgate's layout."""
@@ -66,7 +66,7 @@ class WideParameters:
 
 @dataclass(frozen=True)
 class WideTimes:
-    """What `WideJob.serve` saw.
+    """Holds the times that `WideJob.serve` measured.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ _SCHEMA = "ts timestamp, k bigint, v bigint"
 
 @dataclass(frozen=True)
 class WindowsParameters(SidesParameters):
-    """What `run` takes; with one batch left out, all windows are full when time counts."""
+    """Holds the parameters of `run`; with one batch left out, all windows are full when time counts."""
 
     rows_per_batch: int = 400_000
     """Rows of one batch, which is one file; >= 1."""

@@ -86,7 +86,6 @@ def compare(
         For files and checkpoints.
     rows : int
         Tweets of a batch.
-    slots : int
     timeout_s : float
         Of each engine.
 

@@ -1,4 +1,4 @@
-"""What hangs on the parameters that a paper does not give and that were changed after a first look.
+"""Measures the effect of parameters that a paper omits and that were changed after a first look.
 
 The others marked [I] were chosen once. Those here had another value at first, which missed the paper's
 figure; `first` names it. Each row is the figure's headline with another value of one parameter: half,

@@ -44,7 +44,6 @@ class LoadRuns:
     ----------
     number : int
         Of a generated load; from `COUNT` on, of the traces; from `_LATER_FROM` on, of `later`.
-    policies : tuple of str
     data : Path or None
         Directory of the traces.
     cache : Path or None
@@ -70,7 +69,6 @@ def measure(
 
     Parameters
     ----------
-    policies : sequence of str
     part : str
         One of `PARTS`.
     data, cache : Path, optional

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """How a figure is wanted.
+    """Describes a request for a figure.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Request:
 
 
 class FigureModule(Protocol):
-    """What the module of a figure has."""
+    """Defines the members of a figure's module."""
 
     def run(self, request: Request) -> dict[str, Any]:
         """Return the figure's numbers: what a JSON file can hold.
@@ -52,7 +52,6 @@ class Entry:
     ----------
     module : str
         Below `headgate_lab.experiments`.
-    title : str
     reads : str
         What is in the directory that it needs as `Request.data`; empty where it needs none.
     optional : bool

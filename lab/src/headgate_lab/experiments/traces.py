@@ -43,7 +43,6 @@ class _Log:
 
     Attributes
     ----------
-    name, file, column : str
     middle : int or None
         The minute that the part lies around; None for the whole file.
     """

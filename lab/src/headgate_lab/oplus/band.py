@@ -59,7 +59,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Band:
-    """How close two records must be.
+    """Defines the distance within which two records match.
 
     Parameters
     ----------
@@ -169,8 +169,6 @@ def compare_theta_all(
     ----------
     match : callable    Made by `headgate.core.jit.jit`; gets both sides' columns and two positions.
     probe_times, stored_times : int64[n], int64[m]    Never decreasing.
-    probe, stored : tuple of array
-    reach : int
     """
 
     def step(start: int, probes: I64, found: I64) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the processes of a shared operator tell each other besides records: a small mapped file.
+"""Exchanges facts, besides records, between processes of a shared operator, in a small mapped file.
 
 Every slot writes its own row and nobody else's, so that no lock is needed; the two places for epochs
 are written with the same values by whoever gets there.
@@ -22,14 +22,11 @@ WORK = 3
 
 @dataclass(frozen=True)
 class Epoch:
-    """Who works, who owns which key group, and how many records came before.
+    """Describes an epoch: slots at work, owners of key groups, and the number of records before.
 
     Parameters
     ----------
-    number : int
-    instances : frozenset of int
     slot_of : int64[G]
-    count : int
     """
 
     number: int
@@ -48,7 +45,6 @@ class Board:
     Parameters
     ----------
     path : path        Made with `create` before.
-    slots, key_groups : int
 
     Attributes
     ----------
@@ -70,7 +66,7 @@ class Board:
 
     @property
     def stopped(self) -> bool:
-        """Whether everybody should go home."""
+        """Return whether all processes should end."""
         return bool(self._whole["stop"][0])
 
     def stop(self) -> None:

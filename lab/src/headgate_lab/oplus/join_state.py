@@ -21,7 +21,7 @@ _NAME = "join-state"
 
 @dataclass(frozen=True)
 class JoinShape:
-    """How large the state is, and when records match.
+    """Defines the size of the state, and the records that match.
 
     Parameters
     ----------
@@ -51,13 +51,7 @@ class JoinShape:
 
 
 class JoinState:
-    """The file, as arrays; every key's part is written by its one owner.
-
-    Parameters
-    ----------
-    directory : path
-    shape : JoinShape
-    """
+    """The file, as arrays; every key's part is written by its one owner."""
 
     def __init__(self, directory: Path, shape: JoinShape, mode: str = "r+") -> None:
         self.shape = shape
@@ -92,7 +86,7 @@ class JoinState:
 
 
 class JoinWork:
-    """What one slot of ScaleJoin does.
+    """Does the work of one slot of ScaleJoin.
 
     References
     ----------

@@ -44,7 +44,7 @@ _IDLE = Backoff(longest_s=0.002)
 
 
 class SlotWork(Protocol):
-    """What a slot does with records, on state that all slots map."""
+    """Defines the work of a slot on records, with state that all slots map."""
 
     def serve(
         self, block: Block, owned: npt.NDArray[np.int64], count: int, totals: npt.NDArray[np.int64]
@@ -71,7 +71,6 @@ class Setup:
     columns : tuple of (str, str)    Of a record; `DUE_NS` is added.
     make_work : callable   From the directory to a `SlotWork`; called once in every process, so it must be
                            importable from there.
-    sources : int
     capacity : int         Of the tuple buffer.
     block : int            Records a slot takes at once, at the most.
     timeout_s : float      Given up after so long without an answer.
@@ -93,9 +92,6 @@ class Slot:
     Parameters
     ----------
     number : int     j.
-    buffer : SharedTupleBuffer
-    board : Board
-    work : SlotWork
     block : int      As in `Setup`.
 
     References
@@ -210,7 +206,6 @@ class SlotProcesses:
 
     Parameters
     ----------
-    setup : Setup
     directory : path    For its files; mode 0700. `make_work` may have put state there.
 
     Attributes

@@ -130,10 +130,8 @@ class Instance:
 
     Parameters
     ----------
-    operator : OperatorPlus
     state : WindowState     Shared by instances of one operator, or this instance's own.
     number : int            j, as `Epoch.owner` returns it.
-    epoch : Epoch
     watermark : int         W at the start; for a new instance that of those it joins.
 
     References

@@ -194,7 +194,6 @@ class SharedOperator:
 
     Parameters
     ----------
-    operator : OperatorPlus
     connected : int          m: how many instances work at the start.
     instances : int          n: how many there are.
     slot_of : sequence of int       f_mu of epoch 0: key group -> instance.

@@ -1,4 +1,4 @@
-"""What a number of slots sustains: throughput of each slot as a straight line over its utilisation."""
+"""Estimates the throughput of a number of slots: of each slot a straight line over its utilisation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ThroughputLine:
 
 
 class CapacityModel:
-    """What the slots of an operator sustain together, by their number.
+    """Estimates the throughput of an operator's slots together, by their number.
 
     When the busiest slot has nothing left, one that is less busy by x is at a utilisation of 1 - x:
     skew stays as it is. The sum of the slots' lines there is the capacity of their number, averaged

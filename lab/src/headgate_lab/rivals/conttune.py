@@ -43,7 +43,7 @@ class _History:
 
 @dataclass
 class _Interval:
-    """What was seen of one operator since the last look; `pressed` and `late` count cycles."""
+    """Holds the observations of one operator since the last look; `pressed` and `late` count cycles."""
 
     averages: Averages = field(default_factory=Averages)
     pressed: int = 0

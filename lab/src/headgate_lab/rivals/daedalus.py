@@ -38,7 +38,7 @@ class _Plan:
 
 
 class _Knowledge:
-    """What is known of one operator.
+    """Holds the knowledge of one operator.
 
     Attributes
     ----------
@@ -241,7 +241,6 @@ def recovery_s(capacity: float, path: F64, downtime_s: float, waiting: float) ->
         Records per second after the change.
     path : float64[n]
         Forecast of the arrivals per second, a value for each second from now on.
-    downtime_s : float
     waiting : float
         Records that wait already, or will be replayed.
 

@@ -31,7 +31,7 @@ _GROWTH = 2.0
 
 
 class Diagnosis(StrEnum):
-    """What is wrong with an operator."""
+    """Names the fault of an operator."""
 
     SKEW = "skew"
     SLOW_SLOT = "slow slot"
@@ -41,7 +41,7 @@ class Diagnosis(StrEnum):
 
 @dataclass
 class _Symptoms:
-    """What was seen of an operator since the last look.
+    """Holds the symptoms of an operator since the last look.
 
     Attributes
     ----------

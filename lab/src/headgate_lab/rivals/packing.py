@@ -96,7 +96,7 @@ class Packing:
 
 @dataclass
 class _Plan:
-    """Where key groups are to go. Slots keep their numbers, new ones come last.
+    """Holds the slots to which key groups are to go. Slots keep their numbers, new ones come last.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How the contents of a time window will grow, from the arrivals it has seen."""
+"""Predicts the growth of a time window's contents from past arrivals."""
 
 from __future__ import annotations
 

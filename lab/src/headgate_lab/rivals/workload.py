@@ -1,4 +1,4 @@
-"""What arrives within the horizon: an autoregression where it was right lately, else a straight line."""
+"""Predicts arrivals within the horizon: an autoregression if lately right, else a straight line."""
 
 from __future__ import annotations
 

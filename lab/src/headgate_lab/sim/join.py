@@ -117,7 +117,6 @@ class JoinEngine:
 
     Parameters
     ----------
-    model : JoinModel
     arrival_s : float64[n]
         When each record arrives, in seconds, never decreasing. Records are in time order and ready
         when they arrive.
@@ -134,7 +133,6 @@ class JoinEngine:
         At the end of each tick.
     spread : list of float
         Standard deviation over mean of the slots' useful time in each tick; NaN where there is none.
-    switches : list of Switch
 
     References
     ----------
@@ -273,19 +271,16 @@ class JoinEngine:
 
 @dataclass(frozen=True)
 class JoinRun:
-    """What a run of the join came to.
+    """Holds the results of a run of the join.
 
     Attributes
     ----------
-    policy : str
-    delta_s : float
     arrival_s, done_s, comparisons : float64[n]
         Of the records that all slots were done with.
     slots : int64[ticks]
         At the end of each tick.
     spread : float64[ticks]
         As `JoinEngine`.
-    switches : list of Switch
     decisions : list of dict
         See `DecisionLog`.
     """
@@ -352,14 +347,12 @@ def simulate_join(  # noqa: PLR0913 - a run has many sides
 
     Parameters
     ----------
-    model : JoinModel
     arrival_s : float64[n]
         As `JoinEngine`.
     policy : Policy
         Used up by the run.
     until_s : float
         Records that are not done by then are left out.
-    slots_max : int
     delta_s : float
         Length of a tick of the counters, seconds.
     cycle_s : float

@@ -1,4 +1,4 @@
-"""What files of a checkpoint must do wherever they lie, as tests to inherit from.
+"""Tests files of a checkpoint wherever they lie; a subclass inherits the tests.
 
 ::
 

@@ -111,7 +111,6 @@ def delayed(address: str, delay_s: float, noted: Path) -> Iterator[str]:
     ----------
     address : str
         As ``http://127.0.0.1:PORT``.
-    delay_s : float
     noted : Path
         A file that is made; see `Forwarding.noted`.
     """

@@ -150,7 +150,7 @@ def hdfs() -> Iterator[str]:
 
 @dataclass
 class FakeStatus:
-    """What a list says of a file, as far as it is asked."""
+    """Holds the entries of a listing that are read of a file."""
 
     path: str
     length: int

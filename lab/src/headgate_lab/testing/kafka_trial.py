@@ -38,7 +38,7 @@ _END_S = 120.0
 
 @dataclass
 class KafkaTrial:
-    """What came of a trial.
+    """Holds the results of a trial.
 
     Attributes
     ----------
@@ -73,7 +73,6 @@ def run_trial(
         Running.
     directory : Path
         For what the writer notes.
-    writers, brokers : int
     seed : int
         Chooses the order of kills, and their moments.
     """

@@ -1,4 +1,4 @@
-"""Where benchmarks and tests put checkpoints that lie on no directory: servers on loopback, by name."""
+"""Names servers on loopback for checkpoints of benchmarks and tests that lie on no directory."""
 
 from __future__ import annotations
 

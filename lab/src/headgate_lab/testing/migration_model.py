@@ -70,8 +70,6 @@ class Transfer:
 
     Attributes
     ----------
-    order : int
-    left_bytes : int
     resume : bool
         Of an install.
     """
@@ -83,7 +81,7 @@ class Transfer:
 
 @dataclass
 class Durable:
-    """What outlives the driver: part of each commit.
+    """Holds the part of each commit that outlives the driver.
 
     Attributes
     ----------
@@ -93,7 +91,6 @@ class Durable:
         By slot.
     active : list of (str or None)
         By key group: the host on which its state is active.
-    held : set of int
     fence : dict of int to int
         Key group -> highest order seen.
     pending : dict of int to Hold or Route
@@ -110,7 +107,6 @@ class Durable:
         By key group: the first watermark that its owner's own input carries for it.
     log : list of list of (dict of int to int, int)
         By key group: per section the changed keys and the watermark after it.
-    boundary, watermarks : int
     sent : dict of int to int
         Key -> records sent.
     """
@@ -156,7 +152,6 @@ class ModelEngine:
 
     Parameters
     ----------
-    assignment : Assignment
     hosts : sequence of str
         By slot; more than the assignment has, for slots to come.
     chance : random.Random
@@ -488,7 +483,6 @@ class ModelEngine:
 
         Parameters
         ----------
-        host : str
         others : sequence of str
             Hosts that a slot may go to; each may go to one that is new as well.
         """

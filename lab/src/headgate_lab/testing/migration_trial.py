@@ -50,7 +50,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong while the faults last.
+    """Describes the faults of a trial, while they last.
 
     Parameters
     ----------
@@ -84,15 +84,12 @@ class Case:
     ----------
     seed : int
         Of arrivals and faults.
-    strategy : str
-    old : Assignment
     hosts : tuple of str
         By slot, enough for every request.
     requests : dict of int to Assignment
         Step -> what is asked for by hand then; the first starts the migration.
     sizes : tuple of int
         By key group, bytes.
-    faults : Faults
     records_max : int
         Most records per batch.
     steps : int

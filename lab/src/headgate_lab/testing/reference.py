@@ -1,4 +1,4 @@
-"""What a keyed, windowed aggregate means, record by record: the oracle of `headgate.operators`.
+"""Computes a keyed, windowed aggregate record by record: the oracle of `headgate.operators`.
 
 A dictionary keyed by (key group, key, window end) with Python values, no arrays and no slices. Slow on
 purpose: it is read to see what is right.
@@ -31,8 +31,6 @@ class Record:
 
     Attributes
     ----------
-    group : int
-    key : tuple of Value
     time_us : int
         Event time; ignored without a time.
     values : tuple of Value
@@ -136,7 +134,6 @@ class Reference:
 
     Attributes
     ----------
-    spec : AggregateSpec
     windows : dict of (group, key, end) to value leaves
         `end` is None without a time.
     waiting : dict of int to deque of Record
@@ -157,7 +154,7 @@ class Reference:
 
     @property
     def expires(self) -> bool:
-        """Whether windows close; complete mode keeps all."""
+        """Return whether windows close; complete mode keeps all."""
         time = self.spec.time
         return time is not None and time.expires and self.spec.mode is not OutputMode.COMPLETE
 

@@ -35,16 +35,14 @@ LOST, REFUSED_THOUGH_DONE, CONFLICT, BUSY, TORN, LATE, FORBIDDEN, EXPIRED, ELSEW
 
 @dataclass
 class S3Fault:
-    """What happens to the next requests of a kind.
+    """Describes a fault of the next requests of a kind.
 
     Attributes
     ----------
     kind : str
         One of the names above.
-    method : str
     part : str
         Of the key.
-    times : int
     """
 
     kind: str
@@ -59,7 +57,6 @@ class FaultyS3:
 
     Attributes
     ----------
-    endpoint : str
     objects : dict
         By key, without the bucket.
     faults : list of S3Fault

@@ -70,7 +70,6 @@ def running(
     ----------
     name : str
         For errors.
-    command : sequence of str
     first : callable
         Makes the request; called for each try, since a signature may have the time in it.
     env : mapping, optional

@@ -1,4 +1,4 @@
-"""What every store must do, as tests to inherit from.
+"""Tests a store; a subclass inherits the tests.
 
 ::
 

@@ -92,7 +92,6 @@ class Trial:
     ----------
     directory : path      Private to the trial.
     open_store : callable, directory -> store
-    seed : int
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where everything lies in the file of a shared tuple buffer.
+"""Defines the layout of a shared tuple buffer's file.
 
 ::
 
@@ -46,7 +46,7 @@ EPOCH_SHIFT = 32
 
 @dataclass(frozen=True)
 class BufferShape:
-    """How large a shared tuple buffer is; fixed when it is made.
+    """Holds the size of a shared tuple buffer; fixed when it is made.
 
     Parameters
     ----------
@@ -162,7 +162,6 @@ class BufferViews:
     Parameters
     ----------
     mapped : uint8[bytes]
-    shape : BufferShape
     """
 
     def __init__(self, mapped: U8, shape: BufferShape) -> None:

@@ -22,7 +22,6 @@ class FileLock:
 
     Parameters
     ----------
-    path : str
     descriptor : int    Open on the file; owned by this object.
     """
 

@@ -1,4 +1,4 @@
-"""What the shared tuple buffer can do: records per second, and latency at a given rate.
+"""Measures the shared tuple buffer: records per second, and latency at a given rate.
 
 STRETCH's operator 6 without an operator: every reader takes every record and keeps nothing, so what is
 measured is sharing and ordering. Each source and each reader is a process of its own.
@@ -32,7 +32,7 @@ _STEP_S = 0.001
 
 @dataclass(frozen=True)
 class Load:
-    """What sources add.
+    """Describes the records that sources add.
 
     Parameters
     ----------
@@ -58,11 +58,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run gave.
+    """Holds the results of one run.
 
     Parameters
     ----------
-    readers : int
     records_per_s : float     Records every reader has got, per second from the first record's due time
                               to the last reader's end.
     latency_ms_mean, latency_ms_p50, latency_ms_p99 : float    Milliseconds from the time a record was due
@@ -83,7 +82,6 @@ def measure(directory: Path, readers: Sequence[int], load: Load) -> list[Measure
     ----------
     directory : path    For the buffer's file; mode 0700.
     readers : sequence of int    How many readers each run has.
-    load : Load
 
     Raises
     ------

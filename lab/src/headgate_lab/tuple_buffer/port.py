@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 
 class Kind(IntEnum):
-    """What a record of the buffer is."""
+    """Names the kinds of records in the buffer."""
 
     DATA = 0
     CONTROL = 1
@@ -40,7 +40,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Reconfiguration:
-    """What a control record carries: the next epoch.
+    """Holds the content of a control record: the next epoch.
 
     Parameters
     ----------

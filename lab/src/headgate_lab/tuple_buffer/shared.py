@@ -52,7 +52,7 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Block:
-    """What a reader got at once: data records in order, or one control record.
+    """Holds the records that a reader got at once: data records in order, or one control record.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one look at the buffer found; it becomes real by `SharedTupleBuffer._commit`."""
+    """Holds the findings of one look at the buffer; they becomes real by `SharedTupleBuffer._commit`."""
 
     generation: int
     before: I64
@@ -90,9 +90,7 @@ class SharedTupleBuffer(TupleBuffer):
 
     Parameters
     ----------
-    path : str
     descriptor : int    Owned by this object.
-    shape : BufferShape
     """
 
     def __init__(self, path: str, descriptor: int, shape: BufferShape) -> None:
@@ -176,7 +174,6 @@ class SharedTupleBuffer(TupleBuffer):
         ----------
         times : int64[n]    Never decreasing.
         columns : mapping of str to array[n]    All of the shape's.
-        source : int
         announce : bool     Whether waiting reconfigurations go before the first record.
         """
         if times.size and (times[1:] < times[:-1]).any():

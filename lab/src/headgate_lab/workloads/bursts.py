@@ -41,7 +41,6 @@ def steps(length_s: float, replica_rate: float, count: int = 72) -> str:
 
     Parameters
     ----------
-    length_s : float
     replica_rate : float
         Records per second that a replica serves.
     count : int

@@ -42,8 +42,6 @@ class NamedLoad:
     ----------
     name : str
         Such as ``flash-017``, or that of a trace.
-    kind : str
-    load : Load
     """
 
     name: str

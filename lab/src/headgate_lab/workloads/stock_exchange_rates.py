@@ -100,7 +100,6 @@ class StockExchange:
 
         Parameters
         ----------
-        seed : int
         key_groups : int
             G; default: the paper's 64 substreams.
         slice_s : float

@@ -55,7 +55,7 @@ class OperatorShape:
 
     @property
     def source(self) -> bool:
-        """Whether it reads no operator."""
+        """Return whether it reads no operator."""
         return not self.parents
 
 

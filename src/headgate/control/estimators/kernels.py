@@ -152,7 +152,6 @@ def commit_slots(
 
     Parameters
     ----------
-    row : int
     useful_s : float64[N]
         Useful time of each slot; what is not a number from 0 to `USEFUL_MAX_S` is missing.
     worked : float64[N]
@@ -210,7 +209,6 @@ def mean_latency(count: F64, ticks: F64, columns: I64, delta_s: float, latency_s
     ----------
     count, ticks : float64[W, columns]
     columns : int64[n]
-    delta_s : float
     latency_s : float64[n]
         Receives the means, in seconds.
     """
@@ -232,7 +230,6 @@ def mean_utilisation(useful_s: F64, columns: I64, delta_s: float, utilisation: F
     useful_s : float64[W, columns]
         NaN where missing.
     columns : int64[n]
-    delta_s : float
     utilisation : float64[n]
         Receives the shares; 0 where nothing is known.
     """

@@ -156,7 +156,6 @@ def paths_of(
 
     Parameters
     ----------
-    operators : sequence of str
     parents : mapping of str to sequence of str
         Which of them each one reads; none where it reads a source.
     """

@@ -109,7 +109,7 @@ class RecordCost:
 
     @property
     def dear_s(self) -> float:
-        """What the dearest of ten tasks took beyond the mean, because of dear records; of tasks only."""
+        """Return the dearest of ten tasks' time beyond the mean, for dear records; of tasks only."""
         if not self._held:
             return 0.0
         together, each_s = self._pool[: self._held].T

@@ -42,8 +42,6 @@ def compare_bands(
     first_low ... second_high : array[n]     Bounds, both inclusive, of the two attributes.
     stored_times : int64[m]       Never decreasing.
     first, second : array[m]      The stored records' attributes.
-    reach : int
-    start : int
     probe_out, stored_out : int64[room]    Filled with the positions of the pairs that match.
 
     Returns
@@ -171,7 +169,6 @@ def compare_keyed(
     stored : int64[c, m]          Sorted by key.
     band : int                    -1; or the number of a comparison that is replaced by
                                   ``stored[0] <= probe[band]``, within a key sorted by ``stored[0]``.
-    start : int
     probe_out, stored_out : int64[room]    Filled with the positions of the pairs that match.
 
     Returns
@@ -240,7 +237,6 @@ def scale_join(
     inputs : int64[n]                  0 or 1.
     first, second : array[n]           Attributes; a pair matches within `width` in both.
     count : int                        Records of the operator before these: record c is stored by c % K.
-    reach, width : int
     bounds : int64[2, K, 2]            Of each input and key, where stored records begin and end.
     stored_times, stored_first, stored_second : array[2, K, capacity]
     totals : int64[3]                  Comparisons, matches and records stored, added to.

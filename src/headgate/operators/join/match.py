@@ -64,7 +64,6 @@ def bounds_of(
     ----------
     side : int
         LEFT or RIGHT.
-    comparisons : tuple of Comparison
     columns : list of int64[n]
         What this side compares, in order (`ordered`), one per comparison.
     count : int
@@ -92,7 +91,6 @@ def pairs(probe: SideRecords, stored: SideRecords, keys: int, *, probe_side: int
 
     Parameters
     ----------
-    probe, stored : SideRecords
     keys : int
         How many keys there are.
     probe_side : int

@@ -64,7 +64,6 @@ class JoinLayout:
 
     Attributes
     ----------
-    table : TableLayout
     key_at : tuple of int
         Word of each key leaf within the key part.
     side_at : int

@@ -65,14 +65,11 @@ class JoinSpec(OperatorSpec):
         What is kept of a left and of a right record; what comes out first.
     put_out : (int, int)
         How many leaves of either side come out.
-    kind : JoinKind
-    comparisons : tuple of Comparison
     time : TimeKey or None
         Of size 0: the event time by which a record is late.
     holds_us : int or None
         When the watermark is W, nothing older than W + `holds_us` comes out any more; None where a
         side is kept for ever.
-    mode : OutputMode
     """
 
     keys: tuple[Leaf, ...]

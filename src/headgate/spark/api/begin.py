@@ -56,7 +56,7 @@ def begin(
 
 
 def reads_python(frame: DataFrame) -> bool:
-    """Whether a source of a streaming DataFrame is a Python data source."""
+    """Return whether a source of a streaming DataFrame is a Python data source."""
     leaves = each(analysed(frame).collectLeaves())
     streams = [leaf for leaf in leaves if class_name(leaf) == "StreamingRelationV2"]
     return any(class_name(stream.table()) == "PythonTable" for stream in streams)

@@ -191,7 +191,6 @@ def pool_config(
 
     Parameters
     ----------
-    spark : SparkSession
     slots : tuple
         Least, most and first number of replicas; most is "auto" for the cores granted, at least 4,
         first is "auto" for the least.

@@ -47,11 +47,11 @@ class Batches(Protocol):
 
     @property
     def failed(self) -> Exception | None:
-        """What made the query fail, as far as headgate knows."""
+        """Return the error that made the query fail, as far as headgate knows."""
 
     @property
     def is_of_this_thread(self) -> bool:
-        """Whether this thread does the batch under way: its user's code asks."""
+        """Return whether this thread does the batch under way: its user's code asks."""
 
     def cancel(self, run: str, *, raising: bool) -> None:
         """Cancel the jobs of a run of Spark's query; if `raising`, raise from its user's code."""
@@ -62,9 +62,6 @@ class Ending:
 
     Parameters
     ----------
-    inner : StreamingQuery
-    batches : Batches
-    life : JvmLife
     rest : callable or None
         Called when Spark's query has ended by itself: what is left to do for a finite one.
     close : callable
@@ -113,12 +110,12 @@ class Ending:
 
     @property
     def is_over(self) -> bool:
-        """Whether the query has ended and everything is given back."""
+        """Return whether the query has ended and everything is given back."""
         return self._over.is_set()
 
     @property
     def failure(self) -> Exception | None:
-        """Why the query failed; None as long as it runs, and if it did not fail."""
+        """Return the reason of the query's failure; None as long as it runs, and if it did not fail."""
         return self._failure if self._over.is_set() else None
 
     def refuse_if_over(self, act: str) -> None:

@@ -34,11 +34,11 @@ class ActiveRun(Protocol):
 
     @property
     def name(self) -> str | None:
-        """What its user calls it."""
+        """Return its name by its user."""
 
     @property
     def isActive(self) -> bool:
-        """Whether it runs still."""
+        """Return whether it runs still."""
 
     def stop(self) -> None:
         """End it."""
@@ -115,8 +115,6 @@ def opened(
 
     Parameters
     ----------
-    spark : SparkSession
-    where : Place
     identity : mapping
         What of a query its checkpoint depends on.
     undo : ExitStack
@@ -159,7 +157,6 @@ def launched(
 
     Parameters
     ----------
-    machine : StepMachine
     writer : DataStreamWriter
         Of the machine's stream.
     undo : ExitStack

@@ -70,7 +70,6 @@ def stateful(
         f_MK: a column of an array of keys, or of one key; or its name; or a function as that of the
         operator, which is used where this is None, and then `key_type` says what a key is. A record
         may have no key, or several: it is copied for each.
-    key_type : str or DataType, optional
     state : str, DataType or a sequence of one for each input, optional
         What a window keeps, as ``"bigint"`` or ``"n bigint, last string"``; None, the default, keeps
         a tuple of records.

@@ -39,8 +39,6 @@ class RunningQuery(Generic[R]):
     ----------
     inner : StreamingQuery
         Spark's.
-    machine : StepMachine
-    recorder : StepRecorder
     control : CommandFiles
         Where somebody outside may ask it to stop.
     finite : bool
@@ -160,7 +158,7 @@ class RunningQuery(Generic[R]):
 
     @property
     def isActive(self) -> bool:
-        """Whether it is running (a last drain counts)."""
+        """Return whether it is running (a last drain counts)."""
         return not self._end.is_over
 
     @property

@@ -38,7 +38,6 @@ class BatchSession:
 
     Parameters
     ----------
-    spark : SparkSession
     until : list of (str or None)
         End offset (JSON) of each source, in the order of the query: of installed ones (`SOURCES`), which
         take it as option ``until``, and of Kafka.
@@ -186,7 +185,6 @@ def verify(
     ----------
     build : callable
         ``build(spark, **options)`` gives the query; it reads through ``spark.readStream``.
-    checkpoint : str
     output : DataFrame
         Everything the job's sink holds.
     options : mapping, optional

@@ -22,7 +22,6 @@ def telling(
 
     Parameters
     ----------
-    spark : SparkSession
     what : str
         Of what is waited for.
     tell : callable, optional

@@ -115,7 +115,6 @@ class Writer(SparkWriter):
 
         Parameters
         ----------
-        min : int
         max : int or "auto"
             auto: the number of key groups; a policy stays within the cores granted.
         start : int or "auto"

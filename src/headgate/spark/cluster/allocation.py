@@ -39,7 +39,6 @@ def follow_slots(
 
     Parameters
     ----------
-    spark : SparkSession
     specs : sequence of Spec
         Of the query's operators.
     run : str

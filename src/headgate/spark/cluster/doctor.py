@@ -179,8 +179,6 @@ def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> li
         What it said.
     off_s : float
         By how many seconds at least its clock is ahead of the driver's.
-    driver : HostFacts
-    needs : Needs
     """
     who = f"executor {facts.executor} on {facts.host}"
     return [

@@ -93,7 +93,6 @@ class ExecutorFollower:
 
     Parameters
     ----------
-    pool : Pool
     needs : SharedNeeds
         Shared by the queries of the application.
     query : str
@@ -104,7 +103,6 @@ class ExecutorFollower:
         Called when executors have come, before slots may use them: readies their workers.
     start : callable
         Runs a function beside the batches; by default in a thread.
-    sleep : callable
     """
 
     def __init__(

@@ -54,7 +54,6 @@ class HostFacts:
         Addresses that the worker uses already.
     disk : str
         The first of Spark's local directories.
-    disk_free_bytes : int
     clock_s : float
         Wall clock when this was taken, seconds since 1970.
     checkpoint_problem : str or None

@@ -80,7 +80,6 @@ def place(
 
     Parameters
     ----------
-    spark : SparkSession
     given : str or None
         The option ``checkpointLocation``.
     name : str or None

@@ -29,7 +29,6 @@ class Setting:
 
     Attributes
     ----------
-    key, value : str
     why : str
         What it buys, measured on a tiny batch where a time is given.
     running : bool
@@ -296,7 +295,6 @@ def advice(spark: SparkSession, location: str) -> str | None:
 
     Parameters
     ----------
-    spark : SparkSession
     location : str
         Of a query's checkpoint.
     """

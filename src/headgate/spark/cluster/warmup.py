@@ -26,10 +26,6 @@ class Warming:
     """Starts Python workers while the driver does what else a start takes: planning, mostly.
 
     The first of them takes seconds, for it loads NumPy, Arrow and Numba.
-
-    Parameters
-    ----------
-    spark : SparkSession
     """
 
     def __init__(self, spark: SparkSession) -> None:

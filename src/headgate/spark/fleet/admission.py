@@ -63,10 +63,6 @@ class Prepared:
 
     Attributes
     ----------
-    df : DataFrame
-    settings : QuerySettings
-    probe : Probe or PoolProbe
-    utility : Utility
     own_policy : bool
         Whether the job's own policy spends what it is granted; else the fleet's says how many slots.
     """

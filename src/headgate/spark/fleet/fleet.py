@@ -209,7 +209,7 @@ class Fleet:
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why each job that failed did, in one line."""
+        """Return the reason of each job's failure, in one line."""
         self._look()
         with self._lock:
             failed = {n: m.why for n, m in self._members.items() if m.state is JobState.FAILED}

@@ -27,8 +27,6 @@ class FleetGrants:
         Slots of all jobs together.
     members : mapping of str to Member
         The fleet's, which it changes under `lock`.
-    lock : RLock
-    journal : FleetJournal
     promised : callable
         Returns the slots that jobs not started yet will begin with.
     """
@@ -57,7 +55,7 @@ class FleetGrants:
 
     @property
     def waits(self) -> bool:
-        """Whether a grant waits for slots that another job has not given up yet."""
+        """Return whether a grant waits for slots that another job has not given up yet."""
         with self._lock:
             return bool(self._ledger.waiting)
 

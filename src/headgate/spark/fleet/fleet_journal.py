@@ -35,8 +35,6 @@ class FleetJournal:
     ----------
     began_s : float
         When the fleet began to decide, on the monotonic clock.
-    rounds : deque of FleetRound
-    actions : list of FleetDecided
     took_s : deque of float
         How long rounds took, in seconds.
     """

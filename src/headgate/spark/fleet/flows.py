@@ -32,7 +32,6 @@ class Entrance:
 
     Attributes
     ----------
-    operator : str
     place : int
         Which input of the operator.
     name : str
@@ -53,7 +52,6 @@ class Graph:
 
     Attributes
     ----------
-    entrances : tuple of Entrance
     parents : mapping of str to str
         Of each operator that reads another one.
     lossless : collection of str
@@ -115,7 +113,6 @@ class Told:
 
     Attributes
     ----------
-    inputs : tuple of InputCounts
     put_out : int
         Rows.
     """
@@ -134,7 +131,6 @@ class Read:
         Spark's.
     read_s, done_s : float
         When Spark had asked the sources for it, and when it was committed; on one clock.
-    operators : mapping of str to Told
     """
 
     batch: int
@@ -155,7 +151,6 @@ class Span:
         Those since; one or more.
     read_s : float
         Up to when all that arrived was read; later than the last step where nothing arrived after it.
-    now_s : float
     """
 
     before: Read | None
@@ -207,11 +202,8 @@ def flows_of(
 
     Parameters
     ----------
-    graph : Graph
-    span : Span
     waiting : mapping of (str, int) to float
         Records that slots have and have not served, by operator and its input.
-    lag : SourceLag
 
     References
     ----------

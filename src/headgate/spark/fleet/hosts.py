@@ -37,7 +37,6 @@ class HostLoad:
 
     Attributes
     ----------
-    host : str
     cores : int
         Of its executors.
     runnable : float
@@ -53,7 +52,7 @@ class HostLoad:
 
     @property
     def congested(self) -> bool:
-        """Whether more was runnable than it has cores (Henge 5.2: CPU load above the cores).
+        """Return whether more was runnable than it has cores (Henge 5.2: CPU load above the cores).
 
         The load average would not show it: of what waits for a core in Spark's queue the machine knows
         nothing, and what else runs on it is no job of the fleet.
@@ -66,7 +65,6 @@ class Hosts:
 
     Parameters
     ----------
-    spark : SparkSession
     cores : int
         Of a local session, which is one host.
     """
@@ -83,7 +81,6 @@ class Hosts:
         ----------
         jobs : iterable of mapping of str to HostTime
             What the tasks of each job measured within the last `seconds`, by host.
-        seconds : float
         """
         return loads_of(self._cores(), jobs, seconds)
 

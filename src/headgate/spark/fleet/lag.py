@@ -59,7 +59,7 @@ class SourceLag:
 
     @property
     def sources(self) -> int:
-        """How many sources Spark counts; 0 where nothing was noted."""
+        """Return the number of sources that Spark counts; 0 where nothing was noted."""
         return len(self._noted[-1].sources) if self._noted else 0
 
     def since(self, batch: int) -> list[ProgressAt]:

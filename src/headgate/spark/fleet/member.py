@@ -63,9 +63,6 @@ class Member:
 
     Parameters
     ----------
-    name : str
-    query : Query
-    probe : Probe or PoolProbe
     utility : Utility
         Its intents and its priority; replaced when the priority changes.
     hang_s : float
@@ -136,7 +133,7 @@ class Member:
 
     @property
     def came_too_late(self) -> bool:
-        """Whether Spark gave up waiting for its Python workers before anything was done."""
+        """Return whether Spark gave up waiting for its Python workers before anything was done."""
         failure = None if self.query.isActive else self.query.exception()
         return says(failure, _LATE_WORKER)
 
@@ -151,7 +148,7 @@ class Member:
         return self.query._slots.requests() if self.own_policy else {}
 
     def changing(self, granted: Mapping[str, int]) -> bool:
-        """Whether what it was granted is not in force yet.
+        """Return whether what it was granted is not in force yet.
 
         A job without a policy holds what it is granted, unless somebody wanted it to hold less; what
         another one does within its grant is its own business.

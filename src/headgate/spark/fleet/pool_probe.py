@@ -50,7 +50,6 @@ class _PoolStep:
         On the engine's clock; for differences only.
     ended_s : float
         On the monotonic clock.
-    replicas : tuple of _Replica
     sink_s : float
         From the end of the stages' work until the sink had taken the step's rows.
     hosts : dict of str to HostTime

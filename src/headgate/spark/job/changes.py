@@ -26,7 +26,6 @@ class Wanted:
 
     Attributes
     ----------
-    assignment : Assignment
     by, reason : str
         For the journal.
     survivors : tuple of (int or None)
@@ -84,7 +83,7 @@ class Changes:
 
     @property
     def frozen(self) -> bool:
-        """Whether assignments may not change."""
+        """Return whether assignments may not change."""
         until_s = self._frozen_until_s
         return until_s is not None and time.time() < until_s
 
@@ -226,7 +225,6 @@ class Changes:
 
         Parameters
         ----------
-        epoch : int
         past : iterable of (int, mapping)
             What came into force with epochs that are not remembered any more, from wherever it was
             written down; only looked at.
@@ -301,7 +299,7 @@ class Changes:
 
     @property
     def pending(self) -> bool:
-        """Whether something will change at the next boundary."""
+        """Return whether something will change at the next boundary."""
         with self._lock:
             return self._may_change()
 

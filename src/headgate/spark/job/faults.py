@@ -48,7 +48,6 @@ class SlotFaults:
         ``pause`` (SIGSTOP for ``ms``; afterwards it goes on, as a zombie if the step was retried);
         ``slow`` (``us_per_row`` more for each row served, in every attempt). With ``trace`` (a path)
         it notes what it does there.
-    slot, step, attempt : int
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class SlotFaults:
 
     @property
     def on_group(self) -> Callable[[int], None] | None:
-        """What `serve` calls while a key group is half written; None where nothing shall happen."""
+        """Return the function that `serve` calls while a key group is half written; None for none."""
         return self._strike if self._strikes else None
 
     def _strike(self, group: int) -> None:

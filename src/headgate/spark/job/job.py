@@ -94,14 +94,12 @@ class OperatorState:
 
     Attributes
     ----------
-    assignment : Assignment
     tokens : list of str
         State of each group.
     steps : list of int
         Step whose manifest holds the group's newest section; -1 for none.
     full_steps : list of int
         Step of its newest full section; -1 for none.
-    emitted_us, due_us : list of int
     rows : list of int
         Entries in the group's table.
     backlog : dict of int to list of Segment

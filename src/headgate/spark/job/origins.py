@@ -26,7 +26,6 @@ class Finished:
         When, ms since 1970.
     latency_ms : float
         From the newest contributing input's arrival at the source.
-    count : int
     """
 
     at_ms: float

@@ -95,7 +95,6 @@ class PoolState:
 
     Attributes
     ----------
-    pool : ReplicaPool
     backlog : dict of int to list of Segment
         What each replica holds, oldest first; also of inactive ones.
     received : Counter of int
@@ -189,7 +188,6 @@ class PoolState:
 
         Parameters
         ----------
-        config : PoolConfig
         rows : int or None
             Rows of the batch; None where that is not known, then as many as in the last one.
 
@@ -303,7 +301,6 @@ class PoolState:
 
         Parameters
         ----------
-        config : PoolConfig
         parents : mapping of int to str
             The stages that it reads, by their numbers; empty for one that reads the source.
         """

@@ -68,7 +68,7 @@ class Executors(Protocol):
 
     @property
     def cores(self) -> int:
-        """How many slots run at a time."""
+        """Return the number of slots that run at a time."""
 
     def ready(self, slots: int) -> bool:
         """Return whether a change to `slots` may come into force."""

@@ -26,10 +26,8 @@ class Payload:
 
     Attributes
     ----------
-    data : bytes or None
     name : str or None
         File name within the checkpoint's directory for this kind.
-    length, crc32 : int
     """
 
     data: bytes | None
@@ -64,18 +62,12 @@ class Report:
 
     Attributes
     ----------
-    step, attempt : int
-    operator : str
-    slot : int
-    token : str
     consumed : tuple of str
         Tokens of the upstream slots whose rows it read.
     groups : dict of int to (emitted_us, due_us, rows)
         Key groups whose state has the new token.
     sections : dict of int to SectionRef
         Where each group's change lies in `changelog`.
-    changelog, output, waiting, late : Payload or None
-    output_rows, late_rows : int
     segments : dict of int to (start, count)
         Each group's rows within `waiting`; of a share of another slot's group, by `share_key`, and by
         that group what was merged of it.
@@ -83,16 +75,11 @@ class Report:
         Rows served from each group's backlog; of a share by `share_key`.
     arrived, served, late_records, waiting_records : int
         Records.
-    served_rows, touched_rows : int
-    served_by_group : dict of int to int
     histogram : tuple of (upper edge in ms, count)
-    latency_sum_ms, latency_max_ms : float
     watermark_us : int
         The operator's watermark, as this slot knew it.
     holds_us : int
         The least watermark of its groups.
-    useful_ms : float
-    phases_ms : dict of str to float
     counts : Counts or None
         For the control loop; None where there is none.
     cpu_ms : float
@@ -115,10 +102,8 @@ class Report:
         Executions of the task that Spark gave up before this one.
     inputs : tuple of InputCounts
         What came of each input of the operator.
-    newest_ms : dict of int to (dict of int to float)
     results : dict of int to (dict of int to int)
         As of `Served`.
-    ran : Ran or None
     tiering : Tiering or None
         Where memory is bounded: what became of its key groups.
     """
@@ -172,7 +157,7 @@ class Report:
 
     @property
     def work(self) -> int:
-        """What its time went to: records served, and rows that had been merged before."""
+        """Return its work: records served, and rows that had been merged before."""
         return self.served + self.merged_rows
 
 
@@ -182,8 +167,6 @@ class ReplicaReport:
 
     Attributes
     ----------
-    step, attempt : int
-    operator : str
     lane : int
         Which of the batch's lanes.
     token : str
@@ -192,14 +175,10 @@ class ReplicaReport:
         Rows that left the replica's backlog, oldest first.
     arrived, served, waiting_rows : int
         Rows that came with the batch; that were served; that came and now wait.
-    output, waiting : Payload or None
-    output_rows : int
     useful_s : float
         Time in the user's function.
     histogram : Sparse
         Of the latencies of the rows served.
-    latency_sum_ms : float
-    ran : Ran or None
     too_old : int
         Rows dropped for their age, of those that waited and those that came.
     origins : dict of int to int

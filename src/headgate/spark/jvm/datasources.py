@@ -63,7 +63,6 @@ class LimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ----------
         start : dict
             Where the query is.
-        limit : ReadLimit
         """
         raise NotImplementedError
 

@@ -46,8 +46,6 @@ class PythonCall:
     ----------
     command : bytes
         The function and its type, as PySpark pickled them in this very process, or as we did.
-    args : tuple of int
-    kwargs : dict of str to int
     """
 
     command: bytes
@@ -63,7 +61,6 @@ class Evaluation:
     ----------
     kind : int
         PySpark's number of the kind.
-    calls : tuple of PythonCall
     settings : dict of str to str
         See `settings_of`.
     inputs : str

@@ -30,10 +30,6 @@ class Executor:
 class ExecutorPool:
     """The executors of one application, through Spark's developer interface.
 
-    Parameters
-    ----------
-    spark : SparkSession
-
     Attributes
     ----------
     local : bool
@@ -52,12 +48,12 @@ class ExecutorPool:
 
     @property
     def managed_by_spark(self) -> bool:
-        """Whether Spark's own dynamic allocation decides how many there are."""
+        """Return whether Spark's own dynamic allocation decides how many there are."""
         return bool(self._context.conf().getBoolean("spark.dynamicAllocation.enabled", False))
 
     @property
     def configured(self) -> int | None:
-        """How many the user asked for; None where that was left to the cluster manager."""
+        """Return the number that the user asked for; None where that was left to the cluster manager."""
         number = self._context.conf().getInt("spark.executor.instances", 0)
         return int(number) or None
 

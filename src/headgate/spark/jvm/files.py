@@ -15,8 +15,6 @@ class Uri:
 
     Attributes
     ----------
-    scheme : str or None
-    path : str
     text : str
         All of it.
     """
@@ -31,7 +29,6 @@ class HadoopPath:
 
     Parameters
     ----------
-    spark : SparkSession
     *parts : str
         A path as a user writes it, or a directory and a name in it; what is no path raises what Java
         raises.

@@ -41,11 +41,6 @@ def clustering(spark: SparkSession, columns: Sequence[str]) -> dict[str, str]:
 class Format:
     """A format by its name, found as ``DataStreamWriter`` finds it; raises what Spark has against it.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    name : str
-
     Attributes
     ----------
     older : bool
@@ -66,12 +61,12 @@ class Format:
 
     @cached_property
     def makes_sinks(self) -> bool:
-        """Whether it has a streaming sink of the older interface."""
+        """Return whether it has a streaming sink of the older interface."""
         return self._is(f"{_SQL}.sources.StreamSinkProvider")
 
     @cached_property
     def is_files(self) -> bool:
-        """Whether Spark's own file sink writes it."""
+        """Return whether Spark's own file sink writes it."""
         kinds = (f"{_SQL}.execution.datasources.FileFormat", f"{_V2}.FileDataSourceV2")
         return any(map(self._is, kinds))
 
@@ -103,11 +98,6 @@ class Format:
 class NamedTable:
     """A table by the name that a user wrote; raises what Spark has against the name.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    name : str
-
     Attributes
     ----------
     parts : list of str
@@ -122,7 +112,7 @@ class NamedTable:
 
     @property
     def is_temporary_view(self) -> bool:
-        """Whether it is no table but a view of this session."""
+        """Return whether it is no table but a view of this session."""
         return bool(self._state.catalog().isTempView(self._parts))
 
     @cached_property
@@ -141,7 +131,7 @@ class NamedTable:
 
     @property
     def exists(self) -> bool:
-        """Whether its catalog has it."""
+        """Return whether its catalog has it."""
         catalog, identifier = self.at
         return bool(catalog.tableExists(identifier))
 

@@ -21,7 +21,6 @@ class StateChange:
     ----------
     value : tuple or None
         The new state; None where there is none.
-    removed : bool
     timeout_ms : int or None
         When the function is to be called again; None where it set no timeout.
     """

@@ -61,8 +61,6 @@ def transaction(
 
     Parameters
     ----------
-    spark : SparkSession
-    url, table : str
     properties : mapping of str to str
         As Spark's JDBC source takes them.
     """

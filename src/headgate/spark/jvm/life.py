@@ -34,10 +34,6 @@ class JvmLife:
 
     What is asked is the operating system, by the address that the JVM listens at, so that it works
     whoever started whom (``spark-submit`` starts Python from the JVM), and that a paused JVM is alive.
-
-    Parameters
-    ----------
-    spark : SparkSession
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -47,7 +43,7 @@ class JvmLife:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody listens any more where the JVM did."""
+        """Return whether nobody listens any more where the JVM did."""
         try:
             socket.create_connection(self._address, _CONNECT_S).close()
         except ConnectionRefusedError:

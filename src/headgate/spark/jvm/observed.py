@@ -15,10 +15,6 @@ def observes(plan: Jvm) -> bool:
 class CountedRows:
     """Rows of a plan that counts while they are computed.
 
-    Parameters
-    ----------
-    frame : DataFrame
-
     Attributes
     ----------
     rows : RDD

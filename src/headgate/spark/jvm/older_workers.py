@@ -24,14 +24,7 @@ def evaluate(
     inputs: str,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Return the results, a column for each function; called in a worker of Spark 4.1 or 4.2.
-
-    Parameters
-    ----------
-    kind, calls, settings, inputs
-        As `headgate.spark.jvm.evaluation.Evaluation` has them; `kind` is one that takes Arrow.
-    batches : iterator of RecordBatch
-    """
+    """Return the results, a column for each function; called in a worker of Spark 4.1 or 4.2."""
     worker: Any = importlib.import_module("pyspark.worker")
     told = io.BytesIO()
     if hasattr(worker, "EvalConf"):  # Spark 4.2

@@ -66,7 +66,6 @@ class PhysicalCopy:
 
     Parameters
     ----------
-    spark : SparkSession
     above : list of plan nodes
         From the scan's parent up.
     scan : plan node

@@ -139,7 +139,6 @@ class Graft:
 
     Parameters
     ----------
-    spark : SparkSession
     plan, old : plan nodes
         `old` is a leaf of `plan`.
     """

@@ -105,7 +105,6 @@ def set_as_for_batches(session: SparkSession, batches: SparkSession, *, stateful
 
     Parameters
     ----------
-    session, batches : SparkSession
     stateful : bool
         Whether Spark would find stateful operators in the query, whose plans are not adaptive.
     """

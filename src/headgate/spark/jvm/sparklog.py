@@ -22,7 +22,6 @@ class BatchLog:
 
     Attributes
     ----------
-    watermark_us : int
     offsets : list of str
         End offset of each source, tick excluded.
     begun_ms : float
@@ -43,7 +42,7 @@ class SparkLog:
 
     @property
     def active(self) -> bool:
-        """Whether Spark still counts the query as running."""
+        """Return whether Spark still counts the query as running."""
         return bool(self._stream().isActive())
 
     def refuse_batch(self) -> NoReturn:

@@ -266,7 +266,6 @@ class WrittenStream:
 
     Parameters
     ----------
-    spark : SparkSession
     checkpoint : Path
         The query's.
     """

@@ -166,7 +166,6 @@ def rewrite(
         A checkpoint of the same query with a batch 0.
     target : Path
         With the offsets of `batch`, and what Spark says of operators' state.
-    batch : int
     stores : mapping of (int, str) to DataFrame
         Entries as `entry_bytes` makes them, by Spark's number of the operator and name of the store.
     """

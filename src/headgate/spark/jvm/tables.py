@@ -89,7 +89,6 @@ def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:
     ----------
     table : Jvm
         As a catalog of Iceberg's gives it.
-    writer : str
     keys : (str, str)
         Of the properties of a snapshot that hold the writer and the number.
     """

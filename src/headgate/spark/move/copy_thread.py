@@ -53,14 +53,10 @@ class Delivery:
 
     Attributes
     ----------
-    urgency : Urgency
     known_step : int or None
         The newest step whose changes are in the copy; None before the first time.
     token : str
         State of the copy.
-    moved_bytes : int
-    dropped : bool
-    failures : int
     problem : str
         Why it cannot be done; empty as long as there is hope.
     """
@@ -89,7 +85,6 @@ class StepHeads:
 
     Attributes
     ----------
-    step : int
     of : mapping of str to (tuple of str, tuple of int)
         By operator: per key group its token, and the step whose manifest holds its newest section.
     """

@@ -39,8 +39,6 @@ class GroupOrder:
 
     Attributes
     ----------
-    operator : str
-    group : int
     token : str
         State that the group is brought to; empty: its table is dropped.
     step : int
@@ -59,7 +57,6 @@ class OrderDone:
 
     Attributes
     ----------
-    order : Order
     moved_bytes : int
         Of the changelog sections that were applied.
     problem : str
@@ -96,7 +93,6 @@ class HostTasks:
 
     Parameters
     ----------
-    spark : SparkSession
     specs : dict of str to Spec
         By operator.
     facts : dict

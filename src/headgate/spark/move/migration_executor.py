@@ -41,9 +41,6 @@ class PhaseLeft:
     ----------
     what : str
         ``started``, ``held``, ``caught up``, ``routed``, ``installed`` or ``released``.
-    subscale : int
-    groups : tuple of int
-    source, destination : int
     moved_bytes : int
         Brought for these groups since the migration began.
     """
@@ -81,7 +78,6 @@ class _Durable:
 
     Attributes
     ----------
-    held : set of int
     inactive : set of int
         Key groups whose state is not on their slot's host yet.
     fence : dict of int to int
@@ -135,10 +131,8 @@ class MigrationExecutor:
 
     Parameters
     ----------
-    operator : str
     state : OperatorState
         Read here: who owns what, tokens, waiting records. The caller puts assignments into it.
-    copy_thread : CopyThread
     protocol : Migration
         New, or read from a manifest.
     note : callable
@@ -146,7 +140,6 @@ class MigrationExecutor:
 
     Attributes
     ----------
-    protocol : Migration
     suspended_s : float
         How long slots had records waiting and could serve none of them, all slots together, under this
         driver (DRRS IV-A and V-B). Differs: a slot is suspended for a whole batch or not at all.
@@ -200,12 +193,12 @@ class MigrationExecutor:
 
     @property
     def moved_bytes(self) -> int:
-        """What was brought to hosts so far, by this driver."""
+        """Return the bytes that this driver has copied to hosts so far."""
         return sum(self._bytes.values())
 
     @property
     def running(self) -> bool:
-        """Whether there is anything left to do."""
+        """Return whether there is anything left to do."""
         return self.protocol.running
 
     def unserved(self) -> frozenset[int]:
@@ -275,7 +268,6 @@ class MigrationExecutor:
 
         Parameters
         ----------
-        step : int
         batch_s : float
             How long it took.
         """

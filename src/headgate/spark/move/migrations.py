@@ -40,7 +40,6 @@ class _AssignmentRequest:
     ----------
     before : Assignment
         What held when it began.
-    wanted : Wanted
     numbers : tuple of int
         By slot of ``wanted.assignment``: the number that it has until the migration ends.
     """
@@ -51,7 +50,7 @@ class _AssignmentRequest:
 
     @property
     def target(self) -> Assignment:
-        """What is wanted, with slots as they are numbered meanwhile."""
+        """Return the wanted assignment, with slots as they are numbered meanwhile."""
         wanted = self.wanted.assignment
         slot_of = tuple(self.numbers[slot] for slot in wanted.slot_of)
         return Assignment(slot_of, max(self.numbers) + 1, wanted.epoch)
@@ -97,7 +96,6 @@ class InForce:
         With the assignment that is in force now.
     final : bool
         Whether the migration has reached its end.
-    moved_bytes : int
     """
 
     before: Assignment
@@ -115,9 +113,6 @@ class Migrations:
     ----------
     states : mapping of str to OperatorState
         Of operators whose key groups can be held; changes of others are in force at once.
-    changes : Changes
-    placements : mapping of str to Placement
-    copy_thread : CopyThread
     strategy : str
         As `headgate.migration.registry.strategy` reads it; empty for the default.
     write : callable
@@ -147,7 +142,7 @@ class Migrations:
 
     @property
     def running(self) -> bool:
-        """Whether a migration is under way."""
+        """Return whether a migration is under way."""
         return bool(self._migrations)
 
     def governs(self, operator: str) -> bool:

@@ -23,12 +23,7 @@ _WAIT = "300ms"
 
 
 class Placement:
-    """Wishes for the slots of one operator.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    """
+    """Wishes for the slots of one operator."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -37,7 +32,7 @@ class Placement:
 
     @property
     def active(self) -> bool:
-        """Whether slots are placed: there are several hosts, and the private classes work.
+        """Return whether slots are placed: there are several hosts, and the private classes work.
 
         Asked anew each time, since executors come and go; the classes are tried once.
         """

@@ -100,11 +100,8 @@ def _check_windows(
     ----------
     rows : DataFrame
         ``start`` and ``end`` of each window, in microseconds, and its keys.
-    keys : sequence of str
-    time : TimeKey
     advance_us : int
         As `AggregateParts` has it.
-    watermark_us : int
 
     Raises
     ------

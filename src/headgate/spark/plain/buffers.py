@@ -137,7 +137,6 @@ def stored_types(part: AggregatePart, found: Sequence[tuple[str, T.DataType]]) -
 
     Parameters
     ----------
-    part : AggregatePart
     found : sequence of (str, DataType)
         Columns of the state from this buffer on.
     """
@@ -167,7 +166,6 @@ def form_of(part: AggregatePart, kinds: Kinds, *, ordered: bool) -> Form:
 
     Parameters
     ----------
-    part : AggregatePart
     kinds : sequence of DataType
         Its `stored_types`.
     ordered : bool

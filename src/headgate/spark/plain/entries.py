@@ -35,11 +35,8 @@ class EntriesTask:
 
     Attributes
     ----------
-    operator : str
-    spec : Spec
     part : int
         As of `Operator.entries`.
-    checkpoint : str
     tokens, steps, emitted_us : sequence
         As of `OperatorState`.
     store : mapping of str to str
@@ -102,10 +99,6 @@ class OurState:
 
     Attributes
     ----------
-    spark : SparkSession
-    operator : PlannedOperator
-    state : OperatorState
-    checkpoint : Checkpoint
     form : callable
         Reads state of the same operator in plain Spark, of which there is none; as `PlainState.load`.
     ordered : bool

@@ -25,10 +25,6 @@ class PlainState:
 
     Attributes
     ----------
-    spark : SparkSession
-    operator : PlannedOperator
-    load : callable
-    key_groups : int
     ordered : bool
         Whether records have an order of their own.
     watermark_us : int

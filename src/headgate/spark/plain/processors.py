@@ -33,7 +33,6 @@ class Placing:
     ----------
     keys, inputs, initial : pyarrow.Schema
         As of `Processor`; a record says which variable it is of, and has the columns of all.
-    states : mapping of str to tuple
     names : tuple of str
         Of the variables, in the order of their numbers; the timers' is empty.
     """

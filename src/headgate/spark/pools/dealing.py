@@ -16,8 +16,6 @@ def lane_of_rows(state: PoolState, config: PoolConfig, rows: int | None, seed: i
 
     Parameters
     ----------
-    state : PoolState
-    config : PoolConfig
     rows : int or None
         Rows of the batch, where that is known.
     seed : int

@@ -23,7 +23,6 @@ class SourceRows:
 
     Parameters
     ----------
-    spark : SparkSession
     stages : sequence of Stage
         Those that read the source.
 
@@ -82,7 +81,6 @@ class Grafts:
 
     Parameters
     ----------
-    spark : SparkSession
     plan : plan node
     holes : sequence of Hole
         Its leaves.

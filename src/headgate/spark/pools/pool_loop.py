@@ -30,11 +30,8 @@ class PoolLoop:
     ----------
     stages : sequence of str
         From the source upwards.
-    config : PoolConfig
-    policy : ReplicaPolicy
     latest : Manifest or None
         Where the checkpoint left the pools.
-    recorder : PoolRecorder
     parents : mapping of str to sequence of str, optional
         The stages that each one reads; without it they are a chain.
 
@@ -92,7 +89,7 @@ class PoolLoop:
 
     @property
     def blocked(self) -> bool:
-        """Whether a restart is going on, in which nothing is served."""
+        """Return whether a restart is going on, in which nothing is served."""
         return time.monotonic() < self._blocked_until_s
 
     def ask(self, wanted: Mapping[str, int], by: str = "user", reason: str = "") -> None:

@@ -34,7 +34,6 @@ class PoolRecorder(StepRecorder):
 
     Parameters
     ----------
-    path : path
     policy : str
         Its name.
     """
@@ -105,7 +104,6 @@ class PoolRecorder(StepRecorder):
 
         Parameters
         ----------
-        outcome : Outcome
         states : mapping of str to PoolState
             By stage, from the source upwards.
         lanes : sequence of int

@@ -59,7 +59,6 @@ class BatchLine:
         Rows dropped at all stages since the query's first start, by reason.
     active, lanes : dict of str to int
         Active replicas, and tasks, of each stage.
-    took_ms : float
     latency_sum_ms : float
         At the last stage.
     histogram : Sparse
@@ -99,7 +98,6 @@ class PoolWork:
         The session that the query was started in.
     results : SparkSession
         The query's own copy of it, which results belong to.
-    pipeline : Pipeline
     loop : PoolLoop
         Holds the pools, and changes them between two batches.
     checkpoint : Checkpoint
@@ -178,7 +176,7 @@ class PoolWork:
 
     @property
     def waits(self) -> bool:
-        """Whether rows wait at a replica."""
+        """Return whether rows wait at a replica."""
         return self.waiting_rows() > 0
 
     def waiting_rows(self) -> int:

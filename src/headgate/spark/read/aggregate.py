@@ -216,7 +216,7 @@ class _AggregateReader:
         )
 
     def _only_passed_on(self, expand: Jvm, attribute: Jvm) -> bool:
-        """Whether nothing between `expand` and the Aggregate computes with the window, or renames it."""
+        """Return whether nothing from `expand` to Aggregate computes with the window or renames it."""
         wanted = attribute.exprId()
         if not any(out.exprId().equals(wanted) for out in each(expand.output())):
             return False

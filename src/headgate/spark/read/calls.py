@@ -41,7 +41,6 @@ class Round:
 
     Attributes
     ----------
-    spark : SparkSession
     calls : list of expression
     results : list of attribute
         What stands in the place of each.

@@ -62,7 +62,7 @@ def calls_aggregate(expression: Jvm) -> bool:
 
 
 def mentions_inside(expression: Jvm, expr_id: Jvm) -> bool:
-    """Whether `expression` computes with an attribute, instead of being it."""
+    """Return whether `expression` computes with an attribute, instead of being it."""
     if class_name(expression) == "AttributeReference":
         return False
     return any(a.exprId().equals(expr_id) for a in each(expression.references().toSeq()))

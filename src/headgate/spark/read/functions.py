@@ -58,7 +58,6 @@ class AggregateFunctions:
 
     Parameters
     ----------
-    spark : SparkSession
     grouping : sequence of expression
         The node's, for messages.
     order : RecordOrder

@@ -63,7 +63,6 @@ class _Side:
     event_time : attribute or None
     lag_us : int or None
         A record is removed when the watermark has passed its time by this; None: never.
-    expiry_us : Column
     compared : list of (int, expression)
         Leaves that are only compared, by their place.
     """

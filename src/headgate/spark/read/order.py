@@ -38,7 +38,6 @@ class RecordOrder:
 
     Parameters
     ----------
-    reading : Reading
     attributes : iterable of attribute
         What the aggregate reads.
     """

@@ -60,7 +60,6 @@ class _Rewritten:
 
     Parameters
     ----------
-    spark : SparkSession
     join : plan node
     rest : list of expression
         The conjuncts that slots cannot tell.

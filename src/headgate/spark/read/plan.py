@@ -22,7 +22,6 @@ class Routed:
     ----------
     name : str
         ``k0 ..``, ``v0 ..``.
-    leaf : Leaf
     value : Column
         For a value: the record's own buffer.
     """
@@ -47,7 +46,6 @@ class InitialState:
     Attributes
     ----------
     plan : plan node
-    keys : list of Routed
     values : list of Passed
         ``i0 ..``
     """
@@ -89,7 +87,6 @@ class AggregateParts:
         Which of them is the time; -1 where none is.
     keeps_start : bool
         Whether the start of a session is a key too.
-    parts : tuple of AggregatePart
     advance_us : int
         Between the starts of the windows that every record comes into, microseconds; 0 where somebody
         below looks into windows, and may leave some out, or where there are none.
@@ -142,11 +139,9 @@ class PlannedOperator:
         Operators of level n read what level n - 1 put out.
     upstream : PlannedOperator or None
         None for an operator that reads the source.
-    spec : Spec
     input_plan : plan node
         What the operator reads (a window already cut into slices). Its leaf is
         ``upstream.placeholder`` where there is an upstream operator.
-    keys : list of Routed
     values : list of Routed, for a processor of Passed
     slice_start : Column or None
         Microseconds.
@@ -207,17 +202,17 @@ class PlannedOperator:
 
     @property
     def shared(self) -> bool:
-        """Whether every slot gets every record, and one of them stores it."""
+        """Return whether every slot gets every record, and one of them stores it."""
         return self.spec.shared
 
     @property
     def behind_us(self) -> int:
-        """How far its watermark is behind the job's: a join below puts out older records, too."""
+        """Return its watermark's distance behind the job's: a join below puts out older records, too."""
         return max((op.behind_us + op.delays_us for op in self.parents), default=0)
 
     @property
     def delays_us(self) -> int:
-        """How much older than its watermark what it puts out may be."""
+        """Return the age that its output may have beyond its watermark."""
         holds_us = self.spec.holds_us
         return int(NEVER_US) // 2 if holds_us is None else -holds_us
 
@@ -239,7 +234,6 @@ class PlannedQuery:
         What the user wrote above the last operators, over their placeholders.
     schema : StructType
         What the user's query puts out.
-    mode : OutputMode
     notes : list of str
         What stays in Catalyst, for `explain`.
     """

@@ -51,10 +51,8 @@ class Reading:
 
     Attributes
     ----------
-    spark : SparkSession
     plan : plan node
         The whole query's.
-    mode : OutputMode
     arrival : str or None
         Name of a timestamp column that says when a record arrived.
     ordered : tuple of str
@@ -143,9 +141,6 @@ class Reading:
             Of node: its id begins with it.
         what : str
             For people.
-        spec : Spec
-        taken : Taken
-        given : Given
         upstream : PlannedOperator or None
             What it reads from; None for the source.
         """

@@ -62,7 +62,6 @@ class Hole:
 
     Attributes
     ----------
-    stage : str
     leaf : plan node
         Puts out the stage's rows, and `_CARRIED` behind them.
     """
@@ -117,7 +116,6 @@ class Pipeline:
         Each behind those that it reads.
     plan : plan node
         What stands above the last stages, over their holes.
-    holes : list of Hole
     """
 
     stages: list[Stage]

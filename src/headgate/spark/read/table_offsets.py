@@ -33,12 +33,10 @@ def rows_until(
 
     Parameters
     ----------
-    spark : SparkSession
     offset : str or None
         As Spark's log has it.
     table : str
         A name, or with `path` what ``load`` was given.
-    path : bool
     options : mapping of str to str
         The stream reader's.
 

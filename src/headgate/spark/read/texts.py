@@ -77,7 +77,6 @@ class Texts:
 
     Parameters
     ----------
-    spark : SparkSession
     plan : plan node
     shared : Texts, optional
         Of the node above, which gathers the same facts.

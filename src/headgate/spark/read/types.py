@@ -89,8 +89,6 @@ def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, 
 
     Parameters
     ----------
-    data_type : DataType
-    value : Column
     what : str
         What the value is, for the message.
 

@@ -29,7 +29,6 @@ class Option(Generic[Value]):
 
     Attributes
     ----------
-    key : str
     parse : callable
         From the text to the value; raises ValueError or ConfigError for any other text.
     default : any

@@ -38,23 +38,18 @@ class QuerySettings:
     ----------
     format, mode, name, table : str or None
         Format and output mode of the sink, the query's name, and the table it writes to.
-    partition_by, cluster_by : tuple of str
     trigger : mapping
         As PySpark's ``trigger`` takes it; empty for Spark's default.
     options : mapping of str to str
         The sink's and headgate's own, see `headgate.spark.settings.options`.
     function, row_function : callable or None
         Of ``foreachBatch`` and ``foreach``.
-    slots : SlotRange
-    key_groups : int
     budget : str or None
         A duration, "auto", or None for none.
-    slos : tuple of Slo
     policy : Policy or None
         None for the default.
     replica_policy : ReplicaPolicy or None
         Runs the query's stages on pools of replicas.
-    advise : bool
     fallback : str
         *error* or *spark*.
     migration : str
@@ -96,7 +91,7 @@ class QuerySettings:
 
     @property
     def budget_s(self) -> float | None:
-        """How long a slot may serve per batch, in seconds; None for any time."""
+        """Return the time that a slot may serve per batch, in seconds; None for any time."""
         if self.budget is None or self.is_real_time or self.trigger.keys() & _ENDS:
             return None
         if self.budget == "auto":

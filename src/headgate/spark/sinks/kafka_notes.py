@@ -39,7 +39,6 @@ def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
     ----------
     client : module
         ``confluent_kafka``.
-    target : KafkaTarget
     topics : mapping
         Of the cluster's metadata.
 
@@ -75,7 +74,6 @@ def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int
     ----------
     client : module
         ``confluent_kafka``.
-    target : KafkaTarget
     job : str
         As the notes have it for their key.
     until_s : float

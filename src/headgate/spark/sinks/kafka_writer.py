@@ -55,7 +55,6 @@ class KafkaWriter:
 
     Parameters
     ----------
-    target : KafkaTarget
     job : str
         Identity of the job, kept in its checkpoint.
     """

@@ -20,10 +20,6 @@ class Merge:
     The methods have the names and parameters of Delta's ``DeltaMergeBuilder``; conditions and values are
     SQL over ``source`` and ``target``. Each returns another merge, whose clauses are tried in this order.
     Without any, rows whose key is there are updated, and others inserted.
-
-    Attributes
-    ----------
-    spec : MergeSpec
     """
 
     spec: MergeSpec

@@ -46,7 +46,6 @@ def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
 
     Parameters
     ----------
-    table : str
     keys : sequence of str
         Columns that a row's key is made of, where rows are merged.
 

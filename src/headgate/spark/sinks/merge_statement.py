@@ -47,11 +47,8 @@ class MergeSpec:
 
     Attributes
     ----------
-    table : str
     on : tuple of str
         MergedColumns that are a row's key.
-    latest, name, url : str or None
-    properties : mapping of str to str
     clauses : tuple of Clause
         The first whose condition holds counts; none stand for an upsert.
     """
@@ -74,10 +71,8 @@ class MergeSpec:
 
         Parameters
         ----------
-        into : Dialect
         table, rows : str
             As SQL names them.
-        columns : MergedColumns
 
         Raises
         ------
@@ -134,7 +129,6 @@ class MergedColumns:
     ----------
     table : str
         Its name, for messages.
-    there, rows : tuple of str
     """
 
     table: str

@@ -45,7 +45,6 @@ class Merging(Protocol):
             Names the query for ever.
         batch : int
             The step's number, greater with each.
-        frame : DataFrame
         again : bool or None
             Whether the step may have been merged before, None where that is not known.
         """
@@ -58,7 +57,6 @@ def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | Non
     ----------
     spark : SparkSession
         In a copy of which the merge runs.
-    spec : MergeSpec
     program : SparkSession or None
         In which people read the table.
 
@@ -88,8 +86,6 @@ class MergeSink:
 
     Parameters
     ----------
-    spark : SparkSession
-    spec : MergeSpec
     columns : tuple of str
         Of the result.
     checkpoint : Path

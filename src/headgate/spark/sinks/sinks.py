@@ -62,9 +62,6 @@ class Target:
 
     Attributes
     ----------
-    file_format, name, table : str or None
-    mode : str
-    partition_by, cluster_by : list of str
     options : mapping of str to str
         All but headgate's own.
     function : callable or None

@@ -189,14 +189,10 @@ class TableSink:
 
     Parameters
     ----------
-    inner : SparksTableSink
-    spark : SparkSession
     name : str
         Of the table, for messages.
-    aim : TableTarget
     look : callable
         From the id of Spark's query to what the table knows of it.
-    known : KnownTable, optional
     refresh : callable, optional
         Lets who reads the table in the session that the query was started in see what is written.
     """
@@ -292,7 +288,6 @@ def comes_again(known: int | None, batch: int) -> bool | None:
     known : int or None
         The last output of the checkpoint when the query started. Without a manifest, of a query without
         state, Spark may give any batch again.
-    batch : int
     """
     return None if known is None else batch <= known
 
@@ -323,7 +318,6 @@ def check_there(name: str, last: int | None) -> None:
 
     Parameters
     ----------
-    name : str
     last : int or None
         The number of the query's last output.
 

@@ -31,8 +31,6 @@ class Commands:
 
     Parameters
     ----------
-    files : CommandFiles
-    changes : Changes
     controller : Controller or None
         None where the query has no SLO.
     write : callable
@@ -41,10 +39,6 @@ class Commands:
         Where past assignments are looked up.
     set_budget : callable
         Takes the budget that follows from new SLOs, in seconds.
-
-    Attributes
-    ----------
-    files : CommandFiles
     """
 
     def __init__(

@@ -54,9 +54,6 @@ class ControlConfig:
 
     Attributes
     ----------
-    slos : tuple of Slo
-    policy : Policy
-    slots_min, slots_max : int
     advise : bool
         Decide and write down, and change nothing.
     floor_s : float or None
@@ -110,16 +107,12 @@ class Controller:
 
     Parameters
     ----------
-    config : ControlConfig
-    job : JobConfig
     states : mapping of str to OperatorState
         Sources first; read here, while nothing runs yet.
-    changes : Changes
     write : callable
         Appends an event to the journal.
     budget_s : callable
         Returns the time that a slot may serve per batch at present, or None.
-    cores : Cores
     parents : mapping of str to tuple of str
         As `Observation.parents`.
     """
@@ -270,7 +263,7 @@ class Controller:
 
     @property
     def acts(self) -> bool:
-        """Whether its policy changes slots, and does not only advise."""
+        """Return whether its policy changes slots, and does not only advise."""
         return not self._config.advise and self._config.policy.name != "static"
 
     @property

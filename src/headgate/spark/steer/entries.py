@@ -20,10 +20,6 @@ class EntryRates:
 
     A share of a group that is whole would touch no more of them than its owner does now.
 
-    Parameters
-    ----------
-    key_groups : int
-
     Attributes
     ----------
     per_s : float64[G]

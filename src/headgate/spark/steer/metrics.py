@@ -74,8 +74,6 @@ class Mapped:
 
     Attributes
     ----------
-    assignment : Assignment
-    slot_ids : tuple of int
     from_tick : int
         First time slot that it holds in.
     """
@@ -126,7 +124,6 @@ class OperatorCounters:
 
     Parameters
     ----------
-    assignment : Assignment
     waiting : float64[G]
         Rows that an earlier run left in the backlog; they arrived before the first time slot.
     first_tick : int
@@ -340,7 +337,6 @@ class SparkMetrics:
             Those that read sources: each has the share in it that it had in what was read.
         reports : sequence of Report
             Of the step that read last; none where it read nothing.
-        records : float
         """
         read = {n: sum(r.arrived for r in reports if r.operator == n) for n in operators}
         total = sum(read.values())

@@ -24,7 +24,6 @@ class SuccessRate:
     ----------
     slo : Slo
         One of latency.
-    key_groups : int
     delta_s : float
         Length of a tick.
 

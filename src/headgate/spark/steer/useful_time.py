@@ -67,12 +67,12 @@ class BesideSlots:
 
     @property
     def known(self) -> bool:
-        """Whether there was a batch."""
+        """Return whether there was a batch."""
         return bool(self._within)
 
     @property
     def between_ms(self) -> float:
-        """What usually lies between two batches."""
+        """Return the usual time between two batches."""
         return _quartile(self._between)
 
     def line(self) -> tuple[float, float]:
@@ -144,7 +144,6 @@ class UsefulTime:
             Of this operator's slots.
         started_ms, ended_ms : float
             When the batch began and when it was committed, by the wall clock.
-        slots : int
         """
         if self._slot_rate is not None:
             return [report.work / self._slot_rate for report in reports]
@@ -185,7 +184,7 @@ class UsefulTime:
 
     @property
     def record_s(self) -> float | None:
-        """What a record takes a slot, in seconds, the mean of the slots; None while none is known."""
+        """Return a slot's time per record, in seconds, the mean of the slots; None while unknown."""
         known = self._cost.record_ms
         return float(known.mean()) / 1e3 if known.any() else None
 

@@ -30,7 +30,7 @@ class BatchThread:
 
     @property
     def is_this(self) -> bool:
-        """Whether it is the thread that asks."""
+        """Return whether it is the thread that asks."""
         return self._id == threading.get_ident()
 
     @contextmanager

@@ -147,7 +147,7 @@ def assigned(assignment: Assignment) -> dict[str, Any]:
 
 
 def delivers(manifest: Manifest) -> bool:
-    """Whether a step has something for the sink."""
+    """Return whether a step has something for the sink."""
     outputs = manifest.engine["outputs"]
     return bool(manifest.engine.get("empty")) or any(entry["rows"] for entry in outputs)
 

@@ -63,11 +63,11 @@ class Work(Protocol[R]):
 
     @property
     def intake(self) -> Intake:
-        """Where batches come from."""
+        """Return the source of batches."""
 
     @property
     def has_steps(self) -> bool:
-        """Whether there is anything to compute; else batches go to the sink as they are."""
+        """Return whether there is anything to compute; else batches go to the sink as they are."""
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -79,11 +79,11 @@ class Work(Protocol[R]):
 
     @property
     def changing(self) -> bool:
-        """Whether something changes at the next step, so that it must come."""
+        """Return whether something changes at the next step, so that it must come."""
 
     @property
     def waits(self) -> bool:
-        """Whether records wait that the next step would serve."""
+        """Return whether records wait that the next step would serve."""
 
     def waiting_rows(self) -> int:
         """Return how many rows wait to be served."""
@@ -257,7 +257,7 @@ class StepMachine(Generic[R]):
 
     @property
     def _is_broken_off(self) -> bool:
-        """Whether the query was stopped in the middle of a batch, perhaps by Spark's own handle of it."""
+        """Return whether the query was stopped within a batch, perhaps by Spark's own handle."""
         try:
             return self.interrupted.is_set() or not (self._drains or self.log.active)
         except Exception:  # the JVM is gone, or no batch has begun
@@ -265,7 +265,7 @@ class StepMachine(Generic[R]):
 
     @property
     def is_of_this_thread(self) -> bool:
-        """Whether this thread does the batch under way."""
+        """Return whether this thread does the batch under way."""
         return self._thread.is_this
 
     def cancel(self, run: str, *, raising: bool) -> None:
@@ -353,7 +353,7 @@ class StepMachine(Generic[R]):
 
     @property
     def settled(self) -> bool:
-        """Whether the last batch had nothing to do, and nobody and no clock needs another."""
+        """Return whether the last batch had nothing to do, and nobody and no clock needs another."""
         quiet = self.idle.is_set() and self.settled_batch == self.batches_begun
         return quiet and not self.awaited and not self._due(-_FAR_US, _FAR_US / 1e3)
 
@@ -421,7 +421,7 @@ class StepMachine(Generic[R]):
 
     @property
     def failed(self) -> Exception | None:
-        """What made the query fail: what the last batch raised, or that another driver has gone on.
+        """Return the error that made the query fail: the last batch's, or another driver's going on.
 
         Two queries on one log of Spark's also fail in Spark itself, which knows nothing of drivers.
         """
@@ -590,5 +590,5 @@ def _left(error: BaseException) -> EngineError:
 
 
 def drained(manifest: Manifest) -> bool:
-    """Whether a step was none of Spark's batches, as an epoch; pools have a word of their own for it."""
+    """Return whether a step was none of Spark's batches, as an epoch; pools have a word of their own."""
     return bool(manifest.engine.get("drain") or manifest.engine.get("rest"))

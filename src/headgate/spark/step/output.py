@@ -55,7 +55,7 @@ class Reported(Protocol):
 
     @property
     def output_rows(self) -> int:
-        """How many."""
+        """Return their number."""
 
 
 @dataclass

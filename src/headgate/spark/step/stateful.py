@@ -201,7 +201,7 @@ class StatefulWork:
 
     @property
     def has_steps(self) -> bool:
-        """Whether there are operators; Catalyst does the rest."""
+        """Return whether there are operators; Catalyst does the rest."""
         return bool(self.query.operators)
 
     @property
@@ -211,12 +211,12 @@ class StatefulWork:
 
     @property
     def changing(self) -> bool:
-        """Whether assignments change at the next boundaries, so that these must come."""
+        """Return whether assignments change at the next boundaries, so that these must come."""
         return self.changes.pending or self.migrations.running
 
     @property
     def waits(self) -> bool:
-        """Whether records wait for their slots."""
+        """Return whether records wait for their slots."""
         return any(state.backlog for state in self.states.values())
 
     def waiting_rows(self) -> int:

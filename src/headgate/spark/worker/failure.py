@@ -154,7 +154,7 @@ class UsersFailure:
 
     @property
     def may_pass(self) -> bool:
-        """Whether it is of a kind that another try may not meet: a service away, memory short."""
+        """Return whether it is of a kind that another try may not meet: a service away, memory short."""
         return _MAY_PASS.search(self.kind) is not None
 
 
@@ -185,7 +185,7 @@ _KIND = re.compile(r"[\w.]+")
 
 
 def says(error: BaseException | None, text: str) -> bool:
-    """Whether an error, or one that it came of, has `text` in what it says."""
+    """Return whether an error, or one that it came of, has `text` in what it says."""
     while error is not None:
         if text in str(error):
             return True
@@ -266,7 +266,7 @@ def processor_error(error: Exception) -> ProcessorError | None:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether running the batch again cannot help."""
+    """Return whether running the batch again cannot help."""
     if isinstance(error, EngineError):
         return not error.transient
     if isinstance(error, JvmError | ConnectionError) and not isinstance(error, JavaError):
@@ -279,5 +279,5 @@ def is_final(error: Exception) -> bool:
 
 
 def is_lost_worker(error: Exception) -> bool:
-    """Whether a Python worker died or did not start in time, whatever it was to do."""
+    """Return whether a Python worker died or did not start in time, whatever it was to do."""
     return _LOST_WORKER.search(str(error)) is not None and not is_final(error)

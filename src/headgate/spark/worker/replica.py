@@ -274,7 +274,7 @@ class Feed:
 
     @property
     def latency_ms(self) -> F64:
-        """From arrival to the end of the function's work, ms, of the rows handed out."""
+        """Return the time from arrival to the end of the function's work, ms, of the rows handed out."""
         return np.concatenate([np.zeros(0), *self._latencies])
 
 

@@ -45,9 +45,6 @@ class Case:
     ----------
     workload : str
         A key of `WORKLOADS`.
-    method : str
-    quick : bool
-    seed : int
     transfer_s : float or None
         Of a key group or sub-group, beside its bytes; None: the workload's own, a guess.
     slot_load : float or None
@@ -171,8 +168,6 @@ def compare(
 
     Parameters
     ----------
-    names, methods : sequence of str
-    request : Request
     transfer_s, slot_load : float or None
         As of `Case`.
 
@@ -223,8 +218,6 @@ def orders(
         Workloads.
     methods : mapping of str to str
         What a method is called in the figure -> the method.
-    request : Request
-    transfers_s : sequence of float
     slot_load : float or None
         As of `Case`.
 

@@ -55,9 +55,6 @@ class Cell:
     ----------
     rate : int
         Records per second.
-    state_gb, skew : float
-    method : str
-    length_s, request_s : float
     count : int
         Records per element.
     factor : float

@@ -21,7 +21,6 @@ def over_time(by_workload: Mapping[str, Series], label: str, *, log: bool = Fals
 
     Parameters
     ----------
-    by_workload : mapping of str to Series
     label : str
         Of the vertical axis.
     log : bool

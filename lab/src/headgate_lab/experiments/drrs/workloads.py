@@ -43,10 +43,8 @@ class Workload:
 
     Attributes
     ----------
-    name : str
     operator : str
         Which is scaled.
-    slots_before, slots_after : int
     records_per_s : float
         Of all sources.
     state_bytes : float
@@ -75,7 +73,7 @@ class Workload:
 
     @property
     def length_s(self) -> float:
-        """How long the sources have records for."""
+        """Return the time for which the sources have records, in seconds."""
         return self.warm_up_s + self.after_s
 
     @property

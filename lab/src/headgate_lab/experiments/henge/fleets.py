@@ -1,4 +1,4 @@
-"""What the experiments of the Henge paper share: jobs, clusters, and what a run comes to."""
+"""Holds what the experiments of the Henge paper share: jobs, clusters, and results of a run."""
 
 from __future__ import annotations
 

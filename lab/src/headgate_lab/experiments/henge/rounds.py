@@ -1,4 +1,4 @@
-"""What a round costs with a hundred jobs: simulating it, and deciding.
+"""Measures the cost of a round with a hundred jobs: the simulation, and the decision.
 
 No figure of the paper. A hundred PageLoads on 40 machines of 8 cores; 10 s of all their queues, then what
 the policy sees and decides.

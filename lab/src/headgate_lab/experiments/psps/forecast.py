@@ -52,7 +52,6 @@ class _Log:
 
     Attributes
     ----------
-    name, file, column : str
     minutes : int
         Length of an interval.
     middle : int or None

@@ -40,10 +40,8 @@ class Case:
 
     Attributes
     ----------
-    system : str
     policy : callable or None
         Makes the policy; None for a fixed number of replicas.
-    settings : PoolSettings
     paper : sequence of float
         The row's `MEASURES` in the paper; empty for none.
     """
@@ -62,7 +60,7 @@ def fixed(replicas: int, paper: Sequence[float] = ()) -> Case:
 
 @dataclass(frozen=True)
 class Load:
-    """What runs, and under which input; `replicas_needed` gives it per second for a seed."""
+    """Describes a run's operators and input; `replicas_needed` gives the input per second for a seed."""
 
     application: Application = field(default_factory=workloads.tweets)
     replicas_needed: Callable[[int], F64] = field(default=lambda _: workloads.bursts())

@@ -28,8 +28,6 @@ class Application:
 
     Attributes
     ----------
-    name : str
-    job : PoolJob
     overprovisioned : int
         r_over [P].
     event_s : float
@@ -131,7 +129,6 @@ def arrivals(load: F64, event_s: float, seed: int) -> F64:
     load : float64[seconds]
     event_s : float
         Time of an event.
-    seed : int
     """
     random = np.random.default_rng([seed, 3])
     counts = random.poisson(load * _STEP_S / event_s)

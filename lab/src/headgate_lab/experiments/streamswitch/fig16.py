@@ -54,8 +54,6 @@ class Words:
     ----------
     bounds_s : (float, float) or None
         Of Split and Count; None adjusts them at run time.
-    length_s, warm_up_s : float
-    seed : int
     """
 
     bounds_s: tuple[float, float] | None

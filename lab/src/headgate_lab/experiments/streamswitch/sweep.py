@@ -23,7 +23,7 @@ MARKERS = {SWITCH: "o-", PACKING: "x-", "static": "s--", "drs": "^:", "drs-lb": 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep runs.
+    """Describes the runs of a sweep.
 
     Attributes
     ----------
@@ -61,7 +61,6 @@ def sweep(plan: Plan, variants: Sequence[Trading]) -> list[list[Point]]:
 
     Parameters
     ----------
-    plan : Plan
     variants : sequence of Trading
         Their policy and length are replaced.
     """

@@ -42,10 +42,8 @@ class Wave:
     ----------
     amplitude_per_s : float
         The rate goes this far above and below its mean of 30K/s.
-    period_s : float
     service_rate_per_s : float
         The rate limit of a normal slot.
-    until_s : float
     warm_up_s : float
         What the figures leave out at the beginning.
     alert_s, delta_s : float
@@ -54,7 +52,6 @@ class Wave:
         As `SlotPool`.
     delay_s, sync_s : float
         As `TreatmentCost`.
-    seed : int
     """
 
     amplitude_per_s: float

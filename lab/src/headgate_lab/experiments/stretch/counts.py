@@ -27,7 +27,7 @@ TARGETS: Mapping[str, float] = {"pairs-any": 3.8}
 
 @dataclass(frozen=True)
 class CountsParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 2.0
     """How long each exchange is measured for each case."""

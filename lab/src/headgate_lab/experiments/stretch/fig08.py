@@ -82,7 +82,7 @@ def measure(slots: Sequence[int], *, seconds: float, window_s: float) -> dict[st
 
 @dataclass(frozen=True)
 class Compared:
-    """What was compared in some seconds.
+    """Counts the comparisons of some seconds.
 
     Attributes
     ----------

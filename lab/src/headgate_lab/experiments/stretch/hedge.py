@@ -38,11 +38,6 @@ def hedges(left: Any, i: int, right: Any, j: int) -> bool:
 def trades(seed: int, count: int) -> tuple[I64, F64]:
     """Return company and normalised distance of `count` trades.
 
-    Parameters
-    ----------
-    seed : int
-    count : int
-
     Returns
     -------
     company : int64[count]

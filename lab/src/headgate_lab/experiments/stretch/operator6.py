@@ -11,7 +11,7 @@ from headgate_lab.experiments.stretch import fig07
 
 @dataclass(frozen=True)
 class Operator6Parameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     records: int = 300_000
     """Of each of the two sources."""

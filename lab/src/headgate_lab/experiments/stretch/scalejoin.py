@@ -43,7 +43,7 @@ some hundreds of pairs match."""
 
 @dataclass(frozen=True)
 class ScaleJoinParameters:
-    """What `run` takes."""
+    """Holds the parameters of `run`."""
 
     seconds: float = 2.0
     """How long each number of slots is measured."""

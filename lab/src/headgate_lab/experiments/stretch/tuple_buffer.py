@@ -11,7 +11,7 @@ from headgate_lab.experiments.stretch import fig07
 
 @dataclass(frozen=True)
 class TupleBufferParameters:
-    """What can be set with ``--option``."""
+    """Holds the parameters that ``--option`` sets."""
 
     records: int = 1_000_000
     """Of each of the two sources; ``--count``."""

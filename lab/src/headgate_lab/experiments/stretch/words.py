@@ -35,11 +35,10 @@ _MIX = 0x9E3779B1
 
 @dataclass(frozen=True)
 class Count:
-    """What is counted, by how many slots, and how records get to them.
+    """Describes a count: the records, the number of slots, and the way of records to slots.
 
     Attributes
     ----------
-    slots : int
     distance_max : int
         B: largest distance of the words of a pair; 0 counts words.
     shared : bool

@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """What a row is judged by.
+    """Holds the measures of a row.
 
     Attributes
     ----------
@@ -39,7 +39,6 @@ class Beside:
 
     Attributes
     ----------
-    workload : str
     measures : sequence of Measure
         The first is what the paper's policy is for.
     ours, rivals, also : Row, sequence of Row

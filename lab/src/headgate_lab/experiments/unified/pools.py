@@ -39,8 +39,6 @@ def compare(name: str, load: Load, seeds: Sequence[int]) -> Beside:
 
     Parameters
     ----------
-    name : str
-    load : Load
     seeds : sequence of int
         Each run's; rows are means.
     """

@@ -47,12 +47,7 @@ _MARGIN = 1.0 / (1.0 - SERVICE_S / BOUND_S)
 
 
 class FleetOracle:
-    """Whoever knows the next minute of every job.
-
-    Parameters
-    ----------
-    rates : mapping of str to Rate
-    """
+    """Whoever knows the next minute of every job."""
 
     def __init__(self, rates: Mapping[str, Rate]) -> None:
         self._rates = rates

@@ -1,4 +1,4 @@
-"""What operators do with a record: from nothing at all to windows per key."""
+"""Defines behaviours of operators with a record: from nothing at all to windows per key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Held:
 
 
 class Behaviour(Protocol):
-    """What an operator does."""
+    """Defines the behaviour of an operator."""
 
     def record(self, held: Held, record: Record) -> Sequence[Record]:
         """Take a record and return what is put out at once; a marker is among it."""
@@ -78,10 +78,6 @@ class Windows:
     Puts out ``(window start, count, greatest number)`` when the watermark passes the end of a
     window, once; a record whose last window has been put out is a fault of the method that moved
     its state, and put out as ``("late", time)``.
-
-    Parameters
-    ----------
-    size_s, slide_s : float
     """
 
     size_s: float

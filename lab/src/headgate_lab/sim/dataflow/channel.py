@@ -13,7 +13,7 @@ from headgate_lab.sim.dataflow.elements import Barrier, Element, Signal
 
 @dataclass(frozen=True)
 class Network:
-    """How far slots are from each other, and how much waits between them.
+    """Holds the delay between slots, and the room for waiting records.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Network:
 
 
 class End(Protocol):
-    """What a channel asks of the slots at its ends."""
+    """Defines the calls of a channel to the slots at its ends."""
 
     clock: Clock
     full: int
@@ -59,7 +59,7 @@ SlotEnd = TypeVar("SlotEnd", bound=End)
 
 
 class ChannelBetween(Generic[SlotEnd]):
-    """From one slot to another, in order, with back-pressure by credit.
+    """Carries elements from one slot to another, in order, with back-pressure by credit.
 
     A packet leaves as soon as the one before has arrived, with what the output cache holds and the
     input cache has room for. Control elements need no room.

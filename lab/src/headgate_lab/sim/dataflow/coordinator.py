@@ -19,11 +19,10 @@ Moves = Mapping[int, tuple[int, int]]
 
 @dataclass(eq=False)
 class Step:
-    """What one signal is about: subscales that are launched together.
+    """Holds the subscales of one signal: those that are launched together.
 
     Attributes
     ----------
-    number : int
     subscales : tuple of Subscale
         In key groups.
     source_of, destination_of : dict of int to int
@@ -43,13 +42,13 @@ class Step:
 
     @property
     def units(self) -> tuple[int, ...]:
-        """What moves, in order."""
+        """Return the moves, in order."""
         return tuple(self.source_of)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What is the same for all methods.
+    """Holds the times that are the same for all methods.
 
     Attributes
     ----------
@@ -68,7 +67,7 @@ class Method(Protocol):
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Return its name in tables."""
 
     @property
     def parts(self) -> int:
@@ -76,7 +75,7 @@ class Method(Protocol):
 
     @property
     def in_rounds(self) -> bool:
-        """Whether it launches one step per round, as DRRS's scheduler does."""
+        """Return whether it launches one step per round, as DRRS's scheduler does."""
 
     def steps(self, moves: Moves) -> Sequence[tuple[Subscale, ...]]:
         """Return what moves together, in order."""
@@ -102,13 +101,6 @@ class Method(Protocol):
 
 class Scaling:
     """Scaling of one operator: at most one operation at a time, which a later request takes over.
-
-    Parameters
-    ----------
-    flow : Dataflow
-    operator : str
-    method : Method
-    timing : Timing
 
     Attributes
     ----------
@@ -158,7 +150,7 @@ class Scaling:
 
     @property
     def active(self) -> bool:
-        """Whether an operation is under way."""
+        """Return whether an operation is under way."""
         return self._active
 
     def slot(self, index: int) -> Slot:

@@ -23,7 +23,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What one source slot reads, and when it should have it.
+    """Holds the records of one source slot, and the times at which they are due.
 
     Attributes
     ----------
@@ -42,11 +42,8 @@ class OperatorModel:
 
     Attributes
     ----------
-    name : str
-    slots : int
     cost_s : float
         Of a record at one slot; of a source what it can read at most.
-    behaviour : Behaviour
     parents : tuple of str
         Empty for a source.
     key_groups : int
@@ -76,8 +73,6 @@ class Job:
 
     Attributes
     ----------
-    operators : tuple of OperatorModel
-    network : Network
     count : int
         Records per element.
     marker_every : int
@@ -166,10 +161,8 @@ class Dataflow:
 
     Parameters
     ----------
-    job : Job
     parts : mapping of str to int
         Operator -> units per key group: 1, unless its method moves less than a key group.
-    log : EventLog, optional
     assignments : mapping of str to Assignment, optional
         Of keyed operators that do not begin with even ranges.
     """

@@ -1,4 +1,4 @@
-"""What travels in a channel: records, and the control elements between them.
+"""Defines the elements of a channel: records, and the control elements between them.
 
 Every element has `count`, the room that it takes in a cache; that of control elements is 0.
 """
@@ -15,7 +15,6 @@ class Record:
 
     Attributes
     ----------
-    key : int
     time_s : float
         When its source should have had it, whatever the back-pressure: the event time too.
     count : int
@@ -74,7 +73,6 @@ class Barrier:
 
     Attributes
     ----------
-    number : int
     riders : list of Signal
         Answered in this order once the checkpoint is taken.
     """

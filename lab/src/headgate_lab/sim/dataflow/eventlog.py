@@ -1,4 +1,4 @@
-"""What happened in a run, for tests and measures."""
+"""Records the events of a run, for tests and measures."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ class Event:
 
     Attributes
     ----------
-    at_s : float
-    kind : str
     slot : str
         Where, such as ``count/3``; empty for the coordinator.
     detail : dict

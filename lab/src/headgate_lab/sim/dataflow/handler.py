@@ -1,4 +1,4 @@
-"""What a scaling slot has in place of plain input handling (DRRS's Scale Input Handler, B1)."""
+"""Handles the input of a scaling slot (DRRS's Scale Input Handler, B1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORDS_MAX = 200
 
 
 class Verdict(Enum):
-    """What may be done with a record now."""
+    """Names what may be done with a record now."""
 
     SERVE = auto()
     WAIT = auto()
@@ -31,7 +31,6 @@ class Handler:
 
     Parameters
     ----------
-    slot : Slot
     records_max : int
         Room of the buffer, in records; 0 switches record scheduling off.
 

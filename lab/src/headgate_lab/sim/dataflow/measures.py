@@ -1,4 +1,4 @@
-"""What a run is judged by: DRRS's measures, as functions of markers and of the event log."""
+"""Judges a run: DRRS's measures, as functions of markers and of the event log."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ was re-routed and received (0), under way (1), in the buffer (2); in the input c
 
 
 class Handling(Protocol):
-    """What a scaling slot asks of its handler, in place of taking elements as they come."""
+    """Defines the calls of a scaling slot to its handler, in place of taking elements as they come."""
 
     def waits(self) -> bool:
         """Return whether something is here that waits for state."""
@@ -104,7 +104,7 @@ def _no_records() -> dict[int, list[Record]]:
 
 @dataclass
 class Snapshot:
-    """What a checkpoint holds of one slot.
+    """Holds a checkpoint of one slot.
 
     Attributes
     ----------
@@ -141,7 +141,6 @@ class Slot:
         Operator and number, such as ``count/3``.
     store : dict of int to Held
         The units that are here.
-    inputs : list of Channel
     edge : Edge or None
         None of a sink, which keeps what it puts out in `collected`.
     handler : Handling or None

@@ -1,4 +1,4 @@
-"""What is simulated: hosts, what a change of slots costs, jobs that come and go."""
+"""Describes a simulated fleet: hosts, the cost of a change of slots, jobs that come and go."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rate = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Change:
-    """What a change of slots costs the job that it touches."""
+    """Holds the cost of a change of slots for its job."""
 
     pause_s: float = 0.0
     """For how long the job stands still, in seconds; >= 0."""

@@ -32,7 +32,7 @@ class Acted:
 
 @dataclass
 class FleetRun:
-    """What happened, round by round.
+    """Records a run, round by round.
 
     Attributes
     ----------
@@ -48,7 +48,6 @@ class FleetRun:
         Slots granted; runnable slots per core; share of the memory taken.
     rules : list of str
         The rule of each round's decision.
-    actions : list of Acted
     decide_ms : list of float
         What each round's decision took, in wall time.
     """
@@ -110,15 +109,12 @@ def run_fleet(
 
     Parameters
     ----------
-    cluster : Cluster
     jobs : mapping of str to SimJob
         They come and go at their times.
     policy : FleetPolicy
         Asked at the end of every round; what it wants is in force at once.
-    length_s : float
     seed : int
         Of the hosts' noise.
-    round_s : float
     blind : callable
         Whether no statistics reach the policy at a time, in seconds.
     """

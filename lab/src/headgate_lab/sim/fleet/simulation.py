@@ -39,13 +39,11 @@ class _Member:
 
     Attributes
     ----------
-    job : SimJob
     rows : slice
         Its operators in the arrays.
     edges : list of (parent, child)
     hosts : int64[hosts of the job]
         Where its slots lie.
-    juice : JuiceWindow
     finished : deque of (float, float, float)
         Records that left a sink, the sum of their latencies, and the round's length in seconds.
     capacity : float64[operators of the job]
@@ -76,7 +74,6 @@ class FleetSimulation:
 
     Parameters
     ----------
-    cluster : Cluster
     seed : int
         Of the hosts' noise.
     """

@@ -57,7 +57,6 @@ def schedule(
         The replicas that `CHOOSE` chooses from.
     event_s : float
         Expected time of an event, for `CHOOSE`.
-    timeout_s : float
     queue_max : int
         Negative for no bound.
     """

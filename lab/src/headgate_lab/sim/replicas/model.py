@@ -1,4 +1,4 @@
-"""What is simulated: stateless operators, how events run between them, and what a pool does."""
+"""Describes simulated pools: stateless operators, how events run between them, and what a pool does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.whatif.model import ServiceTime, SlotPool
 
 
 class GroupingKind(StrEnum):
-    """Which active replica takes an event."""
+    """Names the rule by which an active replica takes an event."""
 
     LOAD_AWARE = "load-aware"
     """The one of lowest load, which is what it was given in this interval and what waited before."""
@@ -31,7 +31,7 @@ class GroupingKind(StrEnum):
 
 @dataclass(frozen=True)
 class Edge:
-    """Where an operator's events come from.
+    """Describes an origin of an operator's events.
 
     Every event that a parent completes draws one number in [0, 1), and takes each of the parent's
     edges whose range holds it. So [0, 0.7) and [0.7, 1) split a stream, [0, 0.4) alone filters it,
@@ -109,7 +109,7 @@ class PoolJob:
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """How pools run.
+    """Holds the settings of pools.
 
     References
     ----------

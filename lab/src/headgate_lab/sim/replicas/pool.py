@@ -34,13 +34,12 @@ NOTHING: F64 = np.zeros((0, 2))
 
 @dataclass
 class Counts:
-    """What happened at an operator in one interval, in events.
+    """Counts the events of an operator in one interval.
 
     Attributes
     ----------
     received : dict of str to int
         By parent.
-    from_source, processed, timed_out, refused : int
     useful_s : float
         Time that replicas worked on what they processed.
     """
@@ -58,8 +57,6 @@ class SimulatedPool:
 
     Parameters
     ----------
-    operator : StatelessOperator
-    settings : PoolSettings
     generator : numpy.random.Generator
         For service times and shuffling.
     until_s : float
@@ -108,7 +105,6 @@ class SimulatedPool:
 
         Parameters
         ----------
-        end_s, duration_s : float
         arrivals : float64[n, 2]
             (arrival, entry into the job) of the events that come, in order of arrival.
         counts : Counts

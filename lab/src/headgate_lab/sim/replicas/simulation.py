@@ -21,12 +21,10 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PoolRun:
-    """What a run came to; arrays have one entry per interval.
+    """Holds the results of a run; arrays have one entry per interval.
 
     Attributes
     ----------
-    policy : str
-    interval_s : float
     arrived, left : float64[intervals]
         Events that entered and left the job. One that was copied leaves once for each copy.
     active : int64[intervals, operators]
@@ -36,7 +34,6 @@ class PoolRun:
     lost, timed_out, refused, waiting : int
         Events lost in restarts, dropped for their age, refused by a full queue, and still queued at
         the end, at all operators together.
-    restarts : int
     useful_s : float
         Time that replicas worked.
     decisions : list of (float, str)
@@ -110,14 +107,12 @@ def simulate(
 
     Parameters
     ----------
-    job : PoolJob
     policy : ReplicaPolicy or None
         None keeps the replicas of the start.
     arrivals_s : float64[n]
         When events enter the job, ascending, in seconds from 0.
     until_s : float
         The run ends with the first interval that ends at or after this.
-    settings : PoolSettings, optional
     seed : int
         Of service times, routes and shuffling.
     """

@@ -1,4 +1,4 @@
-"""Which of the waiting steps may start: the schedulers of DRRS and of the naive division."""
+"""Admits the waiting steps that may start: the schedulers of DRRS and of the naive division."""
 
 from __future__ import annotations
 

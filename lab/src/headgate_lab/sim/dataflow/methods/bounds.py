@@ -1,4 +1,4 @@
-"""What the methods are compared with: no synchronisation at all, and a full stop."""
+"""Defines the bounds for all methods: no synchronisation at all, and a full stop."""
 
 from __future__ import annotations
 

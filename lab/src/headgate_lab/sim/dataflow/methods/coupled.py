@@ -27,7 +27,6 @@ class Coupled:
 
     Parameters
     ----------
-    name : str
     at_sources : bool
         Inject at the sources and align at every operator, or inject at the predecessors.
     divide : str

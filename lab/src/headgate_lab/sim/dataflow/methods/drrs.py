@@ -37,7 +37,6 @@ class Drrs:
         Off: one subscale per pair of slots, all launched at once.
     records_max : int
         Room of the buffer of record scheduling.
-    rerouting : Rerouting
     groups_min, per_slot : int
         Of subscales and of their scheduler.
     busy_max : float

@@ -23,7 +23,7 @@ Sent = tuple[Slot, Record | Watermark | Signal]
 
 @dataclass(frozen=True)
 class Rerouting:
-    """When the re-route manager sends on what it holds (DRRS IV-A).
+    """Names the moments at which the re-route manager sends its records on (DRRS IV-A).
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Rerouting:
 
 
 class Order(Enum):
-    """When records of the new stream may be served, beside their state being there.
+    """Names the conditions, besides state, for serving records of the new stream.
 
     *ALL*: once every predecessor has confirmed (implicit alignment, DRRS III-A). *CHANNEL*: once
     their own has ("fluid confirmation", III-B). *FREE*: at once.
@@ -69,10 +69,8 @@ class Leaving:
         Units that have not left, in order.
     watermarks_s : dict of Slot to float
         By predecessor, up to its confirm: what the units of the subscale have seen here.
-    confirmed : set of Slot
     buffer : list of Sent
         What the re-route manager holds.
-    rerouted_records : int
     """
 
     step: Step
@@ -112,15 +110,7 @@ class Arriving:
 
 
 class DrrsHandler(Handler):
-    """What a scaling slot does under DRRS, as old slot, as new slot, or both.
-
-    Parameters
-    ----------
-    slot, scaling : Slot, Scaling
-    records_max : int
-    rerouting : Rerouting
-    order : Order
-    """
+    """Handles the input of a scaling slot under DRRS, as old slot, as new slot, or both."""
 
     def __init__(
         self,

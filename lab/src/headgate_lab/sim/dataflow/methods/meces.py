@@ -172,7 +172,7 @@ class MecesHandler(Handler):
 
     @property
     def done(self) -> bool:
-        """Whether the old stream has ended in every channel."""
+        """Return whether the old stream has ended in every channel."""
         return self.confirmed >= self.senders
 
     def watermark_of(self, unit: int) -> float:
