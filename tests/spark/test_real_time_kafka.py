@@ -100,7 +100,7 @@ def test_an_option_of_kafka_that_has_no_meaning_is_refused(
     connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     frame = counts(connected, broker, topic("in"), maxOffsetsPerTrigger="10")
-    with pytest.raises(UnsupportedQuery, match='option "maxoffsetspertrigger"'):
+    with pytest.raises(UnsupportedQuery, match='option "maxOffsetsPerTrigger"'):
         real_time(into(frame, broker, "out", tmp_path / "c")).start()
 
 

@@ -73,15 +73,8 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
     UnsupportedQuery
         A part of it cannot run so.
     ConfigError
-        A setting has no meaning there.
+        The session is of several hosts, or has too few cores.
     """
-    if not own.REAL_TIME.of(settings.options):
-        msg = (
-            "trigger(realTime=...) is experimental; try it with "
-            f'.option("{own.REAL_TIME.key}", "true"), or use processingTime.'
-        )
-        raise ConfigError(msg)
-    _check_settings(settings)
     flow = flow_below(spark, query, settings.key_groups)
     master, cores = str(spark.sparkContext.master), int(spark.sparkContext.defaultParallelism)
     if not master.startswith("local[") or cores <= flow.feed.readers:
@@ -110,7 +103,19 @@ def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) 
     return RealTimeFlow(plan, feed_of(plan.leaf))
 
 
-def _check_settings(settings: QuerySettings) -> None:
+def check_settings(settings: QuerySettings) -> None:
+    """Refuse settings that have no meaning in real time.
+
+    Raises
+    ------
+    UnsupportedQuery, ConfigError
+    """
+    if not own.REAL_TIME.of(settings.options):
+        msg = (
+            "trigger(realTime=...) is experimental; try it with "
+            f'.option("{own.REAL_TIME.key}", "true"), or use processingTime.'
+        )
+        raise ConfigError(msg)
     name = (settings.format or "").lower()
     sink = settings.table or (None if settings.function else settings.format or "parquet")
     refused = {
@@ -118,7 +123,7 @@ def _check_settings(settings: QuerySettings) -> None:
         "foreach": settings.row_function is not None,
         f'a result to "{sink}"': settings.function is None and name not in _FORMATS,
         ".slo()": bool(settings.slos),
-        ".policy()": settings.policy is not None,
+        ".policy()": settings.policy is not None or settings.replica_policy is not None,
         ".migration()": bool(settings.migration),
         own.SLOT_RATE.key: own.SLOT_RATE.of(settings.options) is not None,
         own.MEMORY_MAX.key: own.MEMORY_MAX.of(settings.options) is not None,

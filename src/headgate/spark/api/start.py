@@ -27,7 +27,7 @@ from headgate.spark.api.launch import (
 from headgate.spark.api.metrics import show_metrics
 from headgate.spark.api.pool_query import PoolQuery
 from headgate.spark.api.query import Query
-from headgate.spark.api.real_time import RealTimeFlow, RealTimeQuery, flow_of
+from headgate.spark.api.real_time import RealTimeFlow, RealTimeQuery, check_settings, flow_of
 from headgate.spark.cluster.allocation import follow_slots
 from headgate.spark.cluster.location import Place
 from headgate.spark.cluster.warmup import Warming, warm_workers
@@ -100,6 +100,8 @@ def start(
     CheckpointError
         The checkpoint belongs to something else, is held, or is damaged.
     """
+    if settings.is_real_time:
+        check_settings(settings)
     if settings.replica_policy is not None:
         # not a Query: pools have neither assignments nor an SLO to steer by
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
@@ -213,7 +215,7 @@ def _start_slots(
     with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
-        _check_has_steps(where, plan)
+        _check_store(where, plan, flow)
         sink = configured.sink(spark, settings, plan, where)
         checkpoint, uuid, unlock = opened(spark, where, identity(spark, plan, config), undo)
         root = arena_root()
@@ -291,8 +293,14 @@ def _steering(
     return controller, commands
 
 
-def _check_has_steps(where: Place, plan: PlannedQuery) -> None:
-    """Refuse a store for a query without operators: its log would never get there."""
+def _check_store(where: Place, plan: PlannedQuery, flow: RealTimeFlow | None) -> None:
+    """Refuse a store for a query without operators, or in real time: its log would never get there."""
+    if where.url is not None and flow is not None:
+        msg = (
+            f"checkpoint {where.url} is on a store, where real time is not supported yet; give it a "
+            "directory, or leave out trigger(realTime=...)."
+        )
+        raise UnsupportedQuery(msg)
     if where.url is not None and not plan.operators:
         msg = (
             f"checkpoint {where.url} would hold nothing: a query without stateful operators has no "
