@@ -118,6 +118,31 @@ def test_a_share_that_falls_is_a_window_missed_whatever_the_slots_mean() -> None
     assert diagnosed([*events, judged(40, 300.0, slo=fallen)])["slo"]["met"] is False
 
 
+def counted(step: int, windows: int, met: int, worst: float = 1.0, mean_ms: float = 300.0) -> Batch:
+    """A batch after which so many windows are judged and met since the start."""
+    state = slo_state(
+        windows=windows, windows_met=met, success=met / windows, success_worst=worst, wanted=0.99
+    )
+    return judged(step, mean_ms, slo=state)
+
+
+def test_a_window_that_an_slo_allows_to_miss_is_no_stretch_of_late_batches() -> None:
+    calm = [begun(), *(counted(n, 1000 * (n + 1), 998 * (n + 1), 0.995) for n in range(40))]
+    assert diagnosed(calm)["slo"]["met"] is True
+    slow_slot = [*calm, counted(40, 41_000, 998 * 41, 0.995, mean_ms=5_000.0)]
+    assert diagnosed(slow_slot)["slo"]["met"] is True  # its windows were in time
+    missed = diagnosed([*calm, counted(40, 41_000, 998 * 40 + 900, 0.995)])["slo"]
+    assert (missed["met"], missed["since_ms"]) == (False, judged(40, 0).at_ms - 300)
+
+
+def test_a_single_key_group_that_misses_its_windows_misses_the_slo() -> None:
+    calm = [begun(), *(counted(n, 1000 * (n + 1), 995 * (n + 1), 1.0) for n in range(40))]
+    worse = [counted(40 + n, 1000 * (n + 41), 995 * (n + 41), 0.9 - n / 100) for n in range(5)]
+    assert diagnosed([*calm, *worse])["slo"]["met"] is False
+    no_more = [counted(45 + n, 1000 * (n + 46), 995 * (n + 46), 0.87 + n / 1e3) for n in range(60)]
+    assert diagnosed([*calm, *worse, *no_more])["slo"]["met"] is True
+
+
 @pytest.mark.parametrize(
     ("change", "parameters", "cause", "remedy"),
     [

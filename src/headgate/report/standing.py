@@ -14,8 +14,10 @@ QUIET_S = 10.0
 class Standing:
     """Judges batches against an SLO, one after the other.
 
-    A batch is late if its slowest slot (of an SLO on the mean), or its percentile, was above the bound,
-    or if the share of windows in time fell with it: some key group then missed one.
+    A batch is late if fewer of the windows that were judged with it met the SLO than the SLO wants, or if
+    the worst key group, which has fewer, lost one more. Where the journal counts no windows, as of an
+    earlier release, it is late if its slowest slot (of an SLO on the mean), or its percentile, was above
+    the bound, or if the share of windows in time fell with it.
 
     Parameters
     ----------
@@ -31,12 +33,15 @@ class Standing:
     def __init__(self, texts: list[str]) -> None:
         self._slos = [slo for slo in map(_parsed, texts) if slo is not None and slo.is_latency]
         self._success: tuple[float, float] | None = None
+        self._windows = (0, 0)
         self.stretches: list[tuple[int, int]] = []
 
     def add(self, batch: Batch) -> None:
         """Judge a batch."""
-        fell = self._fell(batch.slo)
-        if not (fell or any(_is_late(slo, batch) for slo in self._slos)):
+        late = self._judge(batch.slo)
+        if late is None:
+            late = any(_is_late(slo, batch) for slo in self._slos)
+        if not late:
             return
         began_ms = round(batch.at_ms - batch.duration_ms)
         if self.stretches and began_ms - self.stretches[-1][1] <= self.apart_ms:
@@ -53,13 +58,21 @@ class Standing:
         """Time without a late batch after which the SLO is met again: ten windows, at least 10 s."""
         return max([QUIET_S, *(10.0 * slo.window_s for slo in self._slos)]) * 1e3
 
-    def _fell(self, state: SloState | None) -> bool:
+    def _judge(self, state: SloState | None) -> bool | None:
+        """Return whether the windows judged since the batch before say late; None where none was."""
         if state is None or state.success is None or state.success_worst is None:
-            return False
+            return None
         before, self._success = self._success, (state.success, state.success_worst)
-        if before is None:
-            return state.success < 1.0
-        return state.success < before[0] or state.success_worst < before[1]
+        if state.windows_met is None:  # a journal of an earlier release
+            if before is None:
+                return state.success < 1.0 or None
+            return state.success < before[0] or state.success_worst < before[1] or None
+        worst_fell = before is not None and state.success_worst < min(before[1], state.wanted)
+        counted, self._windows = self._windows, (state.windows, state.windows_met)
+        judged, met = (now - then for now, then in zip(self._windows, counted, strict=True))
+        if judged <= 0 or met < 0:  # none, or a driver that counts from 0 again
+            return None
+        return met < state.wanted * judged or worst_fell
 
 
 def _parsed(text: str) -> Slo | None:

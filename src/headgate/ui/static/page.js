@@ -79,7 +79,7 @@ function Chart({ title, unit, curves, names }) {
     const options = {
       width: place.current.clientWidth || 400, height: 200,
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1e-9) * 1.05] } },
-      axes: [axis, { ...axis, size: 60 }],
+      axes: [{ ...axis, space: 110 }, { ...axis, size: 60 }],
       series: [{}, ...names.map(([, label, dash], i) => ({
         label, stroke: colour(`--curve-${1 + (i % 5)}`), width: 1.5, dash: dash ? [6, 4] : undefined, spanGaps: true,
         value: (_, v) => (v === null || v === undefined ? "–" : `${number(v, 1)} ${unit}`),
