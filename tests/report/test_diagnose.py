@@ -131,8 +131,14 @@ def test_a_window_that_an_slo_allows_to_miss_is_no_stretch_of_late_batches() -> 
     assert diagnosed(calm)["slo"]["met"] is True
     slow_slot = [*calm, counted(40, 41_000, 998 * 41, 0.995, mean_ms=5_000.0)]
     assert diagnosed(slow_slot)["slo"]["met"] is True  # its windows were in time
-    missed = diagnosed([*calm, counted(40, 41_000, 998 * 40 + 900, 0.995)])["slo"]
+    missed = diagnosed([*calm, counted(40, 41_000, 998 * 40 + 600, 0.995)])["slo"]
     assert (missed["met"], missed["since_ms"]) == (False, judged(40, 0).at_ms - 300)
+
+
+def test_a_window_that_is_found_to_be_met_a_batch_later_is_not_missed() -> None:
+    pairs = [(1000 * (n + 1), 1000 * (n + 1) - 50 * (n % 2)) for n in range(60)]
+    events = [begun(), *(counted(n, judged, met) for n, (judged, met) in enumerate(pairs))]
+    assert diagnosed(events)["slo"]["met"] is True
 
 
 def test_a_single_key_group_that_misses_its_windows_misses_the_slo() -> None:

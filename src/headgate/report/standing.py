@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from headgate.core.errors import HeadgateError
 from headgate.core.slo import Slo, parse_slo
 from headgate.journal.histogram import percentile_ms
@@ -14,7 +16,7 @@ QUIET_S = 10.0
 class Standing:
     """Judges batches against an SLO, one after the other.
 
-    A batch is late if fewer of the windows that were judged with it met the SLO than the SLO wants, or if
+    A batch is late if fewer of the windows judged within `apart_ms` met the SLO than the SLO wants, or if
     the worst key group, which has fewer, lost one more. Where the journal counts no windows, as of an
     earlier release, it is late if its slowest slot (of an SLO on the mean), or its percentile, was above
     the bound, or if the share of windows in time fell with it.
@@ -33,12 +35,12 @@ class Standing:
     def __init__(self, texts: list[str]) -> None:
         self._slos = [slo for slo in map(_parsed, texts) if slo is not None and slo.is_latency]
         self._success: tuple[float, float] | None = None
-        self._windows = (0, 0)
+        self._windows: deque[tuple[int, int, int]] = deque()
         self.stretches: list[tuple[int, int]] = []
 
     def add(self, batch: Batch) -> None:
         """Judge a batch."""
-        late = self._judge(batch.slo)
+        late = self._judge(batch.slo, batch.at_ms)
         if late is None:
             late = any(_is_late(slo, batch) for slo in self._slos)
         if not late:
@@ -58,8 +60,8 @@ class Standing:
         """Time without a late batch after which the SLO is met again: ten windows, at least 10 s."""
         return max([QUIET_S, *(10.0 * slo.window_s for slo in self._slos)]) * 1e3
 
-    def _judge(self, state: SloState | None) -> bool | None:
-        """Return whether the windows judged since the batch before say late; None where none was."""
+    def _judge(self, state: SloState | None, at_ms: int) -> bool | None:
+        """Return whether the windows judged lately say late; None where none was."""
         if state is None or state.success is None or state.success_worst is None:
             return None
         before, self._success = self._success, (state.success, state.success_worst)
@@ -68,11 +70,17 @@ class Standing:
                 return state.success < 1.0 or None
             return state.success < before[0] or state.success_worst < before[1] or None
         worst_fell = before is not None and state.success_worst < min(before[1], state.wanted)
-        counted, self._windows = self._windows, (state.windows, state.windows_met)
-        judged, met = (now - then for now, then in zip(self._windows, counted, strict=True))
-        if judged <= 0 or met < 0:  # none, or a driver that counts from 0 again
+        if self._windows and state.windows < self._windows[-1][1]:
+            self._windows.clear()  # a driver that counts from 0 again
+        # a window without completions is judged at once, and perhaps found to be met a batch later
+        while len(self._windows) > 1 and self._windows[1][0] <= at_ms - self.apart_ms:
+            self._windows.popleft()
+        _, judged_before, met_before = self._windows[0] if self._windows else (0, 0, 0)
+        self._windows.append((at_ms, state.windows, state.windows_met))
+        judged = state.windows - judged_before
+        if judged == 0:
             return None
-        return met < state.wanted * judged or worst_fell
+        return state.windows_met - met_before < state.wanted * judged or worst_fell
 
 
 def _parsed(text: str) -> Slo | None:
