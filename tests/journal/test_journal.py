@@ -240,7 +240,12 @@ def test_a_damaged_line_in_the_middle_is_refused_by_its_number(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [('"step":4', '"step":"4"'), ('"step":4,', ""), ('"hottest":[[17,6]', '"hottest":[[17]')],
+    [
+        ('"late":1', '"late":-1'),
+        ('"step":4', '"step":"4"'),
+        ('"step":4,', ""),
+        ('"hottest":[[17,6]', '"hottest":[[17]'),
+    ],
 )
 def test_a_field_of_another_type_or_missing_is_refused(tmp_path: Path, old: str, new: str) -> None:
     path = written(tmp_path / "j", EVENTS[:2])

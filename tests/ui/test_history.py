@@ -53,7 +53,7 @@ def test_all_curves_have_a_value_for_each_batch() -> None:
 
 def test_the_worst_of_joined_batches_is_kept_and_rates_add_up() -> None:
     slow = Latency(9_000.0, 1.0, 1.0, 1.0, 1.0)
-    events = [batch(step, latency_ms=slow if step == 777 else None) for step in range(1_000)]
+    events = [batch(step, **{"latency_ms": slow} if step == 777 else {}) for step in range(1_000)]
     curves = told([START, *events], points=50)["curves"]
     assert len(curves["at_s"]) == 50
     assert max(value for value in curves["mean_ms"] if value is not None) == 9_000.0
@@ -79,6 +79,8 @@ def test_the_heat_map_joins_columns_and_loses_no_record() -> None:
     assert len(found["rows"]) == HEAT_ROWS
     assert all(len(row["counts"]) <= HEAT_COLUMNS for row in found["rows"])
     assert all(sum(row["counts"]) == row["records"] for row in found["rows"])
+    each = 2 * 10 * HEAT_COLUMNS / (HEAT_ROWS + 5)
+    assert all(abs(row["records"] - each) <= 2 for row in found["rows"])
     assert found["rows"][0]["records"] >= found["rows"][-1]["records"]
 
 
