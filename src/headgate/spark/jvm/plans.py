@@ -31,6 +31,11 @@ def optimised_stream(df: DataFrame) -> Jvm:
     return df.sparkSession._jsparkSession.sessionState().optimizer().execute(analysed(df))
 
 
+def is_at_hand(df: DataFrame) -> bool:
+    """Return whether Catalyst has computed the rows of `df` while it planned, so no job is needed."""
+    return class_name(optimised(df)) == "LocalRelation"
+
+
 def physical(df: DataFrame) -> Jvm:
     """Return the physical plan of `df`, ready to run; all of Catalyst's work is done for it."""
     return df._jdf.queryExecution().executedPlan()

@@ -97,7 +97,7 @@ class Epochs:
 
     def stop(self) -> None:
         """End the loop between two epochs; `machine.stopping` is set."""
-        self._work.pipe.wake()
+        self._work.pipe.halt()
         self._over.wait()
 
     # -- epochs ---------------------------------------------------------------------------------------

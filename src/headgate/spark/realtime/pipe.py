@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from typing import Any, Protocol
 
@@ -114,6 +115,7 @@ class Pipe:
     def __init__(self, job: Job, feed: SourceFeed, task: SlotTask, name: str) -> None:
         self._job, self._feed, self._task, self._name = job, feed, task, name
         self._run: _Run | None = None
+        self._halted = False
         self._waits: dict[int, float] = {}
         """When each feeder read its first record behind the last cut."""
         self.newest_us: int | None = None
@@ -171,6 +173,7 @@ class Pipe:
             run.ended.wait(_ENDS_S)
         for slot in run.slots:
             _end_process(slot)
+        _knock(run.meeting.driver)
         run.door.close()
         shutil.rmtree(run.meeting.directory, ignore_errors=True)
 
@@ -209,7 +212,7 @@ class Pipe:
             try:
                 peer = run.door.accept()
                 kind, number, process = peer.recv()
-            except (OSError, EOFError):
+            except (OSError, EOFError, AuthenticationError):
                 continue  # the door is closed, or somebody who was let in is gone
             run.said.put((_JOINED, kind, number, peer, process))
             _in_background(partial(_listen, run, kind, number, peer))
@@ -279,6 +282,8 @@ class Pipe:
             message = self._next(_LOOK_S)
             if message is not None and is_last(message):
                 return
+            if self._halted:
+                raise PipeLost.of(EngineError("the query was stopped meanwhile.", transient=True))
             if message is None:
                 self._look_for_dead()
                 if time.monotonic() > until_s:
@@ -292,14 +297,15 @@ class Pipe:
 
     # -- epochs ---------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """End a `wait` under way; for any thread."""
+    def halt(self) -> None:
+        """Wait for nobody any more: the query is to end; for any thread."""
+        self._halted = True
         run = self._run
         if run is not None:
             run.said.put((_WAKE,))
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a record waits, somebody wakes the pipe, or the time is over.
+        """Wait until a record waits, the query is to end, or the time is over.
 
         Raises
         ------
@@ -312,7 +318,7 @@ class Pipe:
                 return
 
     def pause(self, until_s: float) -> None:
-        """Wait until a time of `time.monotonic`, or until somebody wakes the pipe."""
+        """Wait until a time of `time.monotonic`, or until the query is to end."""
         while (left := until_s - time.monotonic()) > 0:
             message = self._next(left)
             if message is not None and message[0] == _WAKE:
@@ -395,6 +401,12 @@ def _listen(run: _Run, kind: str, number: int, peer: Connection) -> None:
             run.said.put((*peer.recv(), number))
     except (OSError, EOFError):
         run.said.put((_GONE, kind, number))
+
+
+def _knock(address: str) -> None:
+    """Have a thread that waits at a door look whether it is to close."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as visitor:
+        visitor.connect(address)
 
 
 def _hang_up(peer: Connection) -> None:

@@ -8,17 +8,17 @@ seen whole or not at all needs one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import ConfigError, EngineError
 from headgate.core.input import regular_bytes
+from headgate.spark.jvm.plans import is_at_hand
 from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target, no_broker
 from headgate.spark.sinks.kafka_notes import make_notes
 from headgate.spark.sinks.kafka_writer import NO_TOPIC, KafkaRecord, KafkaWriter
@@ -87,9 +87,9 @@ class KafkaSink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that readers see already is skipped."""
-        rows = frame.select(*self._columns).toArrow()
-        if rows.num_rows:
-            self._opened().write(batch, lambda: _records(rows, self._target.topic))
+        parts = _parts(frame.select(*self._columns))
+        if any(count for count, _ in parts):
+            self._opened().write(batch, lambda: _records(parts, self._target.topic))
 
     @property
     def _metadata(self) -> Path:
@@ -141,8 +141,27 @@ def _columns(schema: T.StructType, target: KafkaTarget) -> list[Column]:
     return [*columns, F.col("headers")] if "headers" in have else columns
 
 
-def _records(rows: pa.Table, topic: str | None) -> Iterator[KafkaRecord]:
+_Part = tuple[int, Mapping[str, Sequence[Any]]]
+"""Some rows: their number, and their values by column."""
+
+
+def _parts(frame: DataFrame) -> list[_Part]:
+    """Return the rows of a frame, with a job of Spark's where one is needed."""
+    if is_at_hand(frame):
+        rows = frame.collect()
+        return [(len(rows), {name: [row[name] for row in rows] for name in frame.columns})]
+    batches = frame.toArrow().to_batches()
+    return [(b.num_rows, {n: b.column(n).to_pylist() for n in b.schema.names}) for b in batches]
+
+
+def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]:
     """Return a step's records.
+
+    Parameters
+    ----------
+    parts : sequence of (int, mapping)
+        As of `_parts`.
+    topic : str or None
 
     Raises
     ------
@@ -150,9 +169,7 @@ def _records(rows: pa.Table, topic: str | None) -> Iterator[KafkaRecord]:
         A row names no topic.
     """
     nothing = [None]
-    for batch in rows.to_batches():
-        count = batch.num_rows
-        of = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    for count, of in parts:
         topics: list[Any] = of["topic"] if topic is None else [topic] * count
         keys, partitions = of.get("key", nothing * count), of.get("partition", nothing * count)
         headers = of.get("headers", nothing * count)

@@ -195,9 +195,11 @@ class Results:
         Catalyst has the rows in the plan, and computes a projection of them without any job.
         """
         entries = outputs.entries
-        if self._counts or not entries or any("file" in entry for entry in entries):
+        last = self._last[0]
+        in_files = any("file" in entry for entry in entries)
+        kinds = _stored(last.raw_schema) == last.raw_schema
+        if self._counts or len(self._last) > 1 or not entries or in_files or not kinds:
             return self.stored(outputs, checkpoint)
-        (last,) = self._last
         frame = raw_frame(self._spark, last.raw_schema, entries, outputs.inline, checkpoint)
         rows = named_as(frame, each(last.placeholder.output()))
         return of_rows(self._spark, replace_leaf(self._spark, self._plan, last.placeholder, rows))
