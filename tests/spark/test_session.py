@@ -208,7 +208,7 @@ def test_a_headgate_that_is_shipped_as_an_archive_of_modules_needs_no_daemon_of_
     program = "import sys; sys.path.insert(0, sys.argv[1])\n" + (
         "from headgate.spark.cluster import session\n"
         "assert session.__file__.startswith(sys.argv[1])\n"
-        "print('spark.python.daemon.module' in session._ours({'spark.master': 'spark://h:7077'}))\n"
+        "print('spark.python.daemon.module' in session._settings_of_headgate({'spark.master': 'spark://h:7077'}))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, archive], capture_output=True, text=True, check=False

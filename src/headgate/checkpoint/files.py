@@ -40,7 +40,7 @@ def checked_file_name(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _opened(directory: Path) -> Iterator[int]:
+def _open_directory(directory: Path) -> Iterator[int]:
     descriptor = os.open(directory, _DIRECTORY)
     try:
         yield descriptor
@@ -57,7 +57,7 @@ def make_directory(path: Path) -> None:
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        with _opened(path):
+        with _open_directory(path):
             writable = os.access(path, os.W_OK | os.X_OK)
     except OSError as error:
         raise unwritable(path, error.strerror) from error
@@ -81,7 +81,7 @@ def read_bytes(directory: Path, name: str) -> bytes:
     CheckpointError    The file is missing, a link, not a file, or cannot be read.
     """
     called("read", directory, name)
-    return _taken(directory, name, lambda file: file.read())
+    return _read_with(directory, name, lambda file: file.read())
 
 
 def read_regular(root: Path, path: str) -> bytes | None:
@@ -93,7 +93,7 @@ def read_regular(root: Path, path: str) -> bytes | None:
     """
     below, _, name = path.rpartition("/")
     try:
-        return _taken(root / below, name, lambda file: file.read())
+        return _read_with(root / below, name, lambda file: file.read())
     except CheckpointError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             return None
@@ -108,10 +108,10 @@ def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
     CheckpointError    As of `read_bytes`.
     """
     called("read", directory, name)
-    return _taken(directory, name, _mapped)
+    return _read_with(directory, name, _map)
 
 
-def _mapped(file: BinaryIO) -> bytes | mmap.mmap:
+def _map(file: BinaryIO) -> bytes | mmap.mmap:
     if os.fstat(file.fileno()).st_size >= _MAPPED_BYTES:
         # a limit on addresses, or a file system without mappings, is no reason to fail
         with contextlib.suppress(OSError, ValueError):
@@ -119,9 +119,9 @@ def _mapped(file: BinaryIO) -> bytes | mmap.mmap:
     return file.read()
 
 
-def _taken(directory: Path, name: str, take: Callable[[BinaryIO], Content]) -> Content:
+def _read_with(directory: Path, name: str, take: Callable[[BinaryIO], Content]) -> Content:
     try:
-        with _opened(directory) as parent:
+        with _open_directory(directory) as parent:
             descriptor = os.open(name, _READ, dir_fd=parent)
         with os.fdopen(descriptor, "rb") as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -161,7 +161,7 @@ def write_bytes(
     called("write", directory, name, len(data))
     temporary = f".{secrets.token_hex(8)}.tmp"
     try:
-        with _opened(directory) as parent:
+        with _open_directory(directory) as parent:
             _write_new(parent, temporary, data, durable=durable)
             try:
                 if replace:

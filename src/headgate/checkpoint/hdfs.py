@@ -128,10 +128,10 @@ class HdfsFiles(RemoteFiles):
         """
         there = self.exists("")
         name, kept = self._tried()
-        self._call("remove", name, self._deleting(name))
+        self._call("remove", name, self._delete_call(name))
         if not there:  # a directory that is refused later leaves nothing behind
             with contextlib.suppress(CheckpointError):
-                self._call("remove", "", self._deleting(""))
+                self._call("remove", "", self._delete_call(""))
         if not kept:
             msg = f"{self.url} cannot hold a checkpoint: it lets one writer rename over another's file."
             raise CheckpointError(msg)
@@ -139,9 +139,9 @@ class HdfsFiles(RemoteFiles):
     def prepare(self, directories: Iterable[str]) -> None:
         """Make the directories, of mode 0700."""
         for name in ("", *directories):
-            self._call("write", name, self._making(self._path(name)))
+            self._call("write", name, self._make_call(self._path(name)))
 
-    def _making(self, path: str) -> Callable[[], None]:
+    def _make_call(self, path: str) -> Callable[[], None]:
         def make() -> None:
             self._client.mkdirs(path, _PRIVATE, True)
 
@@ -181,7 +181,7 @@ class HdfsFiles(RemoteFiles):
             if time.monotonic() > began_s + self._patience_s:
                 msg = f"{self.at(name)} cannot be written: each try was refused, and nothing is there."
                 raise failure or CheckpointError(msg)
-            wait_s = _waited(wait_s)
+            wait_s = _wait(wait_s)
 
     def put_unique(self, name: str, data: bytes) -> None:
         """Write a file as `put_new` does."""
@@ -234,25 +234,25 @@ class HdfsFiles(RemoteFiles):
 
         return self._call("read", name, look)
 
-    def _listed(self, directory: str) -> dict[str, int]:
-        def listed() -> dict[str, int]:
+    def _list(self, directory: str) -> dict[str, int]:
+        def list_directory() -> dict[str, int]:
             try:
                 found = list(self._client.list_status(self._path(directory)))
             except FileNotFoundError:
                 return {}
             return {one.path.rpartition("/")[2]: int(one.length) for one in found if not one.isdir}
 
-        return self._call("list", f"{directory}/", listed)
+        return self._call("list", f"{directory}/", list_directory)
 
     def remove(self, names: Iterable[str]) -> int:
         """Delete files, one after the other."""
         removed = 0
         for name in names:
             with contextlib.suppress(CheckpointError, _Passing):
-                removed += self._call("remove", name, self._deleting(name), again=False)
+                removed += self._call("remove", name, self._delete_call(name), again=False)
         return removed
 
-    def _deleting(self, name: str) -> Callable[[], bool]:
+    def _delete_call(self, name: str) -> Callable[[], bool]:
         def delete() -> bool:
             return bool(self._client.delete(self._path(name), False))
 
@@ -303,7 +303,7 @@ class HdfsFiles(RemoteFiles):
                     raise
                 if time.monotonic() > began_s + self._patience_s:
                     raise error.meant from None
-            wait_s = _waited(wait_s)
+            wait_s = _wait(wait_s)
 
     @property
     def _patience_s(self) -> float:
@@ -377,7 +377,7 @@ class _Passing(Exception):
         self.meant = meant
 
 
-def _waited(wait_s: float) -> float:
+def _wait(wait_s: float) -> float:
     """Wait about so long; return how long to wait the next time."""
     time.sleep(wait_s * random.uniform(0.5, 1.5))
     return min(_WAIT_MOST_S, 2.0 * wait_s)

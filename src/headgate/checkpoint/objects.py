@@ -304,8 +304,8 @@ class ObjectFiles(RemoteFiles):
 
         return self._call("read", name, look)
 
-    def _listed(self, directory: str) -> dict[str, int]:
-        def listed() -> dict[str, int]:
+    def _list(self, directory: str) -> dict[str, int]:
+        def list_directory() -> dict[str, int]:
             found = _library("obstore").list(self._store, directory)
             return {
                 str(one["path"]).removeprefix(f"{directory}/"): int(one["size"])
@@ -313,7 +313,7 @@ class ObjectFiles(RemoteFiles):
                 for one in chunk
             }
 
-        return self._call("list", f"{directory}/", listed)
+        return self._call("list", f"{directory}/", list_directory)
 
     def remove(self, names: Iterable[str]) -> int:
         """Delete objects, many with one request."""

@@ -100,14 +100,14 @@ class RemoteFiles(ABC):
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory; none where there is no such."""
-        return list(self._listed(directory))
+        return list(self._list(directory))
 
     def sizes(self, directory: str) -> Mapping[str, int]:
         """Return the sizes of the files in a directory."""
-        return self._listed(directory)
+        return self._list(directory)
 
     @abstractmethod
-    def _listed(self, directory: str) -> dict[str, int]:
+    def _list(self, directory: str) -> dict[str, int]:
         """Return the names in a directory and their sizes."""
 
     def traffic(self) -> Traffic | None:

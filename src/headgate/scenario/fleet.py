@@ -107,7 +107,7 @@ def run_fleet_file(
         try:
             fleet = _fleet(engine, described, place, advise=advise)
             try:
-                with _watched(interrupted, fleet, on_progress):
+                with _show_start(interrupted, fleet, on_progress):
                     fleet.start()
                 events = _Events(engine, described, kill_host_at_s)
                 until_s = time.monotonic() + duration_s
@@ -157,7 +157,9 @@ def _check_queries(engine: SparkEngine, described: FleetFile) -> None:
 
 
 @contextmanager
-def _watched(interrupted: threading.Event, fleet: Any, on_progress: OnProgress) -> Iterator[None]:
+def _show_start(
+    interrupted: threading.Event, fleet: Any, on_progress: OnProgress
+) -> Iterator[None]:
     """Show a fleet that is starting, which may take minutes; an interrupt stops it.
 
     Jobs not started by then stay so.

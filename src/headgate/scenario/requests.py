@@ -56,9 +56,9 @@ def ask(
     """
     _check_wait(wait_s)
     files = CommandFiles(Checkpoint(checkpoint).files)
-    command, request, answer = _asked(files, act, reason, arguments or {}, wait_s, sleep)
+    command, request, answer = _send(files, act, reason, arguments or {}, wait_s, sleep)
     if answer is not None:
-        return _told(command, request, answer)
+        return _take_answer(command, request, answer)
     msg = (
         f"no query answered within {wait_s:g} s; if one is started on {written(checkpoint)} it will "
         f"{act} at its first batch. Is it running? headgate status says."
@@ -89,9 +89,9 @@ def stop(
     if files.is_free():
         msg = f"no query runs on {written(checkpoint)}; there is nothing to stop."
         raise EngineError(msg)
-    command, request, answer = _asked(files, STOP, reason, {}, wait_s, sleep)
+    command, request, answer = _send(files, STOP, reason, {}, wait_s, sleep)
     if answer is not None:
-        return _told(command, request, answer)
+        return _take_answer(command, request, answer)
     files.withdraw(request)
     msg = (
         f"no query on {written(checkpoint)} has ended within {wait_s:g} s, and none is asked any more; "
@@ -108,7 +108,7 @@ def _check_wait(wait_s: float) -> None:
         raise ConfigError(msg)
 
 
-def _asked(
+def _send(
     files: CommandFiles,
     act: str,
     reason: str,
@@ -128,7 +128,7 @@ def _asked(
     return command, request, None
 
 
-def _told(command: Command, request: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+def _take_answer(command: Command, request: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     if answer["refused"] is not None:
         raise ConfigError(str(answer["refused"]))
     return {

@@ -48,7 +48,7 @@ class SparkEngine:
     def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
         with sparks_errors():
-            return self._started(scenario)
+            return self._start(scenario)
 
     def rehearse(self, scenario: Scenario, interrupted: Callable[[], bool]) -> None:
         """Run a built-in workload for some batches, with the changes of slots to come, and forget it.
@@ -69,13 +69,13 @@ class SparkEngine:
             finally:
                 query.stop()
 
-    def _started(self, scenario: Scenario) -> ScenarioQuery:
+    def _start(self, scenario: Scenario) -> ScenarioQuery:
         hg = engine_module("headgate")
         workload = self.workload(scenario.workload)
         if scenario.policy is not None and workload.function is None and workload.stateful:
             policy(scenario.policy)  # one over pools of replicas is refused before Spark starts
-        beside = self._begun_beside(workload, scenario)
-        frame = self._built(workload, scenario)
+        beside = self._start_beside(workload, scenario)
+        frame = self._build(workload, scenario)
         sink_format, sink_options = _sink(beside, scenario)
         writer = (
             hg.writeStream(frame)
@@ -111,7 +111,7 @@ class SparkEngine:
             beside.begin()
         return query
 
-    def _begun_beside(self, workload: Workload, scenario: Scenario) -> Any:
+    def _start_beside(self, workload: Workload, scenario: Scenario) -> Any:
         """Return the service that runs beside the workload's query, started; None where there is none."""
         if workload.beside is not None and self._beside is None:
             options = _build_options(workload, scenario)
@@ -136,7 +136,7 @@ class SparkEngine:
         beside = workload.beside
         if beside is not None and _writes_beside(beside, scenario):
             with sparks_errors():
-                return self._verified(scenario)
+                return self._verify(scenario)
         placed = scenario.output is not None and is_directory(scenario.output)
         if scenario.table is None and not placed:
             msg = (
@@ -146,15 +146,15 @@ class SparkEngine:
         if store_url(scenario.checkpoint) is None:
             locate(scenario.checkpoint)  # its journal; a message names what is missing
         with sparks_errors():
-            return self._verified(scenario)
+            return self._verify(scenario)
 
-    def _verified(self, scenario: Scenario) -> Mapping[str, Any]:
+    def _verify(self, scenario: Scenario) -> Mapping[str, Any]:
         verify = engine_module("headgate.spark.api.verify").verify
         workload = self.workload(scenario.workload)
-        beside = self._begun_beside(workload, scenario)
+        beside = self._start_beside(workload, scenario)
         options = self._options(workload, scenario)
         # Read with the query's own schema: CSV and JSON have none, an empty output has no file.
-        schema = self._built(workload, scenario).schema
+        schema = self._build(workload, scenario).schema
         spark = self.session()
         if beside is not None and _writes_beside(beside, scenario):
             output = beside.output(spark, schema)
@@ -179,7 +179,7 @@ class SparkEngine:
     def explain(self, scenario: Scenario) -> str:
         """Return the elastic parts of the scenario's query, in words."""
         with sparks_errors():
-            frame = self._built(self.workload(scenario.workload), scenario)
+            frame = self._build(self.workload(scenario.workload), scenario)
             explain = engine_module("headgate").explain
             place = None if scenario.checkpoint is None else written(scenario.checkpoint)
             return str(
@@ -206,7 +206,7 @@ class SparkEngine:
             msg = f"{where} {error}"
             raise ConfigError(msg) from error
 
-    def _built(self, workload: Workload, scenario: Scenario) -> Any:
+    def _build(self, workload: Workload, scenario: Scenario) -> Any:
         """Return the workload's query; bad options are refused before Spark starts."""
         options = self._options(workload, scenario)
         check_arguments(scenario.workload, workload, options)
@@ -260,7 +260,7 @@ class SparkEngine:
         """Return an installed workload, or the user's function in the same form."""
         if ":" in name:
             function = user_function(name)
-            return Workload(_shipped(function), function=function)
+            return Workload(_ship_with(function), function=function)
         known = installed(WORKLOADS)
         if name in known:
             workload: Workload = known[name].load(Workload, "Workload")
@@ -363,7 +363,7 @@ def _of_python(module_name: str) -> bool:
     return file is None or file.startswith(f"{sysconfig.get_path('stdlib')}/")
 
 
-def _shipped(function: Callable[..., Any]) -> Callable[..., Any]:
+def _ship_with(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a user's function that has its module travel to executors that could not import it."""
 
     @functools.wraps(function)

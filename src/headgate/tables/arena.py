@@ -87,7 +87,7 @@ class ArenaStore(Store):
             file = take(path, self._layout)
             if file is not None:
                 file.places = self._places(group)
-                table = self._brought(file, group, token, chain)
+                table = self._bring_table(file, group, token, chain)
                 if table is not None:
                     self._hold(group, file)
                     self._leave_one(group, file, path)
@@ -204,7 +204,9 @@ class ArenaStore(Store):
             raise StateError(msg)
         return file
 
-    def _brought(self, file: ArenaFile, group: int, token: str, chain: Chain) -> BufferTable | None:
+    def _bring_table(
+        self, file: ArenaFile, group: int, token: str, chain: Chain
+    ) -> BufferTable | None:
         """Return the file's table at `token`; None, and unlocked, if the file is of no use."""
         table = file.table
         try:

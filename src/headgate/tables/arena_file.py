@@ -331,7 +331,7 @@ def take(path: str, layout: TableLayout) -> ArenaFile | None:
             return None
         if file.lock():
             if file.is_current():
-                return _attached(file, layout)
+                return _attach(file, layout)
             file.drop()
         elif file.is_current():
             file.leave()
@@ -341,7 +341,7 @@ def take(path: str, layout: TableLayout) -> ArenaFile | None:
     return None
 
 
-def _attached(file: ArenaFile, layout: TableLayout) -> ArenaFile | None:
+def _attach(file: ArenaFile, layout: TableLayout) -> ArenaFile | None:
     if file.table is None:
         try:
             file.table = BufferTable.attach(file, layout)

@@ -57,12 +57,14 @@ def open_arena(directory: Path) -> ArenaStore:
 class IgnoresLineage(ArenaStore):
     """A broken protocol: believes the step's number in a token, not the token."""
 
-    def _brought(self, file: ArenaFile, group: int, token: str, chain: Chain) -> BufferTable | None:
+    def _bring_table(
+        self, file: ArenaFile, group: int, token: str, chain: Chain
+    ) -> BufferTable | None:
         table = file.table
         assert table is not None
         if table.trusted() and table.token[:8] == token[:8]:
             return table
-        return super()._brought(file, group, token, chain)
+        return super()._bring_table(file, group, token, chain)
 
 
 class TakesOver(ArenaStore):

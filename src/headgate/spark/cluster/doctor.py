@@ -91,14 +91,14 @@ def doctor(
     found: dict[str, Any] = {"master": str(spark.sparkContext.master), "executors": []}
     pool = ExecutorPool(spark)
     problems = [*_contract(spark), *_speculation(spark)]
-    if not pool.local and not _registered(pool):
+    if not pool.local and not _wait_for_executors(pool):
         problems.append(
             f"no executor has come from {found['master']} within {_REGISTER_S:g} s; start workers "
             "there, or free cores and memory."
         )
         return found | _outcome(problems, [], None, ["executors"])
     unchecked = [] if checkpoint else ["checkpoint (name it with --checkpoint)"]
-    with _marked(spark, checkpoint) as (mark, unusable):
+    with _leave_mark(spark, checkpoint) as (mark, unusable):
         problems += unusable
         try:
             seen = _everybody(spark, pool, mark)
@@ -297,7 +297,7 @@ def _unreachable(error: Exception) -> str:
 # -- looking -------------------------------------------------------------------------------------
 
 
-def _registered(pool: ExecutorPool) -> bool:
+def _wait_for_executors(pool: ExecutorPool) -> bool:
     """Wait until executors are there and no more come; return whether there are any."""
     deadline = time.monotonic() + _REGISTER_S
     known, since = len(pool.living()), time.monotonic()
@@ -347,7 +347,7 @@ class _Look:
 
 
 @contextmanager
-def _marked(
+def _leave_mark(
     spark: SparkSession, checkpoint: str | None
 ) -> Iterator[tuple[Path | StoreMark | None, list[str]]]:
     """Leave a file in the checkpoint directory meanwhile; yield it, or what is wrong there."""

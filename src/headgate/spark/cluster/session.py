@@ -105,7 +105,7 @@ _SHELL = "pyspark-shell"
 _launched_with: dict[str, str] = {}
 """What was asked for when this process started its JVM, which takes it for the submit command's."""
 
-_told: set[str] = set()
+_warned: set[str] = set()
 """What this process was advised once."""
 
 
@@ -141,13 +141,13 @@ def session(
     asked |= {"spark.app.name": name} if name else {}
     asked |= {key: str(value) for key, value in config.items()}
     if is_running():
-        return _running(asked)
+        return _adapt_running_session(asked)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(_SOCKET_TIMEOUT_S))
     _require_java()
-    given = _given(asked)
+    given = _settings_of_user(asked)
     builder = SparkSession.builder
-    for key, value in {**_ours(given | asked), **asked}.items():
+    for key, value in {**_settings_of_headgate(given | asked), **asked}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if "spark.log.level" not in given | asked:
@@ -155,7 +155,7 @@ def session(
     return spark
 
 
-def _given(asked: Mapping[str, str]) -> dict[str, str]:
+def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
     """Return what spark-submit and the files of the cluster say; starts the JVM, which reads them.
 
     Parameters
@@ -180,7 +180,7 @@ def _given(asked: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _ours(given: Mapping[str, str]) -> dict[str, str]:
+def _settings_of_headgate(given: Mapping[str, str]) -> dict[str, str]:
     """Return what headgate sets where `given` does not."""
     master = given.get("spark.master", os.environ.get("SPARK_MASTER", "local[*]"))
     ours = {"spark.master": master, "spark.app.name": "headgate", **_DEFAULTS}
@@ -214,7 +214,7 @@ def _umask_keeps_others_out() -> bool:
     return (mask & _WRITABLE_BY_OTHERS) == _WRITABLE_BY_OTHERS
 
 
-def _running(asked: Mapping[str, str]) -> SparkSession:
+def _adapt_running_session(asked: Mapping[str, str]) -> SparkSession:
     """Return the session that runs, with what of `asked` can still be set."""
     spark = SparkSession.builder.getOrCreate()
     fixed = {
@@ -229,7 +229,7 @@ def _running(asked: Mapping[str, str]) -> SparkSession:
             too_late.append(key)
     too_late += [key for key in _missing(spark) if key not in too_late]
     if too_late:
-        _told.add("advice")
+        _warned.add("advice")
         msg = (
             f"a Spark session runs already, in which hg.session() can no longer set "
             f"{', '.join(too_late)}; stop it first, or call hg.session() before it is made."
@@ -268,12 +268,12 @@ def check(spark: SparkSession, location: str) -> None:
         raise ConfigError(msg)
     check_interpreter(spark)
     said = advice(spark, location)
-    if said is not None and "advice" not in _told:
-        _told.add("advice")
+    if said is not None and "advice" not in _warned:
+        _warned.add("advice")
         warnings.warn(said, stacklevel=6)
     wanted = partitions_wanted(spark)
-    if wanted is not None and "partitions" not in _told:
-        _told.add("partitions")
+    if wanted is not None and "partitions" not in _warned:
+        _warned.add("partitions")
         warnings.warn(wanted, stacklevel=6)
 
 

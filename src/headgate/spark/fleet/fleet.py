@@ -252,7 +252,7 @@ class Fleet:
             self._unstarted.pop(name, None)
         try:
             for _ in range(_STARTS_MOST):
-                member = self._started(name, prepared)
+                member = self._start_query(name, prepared)
                 if self._unwanted(name):
                     self._leave(member)
                     return
@@ -268,7 +268,7 @@ class Fleet:
         with self._lock:
             return name not in self._starting or self._over.is_set()
 
-    def _started(self, name: str, prepared: Prepared) -> Member:
+    def _start_query(self, name: str, prepared: Prepared) -> Member:
         """Return a job whose query was just started."""
         query = self._in_pool(name, prepared)
         try:
@@ -395,7 +395,7 @@ class Fleet:
             thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
-        while self._leaving() and time.monotonic() < until_s:
+        while self._ask_all_to_stop() and time.monotonic() < until_s:
             time.sleep(0.05)
         self._look()
         with self._lock:
@@ -407,7 +407,7 @@ class Fleet:
                 return failure
         return None
 
-    def _leaving(self) -> bool:
+    def _ask_all_to_stop(self) -> bool:
         """Ask all jobs to stop that were not asked yet; return whether one still runs or starts."""
         with self._lock:
             starts = bool(self._starting)
@@ -459,7 +459,7 @@ class Fleet:
                 self._round()
                 self._journal.took_s.append(time.perf_counter() - began_s)
             except Exception as error:  # the fleet's thread must outlive whatever a round meets
-                self._decided(
+                self._note_decision(
                     FleetDecision(reason=f"{type(error).__name__}: {error}", rule="round failed")
                 )
 
@@ -482,15 +482,19 @@ class Fleet:
         self._journal.round(fleet_round(view, members, self.limits.slots, self.grants, self._loads))
         late = [name for name, member in steady.items() if member.changing(self._grants.of(name))]
         if late:
-            self._decided(FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing."))
+            self._note_decision(
+                FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing.")
+            )
             return
         self._grants.forget_waiting()
         if self._too_many():
             most = self.limits.actions_per_minute
-            self._decided(FleetDecision(rule="limit", reason=f"{most} actions in this minute."))
+            self._note_decision(
+                FleetDecision(rule="limit", reason=f"{most} actions in this minute.")
+            )
         elif time.monotonic() < self._next_action_s:
             reason = f"less than {self.limits.cooldown_s:g} s since the last action."
-            self._decided(FleetDecision(rule="cool-down", reason=reason))
+            self._note_decision(FleetDecision(rule="cool-down", reason=reason))
         elif steady:
             self._act(self.policy.decide(view), steady)
 
@@ -537,7 +541,7 @@ class Fleet:
 
     def _act(self, decision: FleetDecision, steady: Mapping[str, Member]) -> None:
         """Write a decision down, and carry it out unless the fleet only advises."""
-        self._decided(decision)
+        self._note_decision(decision)
         if not decision or self.limits.advise:
             return
         self._acted_s.append(time.monotonic())
@@ -547,7 +551,7 @@ class Fleet:
 
     # -- the journal ------------------------------------------------------------------------------
 
-    def _decided(self, decision: FleetDecision) -> None:
+    def _note_decision(self, decision: FleetDecision) -> None:
         self._journal.decided(self.policy.name, decision, advise=self.limits.advise)
 
     def _note(self, member: Member, why: str) -> None:

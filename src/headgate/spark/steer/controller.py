@@ -318,15 +318,15 @@ class Controller:
     def _run(self) -> None:
         while (event := self._events.get()) is not None:
             began_s = time.thread_time()
-            self._guarded(event)
+            self._run_guarded(event)
             if self._due and self._events.empty():
                 self._due = False
-                self._guarded(self._cycle)
+                self._run_guarded(self._cycle)
                 self._spent.cycles += 1
             self._spent.cpu_s += time.thread_time() - began_s
         self._state = self._measured()
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _run_guarded(self, work: Callable[[], None]) -> None:
         """Do `work`; a loop that fails must not end the query, which runs without it."""
         try:
             work()
