@@ -440,6 +440,27 @@ def test_verify_names_each_damaged_file(driver: Driver):
     assert any(str(output) in one for one in found)
 
 
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("kind", ["intents", "backlog", "late"])
+def test_a_directory_that_is_gone_or_a_link_stops_neither_verification_nor_collection(
+    driver: Driver, tmp_path: Path, kind: str, link: bool
+):
+    for _ in range(3):
+        driver.step()
+    place, others = driver.path / "headgate" / kind, tmp_path / "others"
+    others.mkdir()
+    (others / "000000000000").write_text("theirs")
+    place.rename(tmp_path / "away")
+    if link:
+        place.symlink_to(others)
+    said = [text for text in problems(Checkpoint(driver.path)) if str(place) in text]
+    assert len(said) == (link and kind == "intents"), said
+    assert driver.last is not None
+    for _ in range(64):
+        driver.checkpoint.collect_garbage(driver.last)
+    assert (others / "000000000000").read_text() == "theirs"
+
+
 def test_a_manifest_cannot_lead_garbage_collection_astray(driver: Driver):
     manifest = Manifest(driver.job, 0, 0, 0, {}, {}, {}, {}, files=(FileEntry("../x", 1, 1),))
     with pytest.raises(CheckpointError, match="cannot name it"):

@@ -358,6 +358,29 @@ def test_a_frame_that_is_made_for_a_query_shows_nobody_its_session(
     assert all(one is spark for one in active)
 
 
+def test_any_thread_may_start_a_query_and_a_pool(spark: SparkSession, tmp_path: Path) -> None:
+    """A thread of Python's has a thread of the JVM's, which knows no session."""
+    before(spark)
+    counted = query_of(Program(spark, tmp_path, hg.writeStream), "a")
+    passed = pool_runs.source(spark, tmp_path, files=1).mapInArrow(pool_runs.doubled, "w long")
+    pooled = hg.writeStream(passed).policy("psps").slots(min=1, max=2, start=1)
+    writers = (hg.writeStream(counted).outputMode("update"), pooled)
+    ended: list[Any] = []
+
+    def start(number: int) -> None:
+        hg.explain(counted)
+        made = writers[number].format("noop").trigger(availableNow=True)
+        query = made.option("checkpointLocation", str(tmp_path / f"ck{number}")).start()
+        ended.append(query.awaitTermination(WAIT_S))
+
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert ended == [True, True]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "habit", [*HABITS, None], ids=lambda habit: getattr(habit, "__name__", "all")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
@@ -141,7 +142,8 @@ class Garbage:
         unnamed = set()
         kinds = ("changelog", "output", "backlog", "late", "intents", "manifests")
         for kind in (*kinds, SOURCES) if self._files.shared else kinds:
-            unnamed |= {(kind, name) for name in self._files.names(kind)} - named
+            with contextlib.suppress(OSError):  # what cannot be listed is not swept
+                unnamed |= {(kind, name) for name in self._files.names(kind)} - named
         newest = file_name(self._recent[-1].step)
         unnamed = {(k, n) for k, n in unnamed if k not in ("intents", "manifests") or n < newest}
         seen_twice = unnamed & self._suspects

@@ -140,7 +140,7 @@ class ObjectFiles(RemoteFiles):
             One of them is no URL, over which the library panics.
         """
         given: dict[str, str | None] = {
-            f"option {PREFIX}{n}": self._options.get(n) for n in ("endpoint", "baseUrl")
+            f"option {PREFIX}{name}": self._options.get(name) for name in ("endpoint", "baseUrl")
         }
         variables = _ENDPOINTS[kind_of(self.url)]
         given |= {f"the variable {name}": os.environ.get(name) for name in variables}

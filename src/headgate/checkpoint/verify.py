@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from headgate.checkpoint.checkpoint import Checkpoint
@@ -49,7 +49,15 @@ def problems(checkpoint: Checkpoint) -> list[str]:
 
 def _bad_notes(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what is wrong with intents, and with the note of Spark's log."""
-    steps = [int(name) for name in checkpoint.files.names("intents") if name.isdecimal()]
+    names: Sequence[str] = ()
+    try:
+        names = checkpoint.files.names("intents")
+    except FileNotFoundError:
+        pass  # tools that copy files may leave out a directory without any
+    except OSError as error:
+        place = checkpoint.files.at("intents")
+        yield f"{place} cannot be read ({error.strerror}): restore the checkpoint from a copy"
+    steps = [int(name) for name in names if name.isdecimal()]
     reads: list[Callable[[], object]] = [checkpoint.read_note]
     reads += [partial(checkpoint.read_intent, step) for step in sorted(steps)]
     for read in reads:

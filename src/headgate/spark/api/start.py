@@ -41,7 +41,7 @@ from headgate.spark.job.ports import (
     Ports,
 )
 from headgate.spark.jvm.plans import analysed
-from headgate.spark.jvm.sessions import clone_of
+from headgate.spark.jvm.sessions import active, clone_of
 from headgate.spark.pools.pool_loop import PoolLoop
 from headgate.spark.pools.pool_record import PoolRecorder
 from headgate.spark.pools.pools import PoolWork
@@ -102,6 +102,14 @@ def start(
     """
     if settings.is_real_time:
         check_settings(settings)
+    with active(df.sparkSession):  # Spark's plans ask the thread, and any thread may start a query
+        return _started(df, settings, watch, watch_pools)
+
+
+def _started(
+    df: DataFrame, settings: QuerySettings, watch: Watch, watch_pools: WatchPools
+) -> Query:
+    """Start a query in a thread whose session is the query's."""
     if settings.replica_policy is not None:
         # not a Query: pools have neither assignments nor an SLO to steer by
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
