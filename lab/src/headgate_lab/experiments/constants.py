@@ -181,15 +181,11 @@ def row_of(load: Load, result: RunResult) -> dict[str, float]:
 def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
     """Return counts, medians and worst tenths of one policy over all loads."""
     mine = [row for row in rows if row["policy"] == name]
-    success, records, slots, ratio = (
-        np.array([of(row) for row in mine])
-        for of in (
-            lambda row: row["success"],
-            lambda row: row["records_in_time"],
-            lambda row: row["slots"],
-            lambda row: row["slots"] / row["constant_slots"],
-        )
+    success, records, slots, constant = (
+        np.array([row[key] for row in mine])
+        for key in ("success", "records_in_time", "slots", "constant_slots")
     )
+    ratio = slots / constant
     return {
         "policy": name,
         "loads": len(mine),
