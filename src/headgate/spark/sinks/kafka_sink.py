@@ -170,7 +170,7 @@ def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]
     """
     nothing = [None]
     for count, of in parts:
-        topics: list[Any] = of["topic"] if topic is None else [topic] * count
+        topics: Sequence[Any] = of["topic"] if topic is None else [topic] * count
         keys, partitions = of.get("key", nothing * count), of.get("partition", nothing * count)
         headers = of.get("headers", nothing * count)
         for to, key, value, heads, partition in zip(
