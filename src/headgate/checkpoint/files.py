@@ -198,14 +198,14 @@ def _write_new(parent: int, name: str, data: bytes, *, durable: bool) -> None:
 def names_in(directory: Path) -> list[str]:
     """Return the names in a directory, in no order; raises OSError where there is none, or a link."""
     called("list", directory)
-    with _opened(directory) as parent:
+    with _open_directory(directory) as parent:
         return os.listdir(parent)
 
 
 def sizes_in(directory: Path) -> dict[str, int]:
     """Return the sizes of the files in a directory; raises OSError where there is none, or a link."""
     sizes = {}
-    with _opened(directory) as parent, os.scandir(parent) as entries:
+    with _open_directory(directory) as parent, os.scandir(parent) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # collected between the two calls
                 sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
@@ -215,7 +215,7 @@ def sizes_in(directory: Path) -> dict[str, int]:
 def rename(directory: Path, name: str, to: str) -> bool:
     """Rename a file, whatever it is; False if that was not possible, which is never an error."""
     try:
-        with _opened(directory) as parent:
+        with _open_directory(directory) as parent:
             os.replace(name, to, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
         return False
@@ -226,7 +226,7 @@ def remove(directory: Path, name: str) -> bool:
     """Remove a file; False if that was not possible, which is never an error."""
     called("remove", directory, name)
     try:
-        with _opened(directory) as parent:
+        with _open_directory(directory) as parent:
             os.unlink(name, dir_fd=parent)
     except OSError:
         return False
