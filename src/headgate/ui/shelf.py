@@ -35,7 +35,7 @@ class Book:
 
     @property
     def is_fleet(self) -> bool:
-        """Whether it is a fleet's."""
+        """Return whether it is a fleet's."""
         return self.path.name == FLEET_JOURNAL
 
     @property

@@ -1,4 +1,4 @@
-"""How long a record takes from its producer to a reader of the results: micro-batches beside real time.
+"""Measures the time from a record's producer to a reader of its result, in batches and in real time.
 
 Kafka to Kafka on one machine with the broker on it: a count in windows of a minute by 1,000 keys in
 update mode, written exactly once. Each record has the time of its making, each result that of the newest
@@ -39,7 +39,7 @@ _STARTS_S = 120.0
 
 @dataclass(frozen=True)
 class LatencyParameters:
-    """What `run` takes."""
+    """Holds the arguments of `run`."""
 
     seconds: float = 60.0
     """What counts of each run; > 0."""

@@ -67,12 +67,12 @@ class Epochs:
 
     @property
     def isActive(self) -> bool:
-        """Whether the loop runs."""
+        """Return whether the loop runs."""
         return not self._over.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the loop does, in Spark's words."""
+        """Return the work of the loop, in Spark's words."""
         waits = self._work.pipe.waits_since_ms is not None
         said = (
             "Processing new data"
@@ -197,7 +197,7 @@ class Epochs:
 
     @property
     def feed(self) -> SourceFeed:
-        """What it reads."""
+        """Return the sources that it reads."""
         return self._work.feed
 
     @property

@@ -55,7 +55,7 @@ class SourceFeed(Protocol):
 
     @property
     def keeps_first(self) -> bool:
-        """Whether the first offsets are kept beside Spark's log, as Spark's own source keeps them."""
+        """Return whether the first offsets are kept beside Spark's log, as its own source keeps them."""
 
     def first(self) -> str:
         """Return the offsets at which a query begins."""

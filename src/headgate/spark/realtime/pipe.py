@@ -122,7 +122,7 @@ class Pipe:
 
     @property
     def waits_since_ms(self) -> float | None:
-        """When the first record behind the last cut was read, since 1970; None while there is none."""
+        """Time at which the first record behind the last cut was read, ms since 1970; or None."""
         return min(self._waits.values(), default=None)
 
     @property

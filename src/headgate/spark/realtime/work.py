@@ -74,7 +74,7 @@ class RealTimeWork(StatefulWork):
 
     @property
     def wanted_slots(self) -> int:
-        """How many slots there are to be."""
+        """Return the number of slots that there shall be."""
         (name,) = self.states
         return self.changes.newest(name).slots
 

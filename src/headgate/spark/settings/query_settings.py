@@ -81,7 +81,7 @@ class QuerySettings:
 
     @property
     def is_real_time(self) -> bool:
-        """Whether it has epochs instead of batches."""
+        """Return whether it has epochs instead of batches."""
         return "realTime" in self.trigger
 
     @property
