@@ -51,6 +51,7 @@ _LONG = [
     "tests/spark/test_jdbc_merge.py",
     "tests/spark/test_faults.py",
     "tests/spark/test_migration.py",
+    "tests/spark/test_real_time.py",
 ]
 _JOB = ["run", "nexmark-q5", "--rate", "2000", "--slots", "2", "--verify", "--json"]
 """The job of `make run`, on a load that leaves two cores time."""

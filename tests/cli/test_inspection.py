@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import checkpoints
@@ -9,6 +10,7 @@ import pytest
 
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import REAL_TIME
 from headgate.core.assignment import Assignment
 from headgate.migration.events import Requested
 from headgate.migration.instructions import Prefetch
@@ -50,6 +52,21 @@ def test_a_migration_under_way_is_shown_with_how_far_each_subscale_is(tmp_path: 
     lines = inspection_lines(hg.inspect(path))
     assert "migration  subscale, 1 to 2 slots; key groups: 1 prefetch" in lines
     assert any("slot 0 to 1, prefetch, 0 of 1 key groups done" in line for line in lines)
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_the_output_of_an_epoch_is_out_where_its_intent_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, delivered: bool
+) -> None:
+    """Spark's log has nothing of an epoch."""
+    path = checkpoints.of_two_steps(tmp_path / "ck")
+    latest = Checkpoint(path).latest()
+    assert latest is not None
+    epoch = replace(latest, engine={**latest.engine, REAL_TIME: {}})
+    monkeypatch.setattr(Checkpoint, "latest", lambda _: epoch)
+    Checkpoint(path).write_intent(1, {"step": 1, "delivered": delivered})
+    does = hg.inspect(path)["restart"]["does"]
+    assert does.startswith("deliver the output of step 1 again") is not delivered
 
 
 def test_a_step_that_was_begun_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.manifest import KINDS, NO_STEP, SOURCES, Manifest, SectionEntry
+from headgate.checkpoint.manifest import KINDS, NO_STEP, REAL_TIME, SOURCES, Manifest, SectionEntry
 from headgate.checkpoint.manifest_log import committed_by_spark
 from headgate.checkpoint.verify import problems as problems_in
 from headgate.core.errors import CheckpointError, HeadgateError
@@ -150,7 +150,7 @@ def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[s
                 problems.append(f"{name}, key group {group}: {error}")
     does = f"go on after step {latest.step}"
     try:
-        if _not_in_sparks_log(store, latest):
+        if _is_not_out(store, latest):
             does = f"deliver the output of step {latest.step} again, then {does}"
         if store.read_intent(latest.step + 1) is not None:
             does += f"; step {latest.step + 1} was begun and runs again"
@@ -176,8 +176,10 @@ def _chain(
         step = entry.previous_step
 
 
-def _not_in_sparks_log(store: Checkpoint, latest: Manifest) -> bool:
-    """Return whether Spark has not committed a batch, so that its output may not be out."""
+def _is_not_out(store: Checkpoint, latest: Manifest) -> bool:
+    """Return whether nothing says that a step's output is out: Spark's commit, of an epoch its intent."""
+    if REAL_TIME in latest.engine:
+        return not (store.read_intent(latest.step) or {}).get("delivered")
     if store.files.shared:
         return not committed_by_spark(store, latest)
     return not (store.path / "commits" / str(latest.spark_batch)).exists()
