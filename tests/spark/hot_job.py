@@ -10,9 +10,9 @@ import secrets
 
 import numpy as np
 import pyarrow as pa
-from headgate.controller.policies.streamswitch import StreamSwitch
 
 from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.core.slo import parse_slo
 from headgate.journal import Decided
 from headgate.operators.aggregate import AggregateOperator
