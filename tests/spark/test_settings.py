@@ -127,6 +127,7 @@ OPTION_VALUES = {
     "headgate.keepLate": ["yes", 1],
     "headgate.showKeys": ["yes", 1],
     "headgate.journal.errorText": ["yes", 1],
+    "headgate.metrics": ["here", "127.0.0.1", "127.0.0.1:70000", ":9095"],
     "headgate.workload": [""],
     "headgate.processorTimeLimit": [30, "0 s", "1e400 s"],
     "headgate.backlog.bytesMax": [0, "-1", "many", "3 parsecs"],

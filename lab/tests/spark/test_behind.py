@@ -12,7 +12,7 @@ from headgate_lab.bench.behind import BehindParameters, caught_up, met_s
 def batch(at_s: float, lag: int, mean_ms: float | None, slots: int = 1, backlog: int = 0) -> Batch:
     latency = None if mean_ms is None else Latency(mean_ms, 0.0, 0.0, 0.0, 0.0)
     return Batch(
-        0, 0, 0, slots, 1000.0, {}, 900, 900, 0, 0, 0, backlog, 0, latency,
+        0, 0, 0, slots, 1000.0, {}, 900, 900, 0, 0, backlog, 0, latency,
         lag={"a-0": lag, "a-1": 0}, at_ms=int(1_000_000 + at_s * 1e3),
     )  # fmt: skip
 

@@ -102,8 +102,20 @@ def start(
     """
     if settings.is_real_time:
         check_settings(settings)
+    if settings.replica_policy is not None:
+        _check_pools(settings, settings.replica_policy)
     with active(df.sparkSession):  # Spark's plans ask the thread, and any thread may start a query
         return _started(df, settings, watch, watch_pools)
+
+
+def _check_pools(settings: QuerySettings, policy: ReplicaPolicy) -> None:
+    """Refuse what a policy over pools of replicas cannot do."""
+    if settings.advise:
+        msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
+        raise ConfigError(msg)
+    if settings.mode == "complete":
+        msg = f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
+        raise ConfigError(msg)
 
 
 def _started(
@@ -163,12 +175,6 @@ def _start_pools(
     df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy, watch: WatchPools
 ) -> Any:
     """Run the Python stages of a stateless query on pools of replicas."""
-    if settings.advise:
-        msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
-        raise ConfigError(msg)
-    if settings.mode == "complete":
-        msg = f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
-        raise ConfigError(msg)
     spark = df.sparkSession
     pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
     check_brokers(analysed(df))

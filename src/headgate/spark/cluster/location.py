@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.frames import users_level
 from headgate.core.location import LOCAL, not_local, uri
 from headgate.core.stores import options_for, store_url
 from headgate.spark.jvm.errors import JavaError, JvmError
@@ -120,7 +121,7 @@ def place(
         f"the query's state lies in {made} and goes when the query ends; add "
         '.option("checkpointLocation", ...) to start again from it.'
     )
-    warnings.warn(text, stacklevel=6)
+    warnings.warn(text, stacklevel=users_level())
     forced = str(spark.conf.get(_FORCED, "false")).lower() == "true"
     return Place(made, temporary=True, forced=forced)
 

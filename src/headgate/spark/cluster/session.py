@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.frames import users_level
 from headgate.core.quiet import quiet_stderr
 from headgate.spark.cluster.interpreter import check_interpreter
 from headgate.spark.cluster.sockets import socket_directory
@@ -270,11 +271,11 @@ def check(spark: SparkSession, location: str) -> None:
     said = advice(spark, location)
     if said is not None and "advice" not in _warned:
         _warned.add("advice")
-        warnings.warn(said, stacklevel=6)
+        warnings.warn(said, stacklevel=users_level())
     wanted = partitions_wanted(spark)
     if wanted is not None and "partitions" not in _warned:
         _warned.add("partitions")
-        warnings.warn(wanted, stacklevel=6)
+        warnings.warn(wanted, stacklevel=users_level())
 
 
 def partitions_wanted(spark: SparkSession) -> str | None:
