@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.checkpoint.spark_log import newest_batch
 from headgate_demo.spark.broker import Broker
+from headgate_demo.spark.sources import register
 from headgate_demo.spark.topics import make_topic, put
 from headgate_lab.testing.kafka import add_connector
 
@@ -336,6 +337,7 @@ def main() -> None:
     parser.add_argument("--sources", nargs="+", default=["files", "rate", "python", "kafka"])
     given = parser.parse_args()
     spark = hg.session(name="damaged", master="local[2]")
+    register(spark)
     spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ending:
         servers = ""
