@@ -228,7 +228,8 @@ def _keeper(out: Path) -> Callable[[DataFrame, int], None]:
 def _copy(place: Path, to: Path) -> None:
     for name in ("ck", "out"):
         with contextlib.suppress(FileNotFoundError):  # temporary files come and go
-            shutil.copytree(place / name, to / name)
+            # a query that runs makes such files, and they are gone again
+            shutil.copytree(place / name, to / name, ignore=shutil.ignore_patterns("*.tmp"))
 
 
 def put_back(base: Base) -> None:
@@ -311,7 +312,11 @@ def _go_back(base: Base, what: str) -> None:
     for part in parts:
         shutil.rmtree(base.place / "ck" / part, ignore_errors=True)
         if (base.older / "ck" / part).exists():
-            shutil.copytree(base.older / "ck" / part, base.place / "ck" / part)
+            shutil.copytree(
+                base.older / "ck" / part,
+                base.place / "ck" / part,
+                ignore=shutil.ignore_patterns("*.tmp"),
+            )
 
 
 def restarted(base: Base) -> tuple[str, str]:
