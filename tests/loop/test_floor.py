@@ -53,8 +53,8 @@ def test_a_floor_from_what_batches_take_beside_slots_is_not_raised_by_what_waits
     floor = BatchFloor()
     started_ms = 0.0
     for step in range(100):
-        started_ms += 400.0 if step < 30 else 4000.0
-        floor.add(started_ms, 5.0, busy_s=0.2, waiting=step >= 30)
+        started_ms += 400.0 if step < 12 else 4000.0
+        floor.add(started_ms, 5.0, busy_s=0.2, waiting=step >= 12)
     # half a period on average, and the batch: nothing of the 4 s
     assert floor.value_s <= 1.5 * 0.4
 
