@@ -162,7 +162,7 @@ def _slo(read: DiagnosisReader, limit: Limit, now_ms: int) -> dict[str, Any]:
         before = f"; missed before, from {at_text(stretches[-1][0])} to {at_text(stretches[-1][1])}"
     share = ""
     if state is not None and success is not None:
-        share = f"; in {success:.1%} of windows since it began (want {state.wanted:.1%})"
+        share = f"; met in {success:.1%} of windows since it began (want {state.wanted:.1%})"
     told = "met" if met else "MISSED"
     text = f"{name}: {told} since {ago_text(since_ms, now_ms)}{before}{share}"
     return found | {"met": met, "since_ms": since_ms, "text": text}
