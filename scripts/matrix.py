@@ -59,7 +59,7 @@ _JOB = ["run", "nexmark-q5", "--rate", "2000", "--slots", "2", "--verify", "--js
 
 @dataclass(frozen=True)
 class Line:
-    """What came of one thing on one minor.
+    """Holds the result of one thing on one minor.
 
     Attributes
     ----------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 
@@ -80,3 +82,18 @@ def test_the_driver_serves_the_metrics_of_its_queries_at_one_address(spark, tmp_
     second.stop()
     with pytest.raises(urllib.error.URLError, match="refused"):
         scrape()
+
+
+def test_a_headgate_that_no_distribution_brought_knows_its_version():
+    """As of ``spark-submit --py-files``: there are modules, and nothing that says who installed them."""
+    program = """
+import importlib.metadata
+def gone(name): raise importlib.metadata.PackageNotFoundError(name)
+importlib.metadata.version = gone
+from headgate.spark.step.record import VERSIONS
+print(VERSIONS["headgate"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == hg.__version__, done.stderr

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,7 +48,8 @@ from headgate.tables.tiers import Tiering
 _HOTTEST = 5
 
 VERSIONS = {
-    "headgate": version("headgate"),
+    # not its metadata: a headgate that was shipped as a file of modules has none
+    "headgate": str(importlib.import_module("headgate").__version__),
     "spark": pyspark.__version__,
     "python": platform.python_version(),
 }
