@@ -157,7 +157,9 @@ def test_headgates_part_put_back_alone_is_refused(place: Path, noted: bool) -> N
     (place / "headgate/manifests/000000000001").unlink()
     if noted:
         Checkpoint(place).write_note({**LogNotes(place).take(3), "step": 0})
-    with pytest.raises(CheckpointError, match="offsets/4 has data that no manifest of headgate covers"):
+    with pytest.raises(
+        CheckpointError, match="offsets/4 has data that no manifest of headgate covers"
+    ):
         check(place)
     assert any("offsets/4" in text for text in inspect(place, verify=True)["problems"])
 

@@ -202,8 +202,9 @@ class FollowsRules:
         kept = 1.0 - float(score.late[self._chosen])
         mean = float(score.slots[self._chosen])
         seen = (
-            f"of {len(score.late)} rules the cheapest that would have kept the bound, {kept:.1%} of the "
-            f"last {hindsight.memory_s:.0f} s with {mean:.3g} slots, is"
+            f"of {len(score.late)} rules for the number of slots, replayed on the last "
+            f"{hindsight.memory_s:.0f} s, the cheapest that keeps the bound ({kept:.1%} of the time, "
+            f"with {mean:.3g} slots in the mean) is"
             if hindsight.watched_s >= _WATCH_S
             else "until more is known the rule is"
         )
