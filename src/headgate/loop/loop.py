@@ -296,7 +296,7 @@ class ControlLoop:
         )
         epoch = self._actuator.assignment(name).epoch
         if view.assignment.epoch != epoch:
-            why = f"what slots have measured is of assignment {view.assignment.epoch}, and {epoch} is in force"
+            why = f"slots have measured assignment {view.assignment.epoch}, and {epoch} is in force"
             self._not_ready(name, operator, why)
             return None
         operator.why = ""

@@ -168,7 +168,8 @@ def _query(run: Run, driver: DriverSeen, now_ms: int) -> dict[str, Any]:
     state = health(run, now_ms, driver.holds)
     failed = run.stop is not None and run.stop.error is not None
     restarts = f", {run.query_restarts} restarts" if run.query_restarts else ""
-    text = f"{name}: {'failed' if failed else state}; began {ago_text(run.began_ms, now_ms)}, {len(run.rows):,} batches{restarts}"
+    text = f"{name}: {'failed' if failed else state}; began {ago_text(run.began_ms, now_ms)}, "
+    text += f"{len(run.rows):,} batches{restarts}"
     if driver.owner:
         text += f"; driver: {driver.owner}"
     return {"name": name, "health": state, "since_ms": run.began_ms, "text": text}
