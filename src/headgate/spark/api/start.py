@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.command_files import CommandFiles
 from headgate.control import registry
-from headgate.control.replicas import ReplicaPolicy
+from headgate.control.pools.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.operators.spec import OutputMode
 from headgate.spark.api import configured

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.fleet_view import Action, FleetDecision, FleetPolicy, FleetView
-from headgate.control.policies.henge import Henge, HengeParameters
-from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.henge import Henge, HengeParameters
+from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.view import Action, FleetDecision, FleetPolicy, FleetView
 from headgate.report.plot import panels
 from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.henge.fleets import within

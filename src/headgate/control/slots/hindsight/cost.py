@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from headgate.control.hindsight.demand import F64
 from headgate.control.observation import OperatorView
-from headgate.control.rescaling import mean_service_rate
+from headgate.control.slots.hindsight.demand import F64
+from headgate.control.slots.rescaling import mean_service_rate
 
 _LEAST_RATE = 1e-9
 """Records per second below which a service rate counts as unknown."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.control.estimators.forecast import Forecaster, Naive
-from headgate.control.replicas import Interval, ReplicaDecision, refuse_stateful
+from headgate.control.pools.replicas import Interval, ReplicaDecision, refuse_stateful
 from headgate.core.errors import ConfigError
 
 Edge = tuple[str, str]

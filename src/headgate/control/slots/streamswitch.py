@@ -12,9 +12,15 @@ import numpy.typing as npt
 from headgate.control.decision import Change, ChangeKind, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.projection import F64, pressure, projected_latency_s
-from headgate.control.splitting import Patience, best_split, best_whole, hottest_at, share_rate
-from headgate.control.strategies import (
+from headgate.control.slots.projection import F64, pressure, projected_latency_s
+from headgate.control.slots.splitting import (
+    Patience,
+    best_split,
+    best_whole,
+    hottest_at,
+    share_rate,
+)
+from headgate.control.slots.strategies import (
     Flags,
     UnitStrategy,
     best_balance,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headgate.control.fleet_slots import fitted
-from headgate.control.fleet_view import Slots
+from headgate.control.fleet.arithmetic import fitted
+from headgate.control.fleet.view import Slots
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.control.hindsight.demand import F64, Mean, Most, Quantiles
+from headgate.control.slots.hindsight.demand import F64, Mean, Most, Quantiles
 
 _CURVE = 0.0
 """The window of a signal that is not a mean, but the least number of slots with which nothing that has

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation
-from headgate.control.rescaling import rescaled
+from headgate.control.slots.rescaling import rescaled
 
 
 class Static:

@@ -13,9 +13,9 @@ from headgate.control.estimators.forecast import (
 )
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.policies.psps import Edge, Prediction, check_interval, edge_shares, predict
-from headgate.control.policies.unified import Unified
-from headgate.control.replicas import Interval, OperatorInterval, ReplicaDecision
+from headgate.control.pools.psps import Edge, Prediction, check_interval, edge_shares, predict
+from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaDecision
+from headgate.control.slots.unified import Unified
 from headgate.core.assignment import spread
 
 _CLEAR = 9.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from headgate.control.fleet_view import FleetJob, Slots
+from headgate.control.fleet.view import FleetJob, Slots
 
 _ROUNDING = 1e-9
 """(0.9 / 0.3 - 1) x 10 is 20 and 10 x (1 - 0.8) is 2, also in floating point."""

@@ -15,12 +15,12 @@ import numpy as np
 
 from headgate.control.decision import Change, Decision
 from headgate.control.decorators import Decorator
-from headgate.control.grant import UNLIMITED, Grant
+from headgate.control.fleet.grant import UNLIMITED, Grant
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.policy import Policy, asked
-from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPolicy
-from headgate.control.rescaling import rescaled
-from headgate.control.strategies import best_scale_in, change_of, joined, view_after
+from headgate.control.pools.replicas import Interval, ReplicaDecision, ReplicaPolicy
+from headgate.control.slots.rescaling import rescaled
+from headgate.control.slots.strategies import best_scale_in, change_of, joined, view_after
 
 AnyPolicy = TypeVar("AnyPolicy", Policy, ReplicaPolicy)
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headgate.control.decision import Change
-from headgate.control.hindsight.demand import F64
-from headgate.control.hindsight.hindsight import REST, Hindsight
 from headgate.control.observation import OperatorView
-from headgate.control.projection import projected_latency_s
-from headgate.control.repacking import repacked
-from headgate.control.splitting import best_split, best_whole, hottest_at, share_rate
-from headgate.control.strategies import UnitStrategy, change_of
+from headgate.control.slots.hindsight.demand import F64
+from headgate.control.slots.hindsight.hindsight import REST, Hindsight
+from headgate.control.slots.projection import projected_latency_s
+from headgate.control.slots.repacking import repacked
+from headgate.control.slots.splitting import best_split, best_whole, hottest_at, share_rate
+from headgate.control.slots.strategies import UnitStrategy, change_of
 
 _FIRST = "what half the bound needs, the most in 30 bounds, and 40% more"
 """The rule at the start: it holds what a burst asked for."""

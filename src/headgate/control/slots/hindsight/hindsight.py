@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.control.hindsight.batches import Cycle, VirtualBatches
-from headgate.control.hindsight.cost import RecordCost
-from headgate.control.hindsight.demand import F64
-from headgate.control.hindsight.kernels import I64, pack, play
-from headgate.control.hindsight.rules import Rules
 from headgate.control.observation import OperatorView
+from headgate.control.slots.hindsight.batches import Cycle, VirtualBatches
+from headgate.control.slots.hindsight.cost import RecordCost
+from headgate.control.slots.hindsight.demand import F64
+from headgate.control.slots.hindsight.kernels import I64, pack, play
+from headgate.control.slots.hindsight.rules import Rules
 
 _SLOTS_MOST = 128
 """Virtual slots of a rule, at the most."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.control.batch_times import BatchTimes
-from headgate.control.hindsight.cost import RecordCost
-from headgate.control.hindsight.demand import F64
-from headgate.control.hindsight.kernels import I64, play_batches
+from headgate.control.slots.hindsight.cost import RecordCost
+from headgate.control.slots.hindsight.demand import F64
+from headgate.control.slots.hindsight.kernels import I64, play_batches
 
 _WORLDS = 4
 """How often each cycle is played, with dear records at other places: a long batch is rare, and makes all

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headgate.control.fleet_slots import difference, extra_slots, fitted, reduced
-from headgate.control.fleet_view import (
+from headgate.control.fleet.arithmetic import difference, extra_slots, fitted, reduced
+from headgate.control.fleet.view import (
     SATURATED,
     Action,
     FleetDecision,

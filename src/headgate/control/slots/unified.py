@@ -9,8 +9,8 @@ from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.estimators.trend import Trend
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.policies.following import FollowsRules
-from headgate.control.rescaling import arrival_rate, mean_service_rate, rescaled
+from headgate.control.slots.following import FollowsRules
+from headgate.control.slots.rescaling import arrival_rate, mean_service_rate, rescaled
 
 _LOOK_BACK_S = 5.0
 """What the trend of arrivals is taken over. Chosen on figure 5's workload, as the defaults below."""
@@ -33,7 +33,7 @@ class Unified:
     Where key groups stop while they move, hundreds of rules for the number of slots are played on the
     measured load, on virtual slots: constants, and rules that follow the load with something to spare and
     hold it for a while. The policy follows the rule that would have kept the bound with the fewest slots
-    and changes (`headgate.control.hindsight`, `headgate.control.policies.following`): near a constant
+    and changes (`headgate.control.slots.hindsight`, `headgate.control.slots.following`): near a constant
     where a constant is best, close to the load where the load is slow.
 
     With ``even=1`` moves are free. The policy then takes at once the fewest evenly loaded slots with

@@ -12,8 +12,8 @@ import numpy as np
 
 from headgate.control.decision import ChangeKind
 from headgate.control.observation import OperatorView
-from headgate.control.projection import F64, pressure, projected_latency_s
-from headgate.control.strategies import Flags, UnitStrategy
+from headgate.control.slots.projection import F64, pressure, projected_latency_s
+from headgate.control.slots.strategies import Flags, UnitStrategy
 
 _SPARE = 1.25
 """A split ends where the group would fit on fewer slots with so many times its load. Chosen, not tuned:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from headgate.control.decision import Change, ChangeKind
 from headgate.control.observation import OperatorView
-from headgate.control.projection import F64, pressure, projected_latency_s
+from headgate.control.slots.projection import F64, pressure, projected_latency_s
 from headgate.core.assignment import Assignment
 
 I64 = npt.NDArray[np.int64]

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from headgate.control.fleet_view import FleetPolicy
-from headgate.control.policies.henge import Goal, Henge, HengeParameters
-from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.henge import Goal, Henge, HengeParameters
+from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.view import FleetPolicy
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.installed import FLEET_POLICIES, installed
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headgate.control.estimators.trend import Trend
-from headgate.control.fleet_view import (
+from headgate.control.fleet.view import (
     SATURATED,
     Action,
     FleetDecision,
