@@ -24,6 +24,8 @@ from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.sinks.kafka_sink import KafkaSink
+from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
 
@@ -45,6 +47,11 @@ class RealTimeFlow:
     plan: PipePlan
     feed: SourceFeed
 
+    def begin_sink(self, sink: Sink) -> None:
+        """Have a sink write in real time, before it begins."""
+        if isinstance(sink, KafkaSink):
+            sink.hurry()
+
     def begin(
         self, machine: StepMachine[Report], work: StatefulWork, settings: QuerySettings
     ) -> StreamingQuery:
@@ -53,6 +60,7 @@ class RealTimeFlow:
         log, latest = machine.checkpoint.path, machine.latest
         write_identity(log)
         work.begin(self.plan, self.feed, next_watermark_us(log, latest))
+        work.write_to(machine.sink)
         done = -1 if latest is None else latest.spark_batch
         epochs = Epochs(
             machine,

@@ -55,6 +55,7 @@ from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.sinks.sinks import Sink
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.controller import ControlConfig, Controller, Cores
 from headgate.spark.step.live import LiveJob
@@ -230,7 +231,7 @@ def _start_slots(
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
         _check_store(where, plan, flow)
-        sink = configured.sink(spark, settings, plan, where)
+        sink = _sink(spark, settings, plan, where, flow)
         checkpoint, uuid, unlock = opened(spark, where, identity(spark, plan, config), undo)
         root = arena_root()
         sweep(root)
@@ -305,6 +306,19 @@ def _steering(
         job.set_budget if settings.budget == "auto" else lambda _: None,
     )
     return controller, commands
+
+
+def _sink(
+    spark: SparkSession,
+    settings: QuerySettings,
+    plan: PlannedQuery,
+    where: Place,
+    flow: RealTimeFlow | None,
+) -> Sink:
+    sink = configured.sink(spark, settings, plan, where)
+    if flow is not None:
+        flow.begin_sink(sink)
+    return sink
 
 
 def _check_store(where: Place, plan: PlannedQuery, flow: RealTimeFlow | None) -> None:

@@ -7,11 +7,14 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.checkpoint.epochs import first_offsets, write_first_offsets
+from headgate.checkpoint.manifest import Manifest
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
+from headgate.spark.realtime.deliveries import Deliveries
 from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.realtime.work import RealTimeWork
@@ -57,6 +60,7 @@ class Epochs:
         self._over = threading.Event()
         self._lost = 0
         self._cut_s = 0.0
+        self._deliveries: Deliveries
         self._thread = threading.Thread(target=self._run, name="headgate-epochs", daemon=True)
 
     def start(self) -> None:
@@ -107,6 +111,9 @@ class Epochs:
         try:
             work.intake.settle_in_alone()
             work.intake.enter()
+            self._deliveries = Deliveries(
+                machine.threads, work.deliver, self._note, self._begin_delivering
+            )
             while not machine.stopping.is_set():
                 try:
                     self._flow()
@@ -117,7 +124,27 @@ class Epochs:
         finally:
             with contextlib.suppress(Exception):
                 work.pipe.stop(clean=self._error is None)
+            self._end_deliveries()
             self._over.set()
+
+    def _begin_delivering(self) -> None:
+        """Make the session of batches that of the thread of deliveries, and name its jobs."""
+        self._work.intake.enter()
+        self._work.spark.sparkContext.setJobGroup(self.runId, "", interruptOnCancel=True)
+
+    def _note(self, manifests: Sequence[Manifest]) -> None:
+        self._machine.note_delivered(manifests)
+        self._work.delivered = manifests[-1].step
+
+    def _end_deliveries(self) -> None:
+        """Wait until all that is committed is out; after an error of ours, a try will do."""
+        try:
+            self._deliveries.close()
+        except BaseException as error:
+            if self._error is None:
+                self._error = (
+                    self._machine.note_failure(error) if isinstance(error, Exception) else error
+                )
 
     def _heed(self, error: BaseException) -> None:
         """Take note of a loss; raise it where another try cannot help, or there were too many."""
@@ -173,11 +200,14 @@ class Epochs:
         machine, work, pipe = self._machine, self._work, self._work.pipe
         latest = machine.latest
         number = 0 if latest is None else latest.step + 1
+        self._deliveries.wait_for_room(machine.stopping)
         still = work.changing and pipe.have_slots(work.wanted_slots)
         read_ms = pipe.waits_since_ms or time.time() * 1e3
         self._cut_s = time.monotonic()
         offsets = pipe.cut(number, still=still)
-        machine.epoch(self._batch, work.next_us, [offsets], read_ms=read_ms)
+        manifest = machine.epoch(self._batch, work.next_us, [offsets], read_ms=read_ms)
+        self._deliveries.put_rows(manifest)
+        self._deliveries.put_committed(manifest)
         self._batch += 1
         self._lost = 0
         if still:

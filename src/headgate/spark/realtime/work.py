@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
+from headgate.checkpoint.manifest import DELIVERED, NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
+from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
+from headgate.spark.sinks.kafka_sink import KafkaSink
+from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import delivers
 from headgate.spark.step.output import Outputs
 from headgate.spark.step.stateful import StatefulWork
 
@@ -29,6 +35,8 @@ class RealTimeWork(StatefulWork):
     pipe : Pipe
     next_us : int
         The watermark of the next epoch.
+    delivered : int
+        The newest step whose output is out, and all before it.
     """
 
     has_batches = False
@@ -36,6 +44,7 @@ class RealTimeWork(StatefulWork):
     feed: SourceFeed
     pipe: Pipe
     next_us: int
+    delivered: int
 
     def begin(self, plan: PipePlan, feed: SourceFeed, next_us: int) -> None:
         """Make the pipe, which nothing flows through yet.
@@ -54,6 +63,7 @@ class RealTimeWork(StatefulWork):
         job = SparkJob(self.spark, plan, feed, self.config.name)
         self.pipe = Pipe(job, feed, task, self.config.name)
         self.next_us = next_us
+        self.delivered = -1 if self.job.latest is None else self.job.latest.step
 
     @property
     def attempts(self) -> int:
@@ -64,6 +74,28 @@ class RealTimeWork(StatefulWork):
     def allowed_failures(self) -> int:
         """Executions of an epoch before the query fails."""
         return self.config.attempts
+
+    def write_to(self, sink: Sink) -> None:
+        """Take the sink, and make the plan of its rows; to be called before the first delivery."""
+        self._sink = sink
+        self._narrow: NarrowPlan | None = None
+        if isinstance(sink, KafkaSink):
+            self._narrow = self._results.narrow(sink.in_columns)
+
+    def deliver(self, manifests: Sequence[Manifest]) -> None:
+        """Give the outputs of epochs to the sink, in their order, and together where it takes them so."""
+        open_ = [manifest for manifest in manifests if delivers(manifest)]
+        sink, narrow = self._sink, self._narrow
+        if narrow is None or not isinstance(sink, KafkaSink):
+            for manifest in open_:
+                sink.write(manifest.engine["sink_batch"], self.result(Outputs.read(manifest)))
+                self.recorder.progress.observe(manifest.spark_batch, self._results.observed())
+            return
+        found = [Outputs.read(manifest).table(self.checkpoint) for manifest in open_]
+        tables = [table for table in found if table is not None]
+        if tables:
+            rows = narrow.rows(pa.concat_tables(tables))
+            sink.write_table(open_[-1].engine["sink_batch"], rows)
 
     def rehearse(self) -> None:
         """Plan an empty result, and run it not."""
@@ -103,5 +135,5 @@ class RealTimeWork(StatefulWork):
     def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
         """Return the manifest that commits the epoch, and take over what its slots did."""
         made = super().manifest(begun, reports)
-        facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us}
+        facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us, DELIVERED: self.delivered}
         return replace(made, engine={**made.engine, REAL_TIME: facts})
