@@ -18,15 +18,15 @@ from headgate.control.estimators.forecast import (
     Smoothed,
 )
 from headgate.control.estimators.service_time import ServiceTimeEstimate
-from headgate.control.juice import Flow, JuiceWindow, job_juice
+from headgate.control.fleet.henge import HengeParameters
+from headgate.control.fleet.juice import Flow, JuiceWindow, job_juice
+from headgate.control.fleet.unified_fleet import UnifiedFleetParameters
 from headgate.control.limits import window_ticks
-from headgate.control.policies.henge import HengeParameters
-from headgate.control.policies.static import Static
-from headgate.control.policies.streamswitch import StreamSwitch
-from headgate.control.policies.unified import Unified
-from headgate.control.policies.unified_fleet import UnifiedFleetParameters
-from headgate.control.policies.unified_pools import UnifiedPools
+from headgate.control.pools.unified_pools import UnifiedPools
 from headgate.control.registry import replica_policy
+from headgate.control.slots.static import Static
+from headgate.control.slots.streamswitch import StreamSwitch
+from headgate.control.slots.unified import Unified
 from headgate.core.errors import ConfigError
 from headgate.whatif.model import (
     MicroBatch,

@@ -15,17 +15,17 @@ from worlds import World
 from headgate.control.batch_times import BatchTimes
 from headgate.control.estimators import forecast
 from headgate.control.estimators.task_cost import TaskCost
-from headgate.control.fleet_view import FleetJob, FleetOperator, FleetPolicy, FleetView
-from headgate.control.hindsight.cost import RecordCost
-from headgate.control.hindsight.kernels import play, play_batches
-from headgate.control.hindsight.rules import Rules
-from headgate.control.policies.following import FollowsRules
-from headgate.control.policies.henge import Goal, Henge, HengeParameters
-from headgate.control.policies.psps import Psps
-from headgate.control.policies.unified import Unified
-from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
-from headgate.control.policies.unified_pools import UnifiedPools
-from headgate.control.replicas import Interval, OperatorInterval, ReplicaPolicy
+from headgate.control.fleet.henge import Goal, Henge, HengeParameters
+from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.view import FleetJob, FleetOperator, FleetPolicy, FleetView
+from headgate.control.pools.psps import Psps
+from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaPolicy
+from headgate.control.pools.unified_pools import UnifiedPools
+from headgate.control.slots.following import FollowsRules
+from headgate.control.slots.hindsight.cost import RecordCost
+from headgate.control.slots.hindsight.kernels import play, play_batches
+from headgate.control.slots.hindsight.rules import Rules
+from headgate.control.slots.unified import Unified
 from headgate.core.utility import Intent, Metric, Utility
 
 Recorded = Callable[[str, Iterable[str]], None]
