@@ -31,6 +31,11 @@ _KEPT_WORTH = 4.0
 """How much more a job is worth that is served already: who is served changes only for a gain, since a job
 that was late has first to be rid of what waits. Tuned on two draws of `fleet-loads`."""
 
+_HOPELESS = 2.0
+"""Needs over slots, backlogs apart, from which jobs that are not served cannot catch up: what is left then
+gives a margin to those that are. A smaller value takes slots from jobs that are late for a while only.
+Tuned on three draws each of generated and of real loads, see design note 0112."""
+
 
 @dataclass(frozen=True)
 class UnifiedFleetParameters:
@@ -176,7 +181,7 @@ class UnifiedFleet:
       their margin; then the margins of all shrink.
     - Where not even the bare needs fit, the jobs that are worth most per slot are served. The others
       share the rest in proportion to their needs, so that a job is late, but falls behind no more than
-      it must.
+      it must. Where all needs are more than twice the slots, the served jobs get a margin first.
 
     Parameters
     ----------
@@ -356,11 +361,17 @@ class UnifiedFleet:
         for name in sorted(needs, key=lambda name: (-worth[name], name)):
             more = sum(least[name].values()) - sum(slots[name].values())
             if more <= room:
-                slots[name] = least[name]
+                slots[name] = dict(least[name])
                 self._served.add(name)
                 room -= more
             else:
                 late.append(name)
+        steady = sum(n.slots(0.0, math.inf) for ops in needs.values() for n in ops.values())
+        if steady > _HOPELESS * (view.slots_free + _sum(held)):
+            by_worth = sorted(self._served, key=lambda name: (-worth[name], name))
+            for epsilon in (0.0, self._p.epsilon / 2):
+                for name in by_worth:
+                    room -= _top_up(slots[name], needs[name], epsilon, self._p.settle_s, room)
         _share(slots, {name: least[name] for name in late}, max(room, 0))
         changes: dict[str, Mapping[str, int]] = {}
         for name, operators in slots.items():
@@ -386,6 +397,19 @@ def _sum(slots: Slots) -> int:
 
 def _covers(held: Mapping[str, int], least: Mapping[str, int]) -> bool:
     return all(held[op] >= slots for op, slots in least.items())
+
+
+def _top_up(
+    slots: dict[str, int], needs: Mapping[str, _Need], epsilon: float, catch_up_s: float, room: int
+) -> int:
+    """Give a job's operators at most `room` slots towards a margin; return how many."""
+    added = 0
+    for op, need in needs.items():
+        lacking = need.slots(epsilon, catch_up_s) - slots[op]
+        more = max(0, min(lacking, room - added))
+        slots[op] += more
+        added += more
+    return added
 
 
 def _share(slots: dict[str, dict[str, int]], least: Slots, room: int) -> None:

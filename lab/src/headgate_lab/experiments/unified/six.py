@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 F64 = npt.NDArray[np.float64]
 
 KINDS = ("sinusoid", "steps", "ramp", "flash", "mmpp", "silence")
-BUDGETS = (16, 20, 24, 28, 34, 42, 56, 80)
+BUDGETS = (14, 16, 20, 24, 28, 34, 42, 56, 80)
 """Slots of the operators that work; the mean of all loads together needs 24."""
 
 SERVICE_S = 0.1
