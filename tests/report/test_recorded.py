@@ -23,6 +23,10 @@ from headgate.journal import (
     ControlAct,
     Decided,
     Event,
+    FleetDecided,
+    FleetJobChanged,
+    FleetRound,
+    FleetStart,
     Latency,
     MemoryUse,
     NotReadyToDecide,
@@ -33,17 +37,21 @@ from headgate.journal import (
     Wish,
     read,
 )
+from headgate.journal.fleet import FleetHostState, FleetJobState
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.journal.schema import GroupRecords, SloState
+from headgate.metrics.exporter import JournalMetrics
 from headgate.report import Run
 from headgate.report.diagnose import diagnose, diagnose_lines
 from headgate.report.finish import finish_lines
+from headgate.report.fleet import fleet_status
 from headgate.report.limits import DriverSeen
 from headgate.report.live import frame, told_at
 from headgate.report.plain import plain_line
 from headgate.report.summary import summary_of
 from headgate.report.top import top, top_lines
 from headgate.report.why import why, why_lines
+from headgate.ui.history import JournalHistory
 
 Recorded = Callable[[str, Iterable[str]], None]
 INCIDENTS = Path(__file__).parent / "incidents"
@@ -92,7 +100,9 @@ def busy(batches: int) -> list[Event]:
         events.append(runs.batch(step, **fields))
         if step == 3:
             wish = Wish("count-0", "scale-out", 4, 11)
-            events.append(Decided("unified", "out", "3 slots of work", True, (wish,), at_ms=at_ms + 660))
+            events.append(
+                Decided("unified", "out", "3 slots of work", True, (wish,), at_ms=at_ms + 660)
+            )
         if step == 4:
             change = AssignmentChange(
                 5, 1, 2, 4, 11, 2048, "unified", "3 slots of work", "count-0", split=((3, 0, 1),),
@@ -117,7 +127,9 @@ def busy(batches: int) -> list[Event]:
             events += [runs.start(at_ms=at_ms + 662, parameters=given, operators=operators),
                        Restart(17, 16, at_ms=at_ms + 663)]  # fmt: skip
         if step == 18:
-            events.append(Decided("unified", "calm", "nothing is to be done", True, at_ms=at_ms + 660))
+            events.append(
+                Decided("unified", "calm", "nothing is to be done", True, at_ms=at_ms + 660)
+            )
     return events
 
 
@@ -150,8 +162,7 @@ CASES = list(journals())
 @pytest.mark.usefixtures("_utc")
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
 def test_views_of_a_journal(
-    case: tuple[str, list[Event], DriverSeen, float],
-    recorded: Recorded,
+    case: tuple[str, list[Event], DriverSeen, float], recorded: Recorded, tmp_path: Path
 ) -> None:
     name, events, driver, after_s = case
     run = Run()
@@ -163,7 +174,9 @@ def test_views_of_a_journal(
     lines += ["-- plain", plain_line(run, now_ms=now_ms), *told_at(run, "CK")]
     for width in (80, 130):
         console = Console(file=io.StringIO(), width=width)
-        console.print(frame(run, now_ms=now_ms, width=width, planned_s=60.0 * (width > 100) or None))
+        console.print(
+            frame(run, now_ms=now_ms, width=width, planned_s=60.0 * (width > 100) or None)
+        )
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
         lines += [f"-- frame {width}", *(line.rstrip() for line in text.splitlines())]
     if any(isinstance(event, Batch) for event in events):
@@ -178,4 +191,59 @@ def test_views_of_a_journal(
                 lines += [f"-- why {at}", str(error)]
             else:
                 lines += [f"-- why {at}", json.dumps(told), *why_lines(told)]
+    if name not in ("busy-4", "busy-20", "ended", "hot"):
+        recorded(name, lines)
+        return
+    history = JournalHistory()
+    for event in events:
+        history.absorb(event)
+    page = history.tell("CK", now_ms, driver, 7)
+    lines += ["-- page", *(f"{key}: {json.dumps(part)}" for key, part in page.items())]
+    metrics = JournalMetrics([runs.journal(tmp_path / "journal.jsonl", events)]).text()
+    lines += ["-- metrics", *(line for line in metrics.splitlines() if not line.startswith("#"))]
     recorded(name, lines)
+
+
+def fleet() -> list[Event]:
+    """Return a fleet's journal: two jobs, one of which ends; two actions, one of which helps."""
+
+    def job(name: str, round_: int) -> FleetJobState:
+        return FleetJobState(
+            name, "running", 10.0 + round_, 35.0, round_ > 2, (0.5,), {"a": 2 + round_, "b": 1},
+            {"a": 0.9, "b": 0.1}, 100.0 * round_, {"a": 3}, {"a": 4},
+        )  # fmt: skip
+
+    events: list[Event] = [FleetStart("henge", 9, 10.0, 1, at_ms=5)]
+    events += [FleetRound(1.0, (), 0.0, 0.0, 0, 9, False, at_ms=6)]
+    events += [FleetStart("henge(2)", 12, 10.0, 1, at_ms=9)]
+    events += [FleetJobChanged("low", "running", "", at_ms=9)]
+    for round_ in range(5):
+        at_ms, names = 10_000 * (round_ + 1), ("low", "high")[: 2 - (round_ > 2)]
+        hosts = (FleetHostState("h1", 4, 3.5, 0.9, True), FleetHostState("h2", 4, 1.0, None, False))
+        jobs = tuple(job(name, round_) for name in names)
+        utility = sum(one.utility or 0.0 for one in jobs)
+        events.append(
+            FleetRound(10.0 * round_, jobs, utility, 26.0, 9, 12, round_ == 1, at_ms, hosts)
+        )
+        slots = {1: {"low": {"a": 4, "b": 2}}, 3: {"low": {"a": 5}}}.get(round_, {})
+        acts = ("reconfiguration", "drop -> more") if slots else ("nothing", "converged")
+        events.append(
+            FleetDecided("henge(2)", *acts, f"round {round_}", True, slots, {"n": 1.0}, 10.0 * round_,
+                         at_ms=at_ms + 1)
+        )  # fmt: skip
+        if round_ == 2:
+            events.append(FleetJobChanged("high", "ended", "by its user", at_ms=at_ms + 2))
+        if round_ == 4:
+            events.append(FleetJobChanged("low", "failing", "disk full", at_ms=at_ms + 2))
+    return events
+
+
+@pytest.mark.parametrize("since_s", [None, 15.0])
+def test_views_of_a_fleet(since_s: float | None, recorded: Recorded, tmp_path: Path) -> None:
+    path = runs.journal(tmp_path / "fleet.jsonl", fleet())
+    found = fleet_status(path, since_s) | {"journal": ""}
+    lines = [f"{key}: {json.dumps(part)}" for key, part in found.items()]
+    metrics = JournalMetrics([path]).text()
+    lines += [line for line in metrics.splitlines() if not line.startswith("#")]
+    recorded(f"fleet-{since_s}", [line.replace(tmp_path.name, "PLACE") for line in lines])
+    assert fleet_status(tmp_path)["rows"] == fleet_status(path)["rows"]
