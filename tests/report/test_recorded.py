@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -157,6 +158,71 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 CASES = list(journals())
+
+
+def drawn_run(dice: random.Random) -> tuple[list[Event], DriverSeen, float]:
+    """Return a journal of one to four batches, 400 ms apart, whose figures lie at edges or off them."""
+    bound_ms, slots = 1000.0, dice.choice([1, 2, 4])
+    given: dict[str, Any] = {
+        "slo": ["mean < 1 s over 1 s"] if dice.random() < 0.9 else [],
+        "cores": dice.choice([None, 1, 2, 4]), "machine_cores": dice.choice([None, 3]),
+        "slots_max": dice.choice([0, 2, 8]),
+        "trigger": dice.choice([{}, {}, {"processingTime": "1 second"}, {"processingTime": "999 ms"},
+                                {"processingTime": "soon"}, {"once": True}]),
+        "source_limits": dice.choice([{}, {}, {"maxFilesPerTrigger": "1"}]),
+        "unsplittable": dice.choice([{}, {"count-0": ""}, {"count-0": "first depends on the order"}]),
+    }  # fmt: skip
+    operators = (OperatorInfo("count-0", "count(1)"),) if dice.random() < 0.8 else ()
+    events: list[Event] = [runs.start(parameters=given, operators=operators)]
+    mean_ms = dice.choice([300.0, 3000.0, 3000.0, 3000.0])
+    useful_ms = [dice.choice([0.0, 20.0, 200.0, 280.0, 279.0, 400.0]) for _ in range(slots)]
+    ready = dice.choice([None, 0.0, 50.0, 280.0])
+    waits = [dice.choice([0, 0, 80, 101, 400]) for _ in range(slots)]
+    hot = dice.choice([0, 25, 50, 60, 100])
+    sink_ms = dice.choice([0.0, 0.0, 0.0, 60.0, 199.0, 200.0])
+    state = SloState(
+        dice.choice(["missed", "missed", "unreachable"]), dice.random() < 0.2, 0.5, 0.1, 3, "count-0", 10, 1,
+        0.99, bound_ms, dice.choice([100.0, 1200.0, 1201.0]), 1.0, 1,
+    )  # fmt: skip
+    lag = dice.choice([0, 0, 7])
+    for step in range(dice.randint(1, 4)):
+        stats = tuple(
+            SlotStats(
+                s, 64, 50, waits[s], useful_ms[s], None, None, ready, dice.choice([None, 5.0])
+            )
+            for s in range(slots)
+        )
+        fields: dict[str, Any] = {
+            "slots": slots, "slot_stats": stats, "latency_ms": Latency(*[mean_ms] * 5),
+            "phases_ms": {"plan": 40.0, "slots": dice.choice([40.0, 200.0]), "sink": sink_ms},
+            "backlog": sum(waits) * (1 + step), "lag": {"topic": lag * step} if lag else {},
+            "slo": state if given["slo"] else None, "at_ms": runs.BEGAN_MS + 400 * (step + 1),
+            "arrivals": (GroupRecords("count-0", [3, 9], [hot, 100 - hot]),) if hot else (),
+            "hottest": ((3, 60),),
+        }  # fmt: skip
+        events.append(runs.batch(step, **fields))
+    if dice.random() < 0.3:
+        reason = dice.choice(["2 slots of work", "8 slots wanted; the cores are the limit"])
+        events.append(Decided("unified", "out", reason, True, at_ms=events[-1].at_ms + 1))
+    if dice.random() < 0.2:
+        events.append(BatchBegun(9, 9, at_ms=events[-1].at_ms + 10))
+    if dice.random() < 0.1:
+        events.append(runs.stopped(dice.choice([None, "no room"]), events[-1].at_ms + 10))
+    driver = DriverSeen(
+        *dice.choice([(None, ""), (True, "host a"), (True, "host a", 3, 4), (False, "")])
+    )
+    return events, driver, dice.choice([0.1, 0.1, 0.1, 0.1, 9.0, 10.0, 10.1, 100.0])
+
+
+def test_limits_of_many_runs(recorded: Recorded) -> None:
+    lines, dice = [], random.Random(12)
+    for number in range(250):
+        events, driver, after_s = drawn_run(dice)
+        now_ms = max(event.at_ms for event in events) + round(after_s * 1000)
+        found = diagnose(events, "CK", now_ms=now_ms, driver=driver)
+        limit, hot = found["limit"], found["hot"] or {"text": "-"}
+        lines.append(f"{number} {limit['cause']}: {limit['why']} | {found['do']} | {hot['text']}")
+    recorded("limits", lines)
 
 
 @pytest.mark.usefixtures("_utc")
