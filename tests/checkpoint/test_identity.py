@@ -177,7 +177,7 @@ def layouts(field: str, value: Any, operators: int = 1) -> dict[str, Any]:
     """Return the identity, as earlier releases wrote it, of operators whose layout has one part."""
     names = [f"operator-{number}" for number in range(operators)]
     part = {} if value is None else {field: value}
-    return {"operators": dict.fromkeys(names, {"same": 1}) | {names[-1]: part | {"same": 1}}}
+    return {"operators": {key: {"same": 1} for key in names} | {names[-1]: part | {"same": 1}}}
 
 
 @pytest.mark.parametrize(
@@ -211,14 +211,10 @@ def layouts(field: str, value: Any, operators: int = 1) -> dict[str, Any]:
         ("other", {"a": 1}, {"a": 2}, 'other: was `{"a": 1}`, now `{"a": 2}`'),
     ],
 )
-def test_a_layout_is_said_in_words(
-    field: str, was: Any, now: Any, words: str
-) -> None:
+def test_a_layout_is_said_in_words(field: str, was: Any, now: Any, words: str) -> None:
     for operators, place in ((1, ""), (2, " of operator-1")):
         with pytest.raises(CheckpointError) as raised:
-            refuse_another(
-                layouts(field, was, operators), layouts(field, now, operators), "/place"
-            )
+            refuse_another(layouts(field, was, operators), layouts(field, now, operators), "/place")
         head, _, tail = words.rpartition(": was ")
         assert (f"{head}{place}: was {tail}" if head else words) in str(raised.value)
 

@@ -135,7 +135,9 @@ def test_a_note_knows_each_file(place: Path, what: str) -> None:
     act(place / path)
     with pytest.raises(CheckpointError, match=path):
         check(place)
-    assert not inspect(place, verify=True)["sound"]
+    found = inspect(place, verify=True)
+    assert not found["sound"]
+    assert len(found["problems"]) == 1, "it is said once"
 
 
 @pytest.mark.parametrize("noted", [True], indirect=True)

@@ -44,7 +44,6 @@ def of(make: Callable[..., object], name: str, **others: Any) -> Callable[[Any],
     return lambda value: make(**others, **{name: value})
 
 
-
 CLOSED: list[tuple[str, Callable[[Any], object], float, float]] = [
     ("static: n", of(Static, "n"), 1, INF),
     ("hysteresis: cycles", of(Hysteresis, "cycles", policy=STATIC), 1, INF),
@@ -176,7 +175,9 @@ def test_a_parameter_that_must_be_above_zero_may_be_as_small_as_it_likes(
 
 
 def test_a_blend_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="blend: forecasters=0 is out of range; use at least 1."):
+    with pytest.raises(
+        ConfigError, match=r"blend: forecasters=0 is out of range; use at least 1\."
+    ):
         Blend([])
 
 
@@ -199,5 +200,5 @@ def test_a_window_is_kept_in_ticks_rounded_up_and_no_longer_than_memory_allows()
         "a window of 1e+06 s is too long to be kept for 5 key groups; use 1e+06 s at most."
     )
     for window_s in (0.0, -1.0, INF, math.nan):
-        with pytest.raises(ConfigError, match="is out of range; use a finite length above 0."):
+        with pytest.raises(ConfigError, match="is out of range; use a finite length above 0"):
             window_ticks(window_s, 0.1, 1)

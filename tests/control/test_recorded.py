@@ -53,7 +53,11 @@ def test_what_each_kind_of_rule_wants(recorded: Recorded) -> None:
     kinds = [str(rule).partition(", in steps")[0] for rule in rules.all]
     lines += sorted({str(rule) for rule in rules.all})
     places = [
-        [i for i, rule in enumerate(rules.all) if (bool(rule.constant), rule.signal, rule.lean) == k]
+        [
+            i
+            for i, rule in enumerate(rules.all)
+            if (bool(rule.constant), rule.signal, rule.lean) == k
+        ]
         for k in sorted({(bool(rule.constant), rule.signal, rule.lean) for rule in rules.all})
     ]
     assert len(kinds) == sum(map(len, places))
@@ -209,7 +213,9 @@ def fleet_view(round_: int, slots: dict[str, dict[str, int]], budget: int) -> Fl
     for index, name in enumerate(("low", "high", "own")):
         rate = 60.0 + 50.0 * math.sin(time_s / 200.0 + 2.0 * index) + 80.0 * (round_ % 90 > 80)
         mine = slots.setdefault(name, {"source": 1, "parse": 2, "count": 3})
-        capacity = {op: min(1.0, rate / (12.0 * n * (1 + i))) for i, (op, n) in enumerate(mine.items())}
+        capacity = {
+            op: min(1.0, rate / (12.0 * n * (1 + i))) for i, (op, n) in enumerate(mine.items())
+        }
         over_s = sum(max(0.0, share - 0.7) for share in capacity.values())
         operators = {
             op: FleetOperator(
@@ -274,11 +280,11 @@ def test_pools_of_three_operators(name: str, recorded: Recorded) -> None:
         able = {"a": 40.0, "b": 25.0, "c": 60.0}
         came = {"a": events, "b": 0.5 * events, "c": 0.25 * events}
         operators = {}
-        for op in active:
-            done = min(came[op] + queued[op], able[op] * active[op])
+        for op, replicas in active.items():
+            done = min(came[op] + queued[op], able[op] * replicas)
             queued[op] += came[op] - done
             operators[op] = OperatorInterval(
-                active[op], 12, 1.0 / able[op], done, {} if op == "a" else {"a": came[op]},
+                replicas, 12, 1.0 / able[op], done, {} if op == "a" else {"a": came[op]},
                 came[op] if op == "a" else 0.0, queued[op], least=1 + (op == "c"),
             )  # fmt: skip
         count = math.nan if number == 40 else events
