@@ -47,10 +47,12 @@ class RealTimeFlow:
     plan: PipePlan
     feed: SourceFeed
 
-    def begin_sink(self, sink: Sink) -> None:
+    def begin_sink(self, sink: Sink, settings: QuerySettings) -> None:
         """Have a sink write in real time, before it begins."""
         if isinstance(sink, KafkaSink):
             sink.hurry()
+            if own.RELEASE.of(settings.options) == own.EARLY:
+                sink.write_early()
 
     def begin(
         self, machine: StepMachine[Report], work: StatefulWork, settings: QuerySettings
@@ -68,6 +70,7 @@ class RealTimeFlow:
             interval_s=own.EPOCH.of(settings.options),
             name=settings.name,
             first_batch=max(done, newest_batch(log)) + 1,
+            early=own.RELEASE.of(settings.options) == own.EARLY,
         )
         epochs.start()
         return cast(StreamingQuery, epochs)

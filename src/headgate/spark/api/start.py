@@ -103,6 +103,9 @@ def start(
     """
     if settings.is_real_time:
         check_settings(settings)
+    elif own.RELEASE.of(settings.options) == own.EARLY:
+        msg = f'.release("{own.EARLY}") is for trigger(realTime=...); leave it out.'
+        raise ConfigError(msg)
     if settings.replica_policy is not None:
         _check_pools(settings, settings.replica_policy)
     with active(df.sparkSession):  # Spark's plans ask the thread, and any thread may start a query
@@ -317,7 +320,7 @@ def _sink(
 ) -> Sink:
     sink = configured.sink(spark, settings, plan, where)
     if flow is not None:
-        flow.begin_sink(sink)
+        flow.begin_sink(sink, settings)
     return sink
 
 

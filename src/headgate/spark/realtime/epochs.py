@@ -39,6 +39,8 @@ class Epochs:
         Of the query.
     first_batch : int
         The first number for an epoch that no batch in Spark's log has.
+    early : bool
+        Outputs go out before their epoch is committed.
     """
 
     def __init__(
@@ -49,13 +51,14 @@ class Epochs:
         interval_s: float,
         name: str | None,
         first_batch: int,
+        early: bool,
     ) -> None:
         self._machine, self._work = machine, work
         self._interval_s = interval_s
         self.name = name
         self.runId = str(uuid.uuid4())
         self.id = json.loads((machine.checkpoint.path / "metadata").read_bytes())["id"]
-        self._batch = first_batch
+        self._batch, self._early = first_batch, early
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._lost = 0
@@ -114,6 +117,8 @@ class Epochs:
             self._deliveries = Deliveries(
                 machine.threads, work.deliver, self._note, self._begin_delivering
             )
+            if self._early:
+                work.before_commit = self._deliveries.put_rows
             while not machine.stopping.is_set():
                 try:
                     self._flow()
@@ -206,7 +211,8 @@ class Epochs:
         self._cut_s = time.monotonic()
         offsets = pipe.cut(number, still=still)
         manifest = machine.epoch(self._batch, work.next_us, [offsets], read_ms=read_ms)
-        self._deliveries.put_rows(manifest)
+        if not self._early:
+            self._deliveries.put_rows(manifest)
         self._deliveries.put_committed(manifest)
         self._batch += 1
         self._lost = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,8 @@ class RealTimeWork(StatefulWork):
         The watermark of the next epoch.
     delivered : int
         The newest step whose output is out, and all before it.
+    before_commit : callable
+        Called with a manifest that will be committed.
     """
 
     has_batches = False
@@ -45,6 +47,7 @@ class RealTimeWork(StatefulWork):
     pipe: Pipe
     next_us: int
     delivered: int
+    before_commit: Callable[[Manifest], None]
 
     def begin(self, plan: PipePlan, feed: SourceFeed, next_us: int) -> None:
         """Make the pipe, which nothing flows through yet.
@@ -78,6 +81,7 @@ class RealTimeWork(StatefulWork):
     def write_to(self, sink: Sink) -> None:
         """Take the sink, and make the plan of its rows; to be called before the first delivery."""
         self._sink = sink
+        self.before_commit = lambda _: None
         self._narrow: NarrowPlan | None = None
         if isinstance(sink, KafkaSink):
             self._narrow = self._results.narrow(sink.in_columns)
@@ -136,4 +140,6 @@ class RealTimeWork(StatefulWork):
         """Return the manifest that commits the epoch, and take over what its slots did."""
         made = super().manifest(begun, reports)
         facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us, DELIVERED: self.delivered}
-        return replace(made, engine={**made.engine, REAL_TIME: facts})
+        made = replace(made, engine={**made.engine, REAL_TIME: facts})
+        self.before_commit(made)
+        return made

@@ -249,6 +249,8 @@ class StepMachine(Generic[R]):
 
     def note_delivered(self, manifests: Sequence[Manifest]) -> None:
         """Note that the outputs of committed epochs are out, and remove what no restart needs."""
+        for manifest in manifests:
+            crash_point("after-sink", manifest.step)
         step = manifests[-1].step
         self.checkpoint.write_intent(step, {"step": step, "delivered": True})
         for manifest in manifests:
