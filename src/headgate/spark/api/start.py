@@ -51,6 +51,7 @@ from headgate.spark.read.logical import read
 from headgate.spark.read.meaning import meaning
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
+from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
@@ -242,7 +243,9 @@ def _start_slots(
         undo.callback(run.close)
         sink.begin()
         latest = checkpoint.latest()
-        recorder = Recorder(journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options))
+        recorder = (Recorder if flow is None else EpochRecorder)(
+            journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options)
+        )
         hide = undo.callback(show_metrics(settings.options, recorder.path))
         specs = [op.spec for op in plan.operators]
         executors = follow_slots(

@@ -206,7 +206,7 @@ class Writer(SparkWriter):
         return self._with(fallback=to)
 
     def release(self, when: Literal["committed", "early"]) -> Writer:
-        """Say when outputs go out in real time: once, behind their commit, or before it, at least once."""
+        """Say when outputs go out in real time: once, after their commit, or before, at least once."""
         if when not in (own.COMMITTED, own.EARLY):
             msg = f'unknown release "{when}"; use "{own.COMMITTED}" or "{own.EARLY}".'
             raise ConfigError(msg)

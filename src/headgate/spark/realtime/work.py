@@ -18,6 +18,7 @@ from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
+from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.begun import Begun
@@ -61,6 +62,8 @@ class RealTimeWork(StatefulWork):
         """
         (operator,) = self.query.operators
         self.feed = feed
+        assert isinstance(self.recorder, EpochRecorder)
+        self._lines = self.recorder
         self._delay_ms = plan.delay_ms
         task = replace(self._tasks[operator.id], sender=None)
         job = SparkJob(self.spark, plan, feed, self.config.name)
@@ -101,6 +104,14 @@ class RealTimeWork(StatefulWork):
             rows = narrow.rows(pa.concat_tables(tables))
             sink.write_table(open_[-1].engine["sink_batch"], rows)
 
+    def record(self, took_ms: Callable[[], float]) -> None:
+        """Begin to sum epochs for the journal; `took_ms` says how long deliveries took."""
+        self._lines.follow(self.states, took_ms)
+
+    def look(self) -> None:
+        """Write the journal's line where it is time for it."""
+        self._lines.look()
+
     def rehearse(self) -> None:
         """Plan an empty result, and run it not."""
         physical(self._results.stored(Outputs(), self.checkpoint))
@@ -116,6 +127,7 @@ class RealTimeWork(StatefulWork):
 
     def change(self, step: int) -> None:
         """Put assignments in force that were asked for, while no record is under way."""
+        self._lines.flush()
         super()._take_wanted(step)
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
