@@ -51,6 +51,7 @@ from headgate.spark.read.logical import read
 from headgate.spark.read.meaning import meaning
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
+from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
@@ -103,6 +104,9 @@ def start(
     """
     if settings.is_real_time:
         check_settings(settings)
+    elif own.RELEASE.of(settings.options) == own.EARLY:
+        msg = f'.release("{own.EARLY}") is for trigger(realTime=...); leave it out.'
+        raise ConfigError(msg)
     if settings.replica_policy is not None:
         _check_pools(settings, settings.replica_policy)
     with active(df.sparkSession):  # Spark's plans ask the thread, and any thread may start a query
@@ -239,7 +243,9 @@ def _start_slots(
         undo.callback(run.close)
         sink.begin()
         latest = checkpoint.latest()
-        recorder = Recorder(journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options))
+        recorder = (Recorder if flow is None else EpochRecorder)(
+            journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options)
+        )
         hide = undo.callback(show_metrics(settings.options, recorder.path))
         specs = [op.spec for op in plan.operators]
         executors = follow_slots(
@@ -317,7 +323,7 @@ def _sink(
 ) -> Sink:
     sink = configured.sink(spark, settings, plan, where)
     if flow is not None:
-        flow.begin_sink(sink)
+        flow.begin_sink(sink, settings)
     return sink
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from headgate.checkpoint.epochs import first_offsets, write_first_offsets
 from headgate.checkpoint.manifest import Manifest
+from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.deliveries import Deliveries
@@ -39,6 +40,8 @@ class Epochs:
         Of the query.
     first_batch : int
         The first number for an epoch that no batch in Spark's log has.
+    early : bool
+        Outputs go out before their epoch is committed.
     """
 
     def __init__(
@@ -49,13 +52,14 @@ class Epochs:
         interval_s: float,
         name: str | None,
         first_batch: int,
+        early: bool,
     ) -> None:
         self._machine, self._work = machine, work
         self._interval_s = interval_s
         self.name = name
         self.runId = str(uuid.uuid4())
         self.id = json.loads((machine.checkpoint.path / "metadata").read_bytes())["id"]
-        self._batch = first_batch
+        self._batch, self._early = first_batch, early
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._lost = 0
@@ -114,6 +118,9 @@ class Epochs:
             self._deliveries = Deliveries(
                 machine.threads, work.deliver, self._note, self._begin_delivering
             )
+            work.record(self._deliveries.took_ms)
+            if self._early:
+                work.before_commit = self._deliveries.put_rows
             while not machine.stopping.is_set():
                 try:
                     self._flow()
@@ -168,6 +175,7 @@ class Epochs:
             while not machine.stopping.is_set():
                 if pipe.waits_since_ms is None and not self._has_work():
                     pipe.wait(_QUIET_S)
+                    work.look()
                     continue
                 pipe.pause(self._cut_s + self._interval_s)
                 if not machine.stopping.is_set():
@@ -203,10 +211,12 @@ class Epochs:
         self._deliveries.wait_for_room(machine.stopping)
         still = work.changing and pipe.have_slots(work.wanted_slots)
         read_ms = pipe.waits_since_ms or time.time() * 1e3
-        self._cut_s = time.monotonic()
+        self._cut_s, clock = time.monotonic(), Phases()
         offsets = pipe.cut(number, still=still)
-        manifest = machine.epoch(self._batch, work.next_us, [offsets], read_ms=read_ms)
-        self._deliveries.put_rows(manifest)
+        clock.lap("cut")
+        manifest = machine.epoch(self._batch, work.next_us, [offsets], clock, read_ms=read_ms)
+        if not self._early:
+            self._deliveries.put_rows(manifest)
         self._deliveries.put_committed(manifest)
         self._batch += 1
         self._lost = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
+from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.begun import Begun
@@ -37,6 +38,8 @@ class RealTimeWork(StatefulWork):
         The watermark of the next epoch.
     delivered : int
         The newest step whose output is out, and all before it.
+    before_commit : callable
+        Called with a manifest that will be committed.
     """
 
     has_batches = False
@@ -45,6 +48,7 @@ class RealTimeWork(StatefulWork):
     pipe: Pipe
     next_us: int
     delivered: int
+    before_commit: Callable[[Manifest], None]
 
     def begin(self, plan: PipePlan, feed: SourceFeed, next_us: int) -> None:
         """Make the pipe, which nothing flows through yet.
@@ -58,6 +62,8 @@ class RealTimeWork(StatefulWork):
         """
         (operator,) = self.query.operators
         self.feed = feed
+        assert isinstance(self.recorder, EpochRecorder)
+        self._lines = self.recorder
         self._delay_ms = plan.delay_ms
         task = replace(self._tasks[operator.id], sender=None)
         job = SparkJob(self.spark, plan, feed, self.config.name)
@@ -78,6 +84,7 @@ class RealTimeWork(StatefulWork):
     def write_to(self, sink: Sink) -> None:
         """Take the sink, and make the plan of its rows; to be called before the first delivery."""
         self._sink = sink
+        self.before_commit = lambda _: None
         self._narrow: NarrowPlan | None = None
         if isinstance(sink, KafkaSink):
             self._narrow = self._results.narrow(sink.in_columns)
@@ -97,6 +104,14 @@ class RealTimeWork(StatefulWork):
             rows = narrow.rows(pa.concat_tables(tables))
             sink.write_table(open_[-1].engine["sink_batch"], rows)
 
+    def record(self, took_ms: Callable[[], float]) -> None:
+        """Begin to sum epochs for the journal; `took_ms` says how long deliveries took."""
+        self._lines.follow(self.states, took_ms)
+
+    def look(self) -> None:
+        """Write the journal's line where it is time for it."""
+        self._lines.look()
+
     def rehearse(self) -> None:
         """Plan an empty result, and run it not."""
         physical(self._results.stored(Outputs(), self.checkpoint))
@@ -112,6 +127,7 @@ class RealTimeWork(StatefulWork):
 
     def change(self, step: int) -> None:
         """Put assignments in force that were asked for, while no record is under way."""
+        self._lines.flush()
         super()._take_wanted(step)
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
@@ -136,4 +152,6 @@ class RealTimeWork(StatefulWork):
         """Return the manifest that commits the epoch, and take over what its slots did."""
         made = super().manifest(begun, reports)
         facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us, DELIVERED: self.delivered}
-        return replace(made, engine={**made.engine, REAL_TIME: facts})
+        made = replace(made, engine={**made.engine, REAL_TIME: facts})
+        self.before_commit(made)
+        return made

@@ -219,7 +219,13 @@ class StepMachine(Generic[R]):
             self._process_or_fail(batch, batch_id)
 
     def epoch(
-        self, batch_id: int, watermark_us: int, sources: list[str], *, read_ms: float
+        self,
+        batch_id: int,
+        watermark_us: int,
+        sources: list[str],
+        clock: Phases,
+        *,
+        read_ms: float,
     ) -> Manifest:
         """Commit the step of an epoch, of which Spark knows nothing, as of a drain.
 
@@ -232,6 +238,8 @@ class StepMachine(Generic[R]):
         watermark_us : int
         sources : list of str
             Offsets of the sources at the end of the epoch.
+        clock : Phases
+            Of the epoch.
         read_ms : float
             When the first of its records was read, since 1970.
         """
@@ -239,7 +247,6 @@ class StepMachine(Generic[R]):
         with self._under_way():
             self._sources, self._read_ms = sources, read_ms
             begun = self._begun(batch_id, watermark_us, started_ms=time.time() * 1e3, drain=True)
-            clock = Phases()
             # its records are with the slots already; the stream stands for a batch of them
             manifest, reports, attempts = self._commit(self.work.intake.stream, begun, clock)
             emitted = Outputs.read(manifest).rows
@@ -249,6 +256,8 @@ class StepMachine(Generic[R]):
 
     def note_delivered(self, manifests: Sequence[Manifest]) -> None:
         """Note that the outputs of committed epochs are out, and remove what no restart needs."""
+        for manifest in manifests:
+            crash_point("after-sink", manifest.step)
         step = manifests[-1].step
         self.checkpoint.write_intent(step, {"step": step, "delivered": True})
         for manifest in manifests:
