@@ -41,7 +41,13 @@ from headgate.spark.jvm.plans import (
 from headgate.spark.jvm.userfunctions import call, called_by
 from headgate.spark.read.wording import wording
 from headgate.spark.realtime.router import DROPPED
-from headgate.spark.realtime.user_functions import OfArrays, OfBatches, OfRecords, OfSeries
+from headgate.spark.realtime.user_functions import (
+    OfArrays,
+    OfBatches,
+    OfIterators,
+    OfRecords,
+    OfSeries,
+)
 from headgate.spark.step.exchange import unless_marker
 
 MARKERS = T.StructType([
@@ -58,14 +64,19 @@ _COLLECTIONS = ("Explode", "PosExplode", "Inline")
 
 _GENERATORS = (*_COLLECTIONS, "JsonTuple", "Stack")
 
-_PANDAS_UDF, _ARROW_UDF = PythonEvalType.SQL_SCALAR_PANDAS_UDF, PythonEvalType.SQL_SCALAR_ARROW_UDF
 _ROW_UDFS = (PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_ARROW_BATCHED_UDF)
+_PANDAS_UDFS = (PythonEvalType.SQL_SCALAR_PANDAS_UDF, PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF)
+_ITERATOR_UDFS = (
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF,
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
+)
 
 
 def refused(what: str) -> UnsupportedQuery:
     """Return the refusal of a part of the plan below the first operators."""
     return UnsupportedQuery(
-        f"{what} below what keeps state cannot run in real time; leave out trigger(realTime=...)."
+        f"{what} before the first stateful operator cannot run in real time; leave out "
+        "trigger(realTime=...)."
     )
 
 
@@ -328,17 +339,18 @@ def _call(below: _Passing, expression: Jvm) -> Column:
     return call(_of_records(expression), expression, values, named)
 
 
-def _of_records(expression: Jvm) -> OfRecords | OfSeries | OfArrays:
+def _of_records(expression: Jvm) -> OfRecords | OfSeries | OfArrays | OfIterators:
     kind, result = int(expression.evalType()), data_type(expression.dataType())
     if kind in _ROW_UDFS:
         return OfRecords(_unpacked(expression))
-    if kind == _PANDAS_UDF:
+    of: OfSeries | OfArrays
+    if kind in _PANDAS_UDFS:
         columns = tuple(result.names) if isinstance(result, T.StructType) else None
-        return OfSeries(_unpacked(expression), columns)
-    if kind == _ARROW_UDF:
+        of = OfSeries(_unpacked(expression), columns)
+    else:
         schema = to_arrow_schema(T.StructType([T.StructField("v", result)]), timezone="UTC")
-        return OfArrays(_unpacked(expression), schema.field(0).type)
-    raise refused(f"{expression.name()}, a Python function of iterators,")
+        of = OfArrays(_unpacked(expression), schema.field(0).type)
+    return OfIterators(of) if kind in _ITERATOR_UDFS else of
 
 
 def _unpacked(expression: Jvm) -> Callable[..., Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from headgate.core.errors import EngineError
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,46 @@ class OfArrays:
         named = {name: value.filter(mask) for name, value in named.items()}
         found = self.function(*(value.filter(mask) for value in values), **named)
         return found.take(pa.array(_places(is_record)))
+
+
+@dataclass(frozen=True)
+class OfIterators:
+    """Calls a function of iterators, once for all epochs, with the batches of records.
+
+    Attributes
+    ----------
+    of : OfSeries or OfArrays
+        Of the same function.
+    """
+
+    of: OfSeries | OfArrays
+
+    def __call__(self, given: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield the function's values of each batch; anything for markers."""
+        waiting: list[Any] = []
+        results = iter(self.of.function(_until_asked(waiting)))
+
+        def of_batch(*values: Any) -> Any:
+            waiting.append(values[0] if len(values) == 1 else values)
+            for result in results:
+                return result
+            msg = "a Python function of iterators has ended before its input; have it yield for each batch."
+            raise EngineError(msg)
+
+        call = replace(self.of, function=of_batch)
+        for marker, *values in given:
+            yield call(marker, *values)
+
+
+def _until_asked(waiting: list[Any]) -> Iterator[Any]:
+    """Yield each batch as it comes."""
+    while waiting:
+        yield waiting.pop()
+    msg = (
+        "a Python function of iterators asked for another batch before it yielded what it made of the "
+        "last one, which real time has no other for; have it yield for each batch."
+    )
+    raise EngineError(msg)
 
 
 def _places(is_record: np.ndarray) -> np.ndarray:
