@@ -32,8 +32,8 @@ _KEPT_WORTH = 4.0
 that was late has first to be rid of what waits. Tuned on two draws of `fleet-loads`."""
 
 _HOPELESS = 2.0
-"""Needs over slots, backlogs apart, from which jobs that are not served cannot catch up: what is left then
-gives a margin to those that are. A smaller value takes slots from jobs that are late for a while only.
+"""Needs over slots, backlogs apart, from which jobs that are not served cannot catch up: then the others
+get a margin of what is left. A smaller value takes slots from jobs that are late for a while only.
 Tuned on three draws each of generated and of real loads, see design note 0112."""
 
 
