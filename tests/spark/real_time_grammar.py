@@ -1,6 +1,6 @@
-"""A program that runs generated queries in real time, in a session of its own with cores for all sources.
+"""A program that runs generated queries in real time, in a session with cores for all sources.
 
-``python real_time_grammar.py FOLDER HAPPENINGS SEED ...`` prints a line of JSON for each: what is wrong, or
+``python real_time_grammar.py FOLDER HAPPENINGS SEED ...`` prints a line of JSON for each: its fault, or
 nothing. While a query runs, its slots change, processes are killed, and micro-batches go on in between.
 """
 
@@ -111,10 +111,13 @@ class Run:
 
     def _kill(self, query: Any, rng: random.Random) -> None:
         query._end.wait(rng.random() * 0.3)
-        name = rng.choice(sorted(query.processes))
+        processes = query.processes
+        if not processes:
+            return  # it has not begun yet
+        name = rng.choice(sorted(processes))
         self.done.append(name)
         with suppress(ProcessLookupError):
-            os.kill(query.processes[name], signal.SIGKILL)
+            os.kill(processes[name], signal.SIGKILL)
 
     def rows(self) -> Counter[str]:
         steps = [self.batches[step] for step in sorted(self.batches)]
