@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from real_time import Build, bids
@@ -122,23 +123,23 @@ def within(session: Any) -> DataFrame:
     return read.dropDuplicatesWithinWatermark(["auction"]).select("auction")
 
 
-@F.udf("bigint", useArrow=False)
+@F.udf(T.LongType(), useArrow=False)
 def plain(price: int) -> int:
     return price + 1
 
 
-@F.udf("bigint", useArrow=True)
+@F.udf(T.LongType(), useArrow=True)
 def by_arrow(price: int) -> int:
     return price + 2
 
 
-@F.pandas_udf("bigint")
+@F.pandas_udf(T.LongType())
 def series(price: pd.Series) -> pd.Series:
     assert price.notna().all()
     return price + 4
 
 
-@F.pandas_udf("bigint")
+@F.pandas_udf(T.LongType())
 def iterator(given: Iterator[pd.Series]) -> Iterator[pd.Series]:
     for price in given:
         assert price.notna().all()

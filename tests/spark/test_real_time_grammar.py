@@ -2,185 +2,49 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+import json
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
-import grammar_data
 import pytest
-import real_time_files
-from generated import generate
-from grammar import Query
-from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from test_grammar import _SETTINGS, UNJUDGED, expected
-from written import counted, final, shape
+from grammar_forms import FORMS
+from real_time_grammar import LEFT_OUT, UNJUDGED
 
-import headgate as hg
-from headgate.core.errors import UnsupportedQuery
-from headgate.spark.jvm.plans import analysed
-from headgate.spark.jvm.streams import option_of, streams_of
+SEEDS, AT_ONCE = 400, 10
 
-SEEDS = 400
-SHORT = (4, 9)
-"""Queries of the short run: a chain, and a join; see `test_grammar`."""
-
-LEFT_OUT = "NOT IN REAL TIME"
+SHORT = (4, 17)
+"""Queries of the short run: a chain, and a join of two streams."""
 
 
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> Iterator[SparkSession]:
-    before = {name: spark.conf.get(name, None) for name in _SETTINGS}
-    for name, value in _SETTINGS.items():
-        spark.conf.set(name, value)
-    with pytest.MonkeyPatch.context() as patch:
-        real_time_files.install(patch, spark)
-        yield spark
-    for name, old in before.items():
-        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+def outcomes(tmp_path: Path, happenings: str, *seeds: int | str) -> list[str]:
+    """Return what is wrong with queries."""
+    program = Path(__file__).parent / "real_time_grammar.py"
+    command = [sys.executable, str(program), str(tmp_path), happenings, *map(str, seeds)]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith(b"{")]
+    assert [line["seed"] for line in lines] == list(seeds)
+    wrong = [line["wrong"] for line in lines]
+    return [one for one in wrong if one and not one.startswith((UNJUDGED, LEFT_OUT))]
 
 
-@pytest.fixture(scope="module")
-def folder(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("real-time-grammar")
-    grammar_data.write(folder)
-    real_time_files.prepare(session, folder)
-    return folder
-
-
-class Run:
-    """One query, run until all files are in it.
-
-    Parameters
-    ----------
-    place : Path
-        Of the run's files.
-    """
-
-    def __init__(self, spark: SparkSession, folder: Path, place: Path, query: Query) -> None:
-        self.spark, self.query, self.place = spark, query, place
-        self.released = real_time_files.Released(place / "released")
-        self.released.release(0)
-        self.build = lambda: query.build(
-            real_time_files.Given(spark, folder, run=self.released.folder)
-        )
-        self.batches: dict[int, list[Any]] = {}
-        self.came_again = 0
-        self.shape: list[tuple[str, str]] = []
-        self.done: list[str] = []
-        """What happened, in order."""
-
-    def keep(self, batch: DataFrame, batch_id: int) -> None:
-        self.came_again += batch_id in self.batches
-        self.batches[batch_id] = batch.collect()
-        self.shape = shape(batch)
-
-    def start(self, *, real_time: bool, slots: int) -> Any:
-        frame = self.build()
-        leaves = streams_of(analysed(frame))
-        self.released.together(str(option_of(leaf, "stream")) for leaf in leaves)
-        made = hg.writeStream(frame).outputMode(self.query.mode).slots(start=slots).keyGroups(16)
-        made = made.option("checkpointLocation", str(self.place / "checkpoint"))
-        made = made.foreachBatch(self.keep)
-        if real_time:
-            made = made.option("headgate.experimental.realTime", "true")
-            return made.trigger(realTime="5 minutes").start()
-        return made.trigger(processingTime="0 seconds").start()
-
-    def go(self, rng: random.Random, happenings: tuple[str, ...]) -> None:
-        """Release one file after the other; before each something may happen."""
-        query = self.start(real_time=True, slots=rng.randint(1, 3))
-        real_time = True
-        try:
-            for files in range(1, real_time_files.COUNT + 1):
-                happening = rng.choice(happenings)
-                self.done.append(happening)
-                if happening == "scale":
-                    query.scale(rng.randint(1, 4))
-                elif happening == "remap":
-                    slots = next(iter(query.assignment().values())).slots
-                    query.remap({rng.randrange(16): rng.randrange(slots) for _ in range(5)})
-                elif happening == "switch":
-                    query.stop()
-                    real_time = not real_time
-                    query = self.start(real_time=real_time, slots=rng.randint(1, 3))
-                self.released.release(files)
-                if happening == "kill" and real_time:
-                    self._kill(query, rng)
-                query.processAllAvailable()
-                assert query.isActive, query.exception()
-        finally:
-            query.stop()
-        if query.exception() is not None:
-            raise query.exception()
-
-    def _kill(self, query: Any, rng: random.Random) -> None:
-        query._end.wait(rng.random() * 0.3)
-        name = rng.choice(sorted(query.processes))
-        self.done.append(name)
-        with suppress(ProcessLookupError):
-            os.kill(query.processes[name], signal.SIGKILL)
-
-    def rows(self) -> Counter[str]:
-        steps = [self.batches[step] for step in sorted(self.batches)]
-        keys = [] if self.query.stream else self.query.keys
-        return counted(self.spark, final(steps, self.query.mode, keys))
-
-
-def outcome(
-    spark: SparkSession, folder: Path, place: Path, seed: int, happenings: tuple[str, ...]
-) -> str:
-    """Return nothing where all is well, and what is wrong with a query otherwise."""
-    query = generate(seed)[0]
-    try:
-        wanted, wanted_shape = expected(spark, folder, query)
-    except (AnalysisException, StreamingQueryException) as error:
-        return f"{UNJUDGED} {query.text}\n    {str(error)[:300]}"
-    run = Run(spark, folder, place, query)
-    try:
-        run.go(random.Random(f"real time {seed}"), happenings)
-    except UnsupportedQuery as error:
-        return f"{LEFT_OUT} {query.text}\n    {error}"
-    except Exception as error:
-        told = f"{type(error).__name__}: {str(error)[:900]}"
-        return f"FAILED {query.text}\n    {run.done} {told}"
-    got = run.rows()
-    if got != wanted:
-        missing, extra = wanted - got, got - wanted
-        return (
-            f"WRONG {query.text}\n    {run.done}\n"
-            f"    missing {missing.total()} {list(missing)[:2]}\n"
-            f"    extra {extra.total()} {list(extra)[:2]}"
-        )
-    if run.came_again:
-        return f"AGAIN {query.text}\n    {run.done}"
-    if run.shape and run.shape != wanted_shape:
-        return f"SCHEMA {query.text}\n    {run.shape}\n    wanted {wanted_shape}"
-    return ""
-
-
-CHANGES = ("nothing", "scale", "remap")
-ALL = (*CHANGES, "switch", "kill")
-
-
-@pytest.mark.parametrize("seed", SHORT)
-def test_generated_queries_answer_as_spark_does_in_real_time(
-    session: SparkSession, folder: Path, tmp_path: Path, seed: int
-) -> None:
-    assert not outcome(session, folder, tmp_path, seed, CHANGES)
+def test_generated_queries_answer_as_spark_does_in_real_time(tmp_path: Path) -> None:
+    assert not outcomes(tmp_path, "changes", *SHORT)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
 def test_any_generated_query_answers_as_spark_does_whatever_happens(
-    session: SparkSession, folder: Path, tmp_path: Path, seed: int
+    tmp_path: Path, first: int
 ) -> None:
-    found = outcome(session, folder, tmp_path, seed, ALL)
-    if found.startswith((UNJUDGED, LEFT_OUT)):
-        pytest.skip(found)
-    assert not found, found
+    found = outcomes(tmp_path, "all", *range(first, first + AT_ONCE))
+    assert not found, "\n\n".join(found)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", range(0, len(FORMS), AT_ONCE))
+def test_a_form_that_people_write_answers_as_spark_does_in_real_time(
+    tmp_path: Path, first: int
+) -> None:
+    found = outcomes(tmp_path, "changes", *list(FORMS)[first : first + AT_ONCE])
+    assert not found, "\n\n".join(found)

@@ -109,7 +109,9 @@ class OfIterators:
             waiting.append(values[0] if len(values) == 1 else values)
             for result in results:
                 return result
-            msg = "a Python function of iterators ended before its input; have it yield for each batch."
+            msg = (
+                "a Python function of iterators has ended too early; have it yield for each batch."
+            )
             raise EngineError(msg)
 
         call = replace(self.of, function=of_batch)
