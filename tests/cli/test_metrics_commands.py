@@ -59,8 +59,7 @@ def test_metrics_are_served_until_an_interrupt(
             raise KeyboardInterrupt
 
     said: list[str] = []
-    echo = types.SimpleNamespace(echo=lambda text, err: said.append(text))
-    monkeypatch.setattr(metrics, "typer", echo)
+    monkeypatch.setattr(metrics.typer, "echo", lambda text, **_: said.append(text))
     monkeypatch.setattr(metrics, "threading", types.SimpleNamespace(Event=Waits))
     before = threading.active_count()
     found = call("exporter", str(place), "--listen", "127.0.0.1:0", "--json")
