@@ -2,8 +2,8 @@
 
 A change is a piece of the source and the text that takes its place. Nothing is changed that only
 describes: docstrings, annotations, imports, the text of messages; nor what only asserts, as ``strict`` of
-a zip. `draw` gives each line that has a
-change the same chance, so that a room is drawn as often as it is large.
+a zip. `draw` gives each line that has a change the same chance, so that a room is drawn as often as it is
+large.
 """
 
 from __future__ import annotations
