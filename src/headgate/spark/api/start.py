@@ -58,7 +58,7 @@ from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sinks.sinks import Sink
 from headgate.spark.steer.commands import Commands
-from headgate.spark.steer.controller import ControlConfig, Controller, Cores
+from headgate.spark.steer.controller import DELTA_S, ControlConfig, Controller, Cores
 from headgate.spark.step.live import LiveJob
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.record import Recorder
@@ -348,6 +348,9 @@ def _needs_records(spark: SparkSession, settings: QuerySettings) -> bool:
     return "once" in settings.trigger or spark.conf.get(_WITHOUT_DATA) == "false"
 
 
+_WHOLE_GROUPS = "in real time key groups are not split"
+
+
 def _controller(
     settings: QuerySettings, job: LiveJob, executors: Executors, machine_cores: int | None
 ) -> Controller | None:
@@ -365,8 +368,12 @@ def _controller(
         settings.slos,
         policy or arguments.policy_of(registry.DEFAULT, {}),
         advise=settings.advise,
-        unsplittable={op.id: op.spec.unsplittable for op in operators},
+        unsplittable={
+            op.id: _WHOLE_GROUPS if settings.is_real_time else op.spec.unsplittable
+            for op in operators
+        },
         windows_us=results_after_us(operators),
+        cycle_s=DELTA_S / 2 if settings.is_real_time else 0.0,
         **configured.limits(settings, job.config, executors.cores),
     )
     parents = {op.id: tuple(one.id for one in op.parents) for op in operators if op.parents}

@@ -15,7 +15,7 @@ from headgate.checkpoint.manifest import Manifest
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
-from headgate.spark.realtime.deliveries import Deliveries
+from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
 from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.realtime.work import RealTimeWork
@@ -62,8 +62,9 @@ class Epochs:
         self._batch, self._early = first_batch, early
         self._error: BaseException | None = None
         self._over = threading.Event()
+        self._begins = threading.Lock()
         self._lost = 0
-        self._cut_s = 0.0
+        self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
         self._thread = threading.Thread(target=self._run, name="headgate-epochs", daemon=True)
 
@@ -116,7 +117,11 @@ class Epochs:
             work.intake.settle_in_alone()
             work.intake.enter()
             self._deliveries = Deliveries(
-                machine.threads, work.deliver, self._note, self._begin_delivering
+                machine.threads,
+                work.deliver,
+                self._note,
+                self._begin_delivering,
+                MOST_TOGETHER if work.delivers_together else MOST_APART,
             )
             work.record(self._deliveries.took_ms)
             if self._early:
@@ -175,7 +180,7 @@ class Epochs:
             while not machine.stopping.is_set():
                 if pipe.waits_since_ms is None and not self._has_work():
                     pipe.wait(_QUIET_S)
-                    work.look()
+                    self._look(quiet=True)
                     continue
                 pipe.pause(self._cut_s + self._interval_s)
                 if not machine.stopping.is_set():
@@ -184,13 +189,25 @@ class Epochs:
             pipe.stop(clean=False)
             raise
 
+    def _look(self, *, quiet: bool) -> None:
+        """Once a second: write the journal's line, and heed what others ask for."""
+        now_s = time.monotonic()
+        if now_s >= self._looks_s:
+            self._looks_s = now_s + _QUIET_S
+            self._machine.heed_commands()
+            self._work.look(quiet=quiet and self._work.pipe.waits_since_ms is None)
+
     def _has_work(self) -> bool:
         """Return whether there is something to do without any new record.
 
         The first epoch comes at once: from then on it is written down where the query began.
         """
         first = self._machine.latest is None
-        return first or self._work.changing or self._work.due(self._work.next_us, 0)
+        return first or self._can_change() or self._work.due(self._work.next_us, 0)
+
+    def _can_change(self) -> bool:
+        """Return whether a change of slots was asked for, and all its slots are there."""
+        return self._work.changing and self._work.pipe.have_slots(self._work.wanted_slots)
 
     def _committed(self) -> str:
         """Return the offsets up to which all is committed; the first ones where nothing is yet."""
@@ -199,9 +216,10 @@ class Epochs:
             offsets: str = latest.engine["sources"][0]
             return offsets
         log, feed = self._machine.checkpoint.path, self._work.feed
-        first = (first_offsets(log) if feed.keeps_first else None) or feed.first()
-        if feed.keeps_first and first_offsets(log) is None:
-            write_first_offsets(log, first)
+        with self._begins:  # who asks for `newest` may be here, too
+            first = (first_offsets(log) if feed.keeps_first else None) or feed.first()
+            if feed.keeps_first and first_offsets(log) is None:
+                write_first_offsets(log, first)
         return first
 
     def _epoch(self) -> None:
@@ -209,7 +227,8 @@ class Epochs:
         latest = machine.latest
         number = 0 if latest is None else latest.step + 1
         self._deliveries.wait_for_room(machine.stopping)
-        still = work.changing and pipe.have_slots(work.wanted_slots)
+        self._look(quiet=False)
+        still = self._can_change()
         read_ms = pipe.waits_since_ms or time.time() * 1e3
         self._cut_s, clock = time.monotonic(), Phases()
         offsets = pipe.cut(number, still=still)

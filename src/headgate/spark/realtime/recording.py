@@ -57,6 +57,10 @@ class EpochRecorder(Recorder):
         with self._lock:
             reports = [_without_bytes(report) for report in outcome.reports]
             self._outcomes.append(replace(outcome, reports=reports))
+            before = self._slo
+            if slo is not None and before is not None:
+                cycles, loop_ms = slo.cycles + before.cycles, slo.loop_ms + before.loop_ms
+                slo = replace(slo, cycles=cycles, loop_ms=round(loop_ms, 3))
             self._slo = slo
         self.look()
 
@@ -97,7 +101,8 @@ class EpochRecorder(Recorder):
             max(outcome.attempts for outcome in outcomes),
             sum(outcome.emitted for outcome in outcomes),
         )
-        super().batch(together, self._states, self._slo, len(outcomes))
+        slo, self._slo = self._slo, None
+        super().batch(together, self._states, slo, len(outcomes))
 
 
 def _without_bytes(report: Report) -> Report:

@@ -254,6 +254,10 @@ class StepMachine(Generic[R]):
             self.work.done(outcome, begun)
         return manifest
 
+    def heed_commands(self) -> None:
+        """Carry out what control files ask for."""
+        self._commands.poll()
+
     def note_delivered(self, manifests: Sequence[Manifest]) -> None:
         """Note that the outputs of committed epochs are out, and remove what no restart needs."""
         for manifest in manifests:
