@@ -23,13 +23,21 @@ class Files:
         directory.mkdir(exist_ok=True)
 
     def __call__(self, frame: DataFrame, step: int) -> None:
-        rows = [row.asDict() for row in frame.collect()]
+        rows = sorted(json.dumps(row.asDict()) for row in frame.collect())
+        text, place = f"[{','.join(rows)}]", self.directory / f"{step}.json"
+        if place.exists() and place.read_text() != text:
+            (self.directory / f"{step}.differs").write_text(text)
         made = self.directory / f"{step}.tmp"
-        made.write_text(json.dumps(rows))
-        made.rename(self.directory / f"{step}.json")
+        made.write_text(text)
+        made.rename(place)
 
     def __len__(self) -> int:
         return len(list(self.directory.glob("*.json")))
+
+    @property
+    def differing(self) -> list[str]:
+        """Steps that came again with other rows."""
+        return [file.stem for file in self.directory.glob("*.differs")]
 
     def last(self) -> list[dict[str, int]]:
         """The last row of each key."""
@@ -46,9 +54,15 @@ def main() -> None:
     made = made.option("checkpointLocation", str(work / "checkpoint")).slots(start=2)
     made = made.option("headgate.experimental.realTime", "true").trigger(realTime="5 minutes")
     query = made.start()
+    wanted = 2
     while query.isActive:
-        (work / "processes").write_text(json.dumps([os.getpid(), *query.processes.values()]))
-        time.sleep(0.1)
+        found = work / "processes.tmp"
+        found.write_text(json.dumps({"driver": os.getpid(), **query.processes}))
+        found.rename(work / "processes")
+        if len(sys.argv) > 2 and query.assignment()["aggregate-0"].slots == wanted:
+            wanted = 5 - wanted  # it changes all the time
+            query.scale(wanted)
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":

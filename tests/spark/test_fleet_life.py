@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import headgate as hg
-from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator, FleetView
+from headgate.control.fleet.view import FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility

@@ -23,6 +23,7 @@ from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_US
 from headgate.spark.realtime import feeder as feeders
 from headgate.spark.realtime import router as routers
+from headgate.spark.realtime.feed import Share
 from headgate.spark.realtime.feeder import Feeder
 from headgate.spark.realtime.pipe import Pipe, PipeLost
 from headgate.spark.realtime.router import Router
@@ -42,15 +43,15 @@ class Numbers:
     until: list[int] = field(default_factory=list)
     schema: pa.Schema = SCHEMA
 
-    def reader(self, start: str, number: int, count: int) -> Any:
+    def reader(self, start: Any, number: int, count: int) -> Any:
         assert count == self.readers
-        return _Reader(self, number, json.loads(start)[number])
+        return _Reader(self, number, start[number])
 
     def grown(self, offsets: str) -> str:
         return offsets
 
     def merged(self, parts: Any) -> str:
-        return json.dumps([json.loads(part) for part in parts])
+        return json.dumps([[json.loads(part) for part in parts]])
 
 
 class _Reader:
@@ -94,9 +95,10 @@ class Threads:
 
     def _one(self, meeting: Any, number: int) -> None:
         context.number = number
-        feeder = Feeder(meeting, self.feed, self.feed.readers, SCHEMA, 3)
+        share = Share(0, 0, self.feed.readers, 0)
+        feeder = Feeder(meeting, self.feed, share, SCHEMA, 3)
         try:
-            for _ in Router(meeting)(map(self._plan, feeder(iter(())))):
+            for _ in Router(meeting, NAME, False)(map(self._plan, feeder(iter(())))):
                 pass
         except BaseException as error:
             self.failed.append(error)
@@ -111,7 +113,7 @@ class Threads:
             "v1": n,
             "v2": n,
             RECORDS: pa.array([1] * len(n), pa.int64()),
-            MARKER_US: n,
+            f"{MARKER_US}0": n,
             "m_to": to,
             "m_token": token,
         }
@@ -145,18 +147,19 @@ class Driver:
     def __init__(self, path: Path, readers: int, slots: int) -> None:
         self.slots = Slots(SPEC, path, slots=slots)
         self.feed = Numbers(readers, [0] * readers)
-        self.pipe = Pipe(Threads(self.feed), self.feed, SlotTask(NAME, SPEC, None), "test")
-        self.offsets = json.dumps([0] * readers)
+        tasks = {NAME: SlotTask(NAME, SPEC, None)}
+        self.pipe = Pipe(Threads(self.feed), self.feed, tasks, {NAME: readers}, "test")
+        self.offsets = json.dumps([[0] * readers])
         self.out: Counter[str] = Counter()
 
     def start(self) -> None:
-        self.pipe.start(self.offsets, self.slots.state.assignment)
+        self.pipe.start(self.offsets, {NAME: self.slots.state.assignment})
 
     def epoch(self, *, still: bool = False) -> None:
         held = self.slots
         step = 0 if held.latest is None else held.latest.step + 1
         offsets = self.pipe.cut(step, still=still)
-        reports = self.pipe.serve(held.facts(step, 0, None))
+        reports = self.pipe.serve(NAME, held.facts(step, 0, None))
         begun = Begun(step, step, 0, [offsets], 0.0, 0.0, 0, drain=True, latest=held.latest)
         made = next_manifest(begun, held.uuid, 0, {NAME: held.state}, reports)
         held.latest = held.checkpoint.commit(made)
@@ -207,14 +210,14 @@ def running(driver: Driver) -> Any:
 def test_epochs_hold_what_came_before_their_cut(tmp_path: Path) -> None:
     with running(Driver(tmp_path, readers=2, slots=2)) as driver:
         driver.epoch()
-        assert json.loads(driver.offsets) == [0, 0]
+        assert json.loads(driver.offsets)[0] == [0, 0]
         for until in ([30, 5], [31, 400], [900, 400]):
             driver.feed.until[:] = until
             driver.pipe.wait(10.0)
-            while json.loads(driver.offsets) != until:
+            while json.loads(driver.offsets)[0] != until:
                 driver.epoch()
             assert driver.totals() == expected(until)
-        assert driver.pipe.newest_us == 899
+        assert driver.pipe.newest_us == {0: 899}
         pids = list(driver.pipe.processes.values())
     assert len(pids) == 4
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid != os.getpid())
@@ -228,8 +231,8 @@ def test_slots_change_behind_an_epoch_that_holds_still(tmp_path: Path) -> None:
             driver.feed.until[:] = [until, until]
             driver.epoch(still=True)
             driver.slots.split({}, [g % count for g in range(GROUPS)], slots=count)
-            driver.pipe.go(state.assignment)
-            while json.loads(driver.offsets) != [until, until]:
+            driver.pipe.go({NAME: state.assignment})
+            while json.loads(driver.offsets)[0] != [until, until]:
                 driver.epoch()
             assert driver.totals() == expected([until, until])
             assert len(driver.pipe.processes) == 2 + count
@@ -247,6 +250,6 @@ def test_a_slot_that_is_killed_is_told_and_the_next_run_goes_on(tmp_path: Path) 
     driver.pipe.stop(clean=False)
     driver.feed.until[:] = [300]
     with running(driver):
-        while json.loads(driver.offsets) != [300]:
+        while json.loads(driver.offsets)[0] != [300]:
             driver.epoch()
     assert driver.totals() == expected([300])

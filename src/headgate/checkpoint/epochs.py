@@ -18,7 +18,7 @@ from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.checkpoint.spark_log import newest_batch
 
 _VERSION = "v1"
-_FIRST = "sources/0/0"
+_SOURCES, _FIRST = "sources", "0"
 
 
 def write_identity(log: Path) -> None:
@@ -28,19 +28,20 @@ def write_identity(log: Path) -> None:
         write_bytes(log, "metadata", text.encode())
 
 
-def first_offsets(log: Path) -> str | None:
+def first_offsets(log: Path, source: int = 0) -> str | None:
     """Return the offsets at which a query began, as Spark's Kafka source keeps them; None without."""
-    content = read_regular(log, _FIRST)
+    content = read_regular(log, f"{_SOURCES}/{source}/{_FIRST}")
     return None if content is None else content.decode().partition("\n")[2]
 
 
-def write_first_offsets(log: Path, offsets: str) -> None:
+def write_first_offsets(log: Path, source: int, offsets: str) -> None:
     """Write the offsets at which a query begins, for `first_offsets` and for Spark's Kafka source."""
-    for directory in (log / "sources", log / "sources" / "0"):
-        make_directory(directory)
+    directory = log / _SOURCES / str(source)
+    for one in (directory.parent, directory):
+        make_directory(one)
     # Spark passes over the first byte
     content = b"\0" + f"{_VERSION}\n{offsets}".encode()
-    write_bytes((log / _FIRST).parent, "0", content)
+    write_bytes(directory, _FIRST, content)
 
 
 def next_watermark_us(log: Path, latest: Manifest | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from headgate.control.groupings import GROUPINGS, Groupings
+from headgate.control.pools.groupings import GROUPINGS, Groupings
 from headgate.core.errors import UnsupportedQuery
 from headgate.core.size import format_bytes
 from headgate.core.stores import store_url
@@ -13,6 +13,7 @@ from headgate.spark.api.real_time import flow_below
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.read.arrival import reads_kafka
 from headgate.spark.read.logical import ModeRefused, read, shown
+from headgate.spark.read.passing import passed
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.stages import NoPythonStage, read_pipeline
 from headgate.spark.settings import options as own
@@ -113,7 +114,7 @@ def explain(
 def _real_time(df: DataFrame, query: PlannedQuery) -> str:
     """Return whether a query could run in real time."""
     try:
-        flow_below(df.sparkSession, query)
+        flow_below(df.sparkSession, passed(df.sparkSession, query))
     except UnsupportedQuery as error:
         return f"no real time  {error}"
     return f"real time     yes, on one host; experimental: {own.REAL_TIME.key}"

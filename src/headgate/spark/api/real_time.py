@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,9 +18,12 @@ from headgate.checkpoint.spark_log import newest_batch
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery
 from headgate.spark.api.query import Query
 from headgate.spark.job.reports import Report
+from headgate.spark.jvm.arrow import from_arrow_schema
+from headgate.spark.jvm.plans import template
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.realtime.epochs import Epochs
-from headgate.spark.realtime.feed import SourceFeed, feed_of
+from headgate.spark.realtime.feed import Feeds, feed_of
+from headgate.spark.realtime.markers import MARKERS
 from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import options as own
@@ -29,7 +33,6 @@ from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
 
-_FORMATS = ("memory", "console", "noop", "kafka")
 _POLL_S = 0.01
 _LEAVE_OUT = "leave out trigger(realTime=...)"
 
@@ -41,11 +44,11 @@ class RealTimeFlow:
     Attributes
     ----------
     plan : PipePlan
-    feed : SourceFeed
+    feeds : Feeds
     """
 
     plan: PipePlan
-    feed: SourceFeed
+    feeds: Feeds
 
     def begin_sink(self, sink: Sink, settings: QuerySettings) -> None:
         """Have a sink write in real time, before it begins."""
@@ -61,7 +64,7 @@ class RealTimeFlow:
         assert isinstance(work, RealTimeWork)
         log, latest = machine.checkpoint.path, machine.latest
         write_identity(log)
-        work.begin(self.plan, self.feed, next_watermark_us(log, latest))
+        work.begin(self.plan, self.feeds, next_watermark_us(log, latest))
         work.write_to(machine.sink)
         done = -1 if latest is None else latest.spark_batch
         epochs = Epochs(
@@ -88,30 +91,34 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
     """
     flow = flow_below(spark, query, settings.key_groups)
     master, cores = str(spark.sparkContext.master), int(spark.sparkContext.defaultParallelism)
-    if not master.startswith("local[") or cores <= flow.feed.readers:
+    tasks = flow.feeds.tasks
+    if not master.startswith("local[") or cores <= tasks:
         msg = (
             f"master {master} cannot run a query in real time, which runs on one host and needs a core "
-            f'more than the pipe; use master "local[{flow.feed.readers + 1}]" or more, or {_LEAVE_OUT}.'
+            f'more than the pipe; use master "local[{tasks + 1}]" or more, or {_LEAVE_OUT}.'
         )
         raise ConfigError(msg)
     return flow
 
 
 def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) -> RealTimeFlow:
-    """Return what feeds the only operator of a query, if all of that can run in real time.
+    """Return what feeds the first operators of a query, if all of that can run in real time.
 
     Raises
     ------
     UnsupportedQuery
     """
-    if len(query.operators) != 1 or query.operators[0].aggregate is None:
-        what = " and ".join(op.what for op in query.operators) or "nothing that keeps state"
-        msg = (
-            f"a query with {what} cannot run in real time, which runs one aggregate; {_LEAVE_OUT}."
-        )
-        raise UnsupportedQuery(msg)
-    plan = PipePlan.of(spark, query.operators[0], key_groups)
-    return RealTimeFlow(plan, feed_of(plan.leaf))
+    plan = PipePlan.of(spark, [chain[0] for chain in query.sources], key_groups)
+    leaves = [branch.leaf for branch in plan.branches]
+    feeds = tuple(feed_of(leaf) for leaf in leaves)
+    same_as = tuple(
+        next(n for n, other in enumerate(leaves) if other is leaf or other.equals(leaf))
+        for leaf in leaves
+    )
+    for branch, feed in zip(plan.branches, feeds, strict=True):
+        # raises what cannot pass
+        branch.over(template(spark, T.StructType([*from_arrow_schema(feed.schema), *MARKERS])))
+    return RealTimeFlow(plan, Feeds(feeds, same_as))
 
 
 def check_settings(settings: QuerySettings) -> None:
@@ -128,11 +135,8 @@ def check_settings(settings: QuerySettings) -> None:
         )
         raise ConfigError(msg)
     name = (settings.format or "").lower()
-    sink = settings.table or (None if settings.function else settings.format or "parquet")
     refused = {
         'output mode "complete"': settings.mode == "complete",
-        "foreach": settings.row_function is not None,
-        f'a result to "{sink}"': settings.function is None and name not in _FORMATS,
         ".policy() of replicas": settings.replica_policy is not None,
         ".migration()": bool(settings.migration),
         own.SLOT_RATE.key: own.SLOT_RATE.of(settings.options) is not None,
@@ -184,15 +188,22 @@ class RealTimeQuery(Query):
         arrived = int(own_figures.get("arrived", 0))
         now = datetime.datetime.now(datetime.UTC)
         at = datetime.datetime.fromtimestamp(latest.watermarks["evict_us"] / 1e6, datetime.UTC)
-        source = {
-            "description": type(self._epochs.feed).__name__,
-            "startOffset": None,
-            "endOffset": json.loads(latest.engine["sources"][0]),
-            "latestOffset": None,
-            "numInputRows": arrived,
-            "inputRowsPerSecond": arrived / seconds,
-            "processedRowsPerSecond": arrived / seconds,
-        }
+        offsets = latest.engine["sources"]
+        sources = [
+            {
+                "description": type(feed).__name__,
+                "startOffset": None,
+                "endOffset": json.loads(end),
+                "latestOffset": None,
+                # of several sources together, at the first one
+                "numInputRows": rows,
+                "inputRowsPerSecond": rows / seconds,
+                "processedRowsPerSecond": rows / seconds,
+            }
+            for feed, end, rows in zip(
+                self._epochs.feeds.feeds, offsets, [arrived] + [0] * len(offsets), strict=False
+            )
+        ]
         found: dict[str, Any] = {
             "id": self.id,
             "runId": self.runId,
@@ -206,7 +217,7 @@ class RealTimeQuery(Query):
             },
             "stateOperators": [],
             # the last source is taken for the tick
-            "sources": [source, source],
+            "sources": [*sources, sources[0]],
             "sink": {"description": figures.sink, "numOutputRows": -1},
         }
         made = StreamingQueryProgress.fromJson(figures.filled(found))

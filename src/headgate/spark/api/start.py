@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.command_files import CommandFiles
 from headgate.control import registry
-from headgate.control.replicas import ReplicaPolicy
+from headgate.control.pools.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.operators.spec import OutputMode
 from headgate.spark.api import configured
@@ -49,6 +49,7 @@ from headgate.spark.read.brokers import check_brokers
 from headgate.spark.read.limits import source_limits
 from headgate.spark.read.logical import read
 from headgate.spark.read.meaning import meaning
+from headgate.spark.read.passing import passed
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
 from headgate.spark.realtime.recording import EpochRecorder
@@ -139,7 +140,10 @@ def _started(
             plain: Query = _start_plain(df, settings)
             return plain
         raise
-    flow = flow_of(df.sparkSession, settings, plan) if settings.is_real_time else None
+    flow = None
+    if settings.is_real_time:
+        plan = passed(df.sparkSession, plan)
+        flow = flow_of(df.sparkSession, settings, plan)
     check_brokers(analysed(df))
     check_name(df.sparkSession, settings.name)
     return _start_slots(df, settings, plan, watch, warming, flow)

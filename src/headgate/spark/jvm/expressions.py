@@ -102,6 +102,15 @@ def null_where_present(spark: SparkSession, value: Jvm, child: Jvm) -> Jvm:
     return expressions.If(expressions.IsNotNull(value), nothing, child)
 
 
+def absent_and(spark: SparkSession, value: Jvm, conditions: Iterable[Jvm]) -> Jvm:
+    """Return whether `value` is null, and all conditions hold."""
+    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+    found = expressions.IsNull(value)
+    for condition in conditions:
+        found = expressions.And(found, condition)
+    return found
+
+
 def same_even_null(spark: SparkSession, left: Jvm, right: Jvm) -> Jvm:
     """Return whether two values are equal, or both null."""
     return jvm(spark).org.apache.spark.sql.catalyst.expressions.EqualNullSafe(left, right)

@@ -139,6 +139,44 @@ def join_of(
     return node(*inputs, made, some, join.hint())
 
 
+def outer_join(spark: SparkSession, left: Jvm, right: Jvm, condition: Jvm) -> Jvm:
+    """Return the rows of `left`, each with those of `right` that meet it, or with nulls."""
+    return _join(spark, left, right, _join_type(spark, "LeftOuter"), condition)
+
+
+def marked_join(spark: SparkSession, left: Jvm, right: Jvm, condition: Jvm, mark: Jvm) -> Jvm:
+    """Return the rows of `left`, each with the attribute `mark`: whether one of `right` meets it."""
+    kind = java_class(spark, "org.apache.spark.sql.catalyst.plans.ExistenceJoin")(mark)
+    return _join(spark, left, right, kind, condition)
+
+
+def _join_type(spark: SparkSession, name: str) -> Jvm:
+    return java_class(spark, f"org.apache.spark.sql.catalyst.plans.{name}$.MODULE$")
+
+
+def _join(spark: SparkSession, left: Jvm, right: Jvm, kind: Jvm, condition: Jvm) -> Jvm:
+    some = java_class(spark, "scala.Some")(condition)
+    hint = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.JoinHint$.MODULE$").NONE()
+    node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Join")
+    return node(left, right, kind, some, hint)
+
+
+def generate(spark: SparkSession, node: Jvm, generator: Jvm, child: Jvm, *, outer: bool) -> Jvm:
+    """Return a logical Generate like `node`, of another generator and child, whose columns it keeps."""
+    made = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Generate")
+    nothing, none = seq(spark, []), java_class(spark, "scala.None$.MODULE$")
+    return made(generator, nothing, outer, none, node.generatorOutput(), child)
+
+
+def expand(
+    spark: SparkSession, projections: Iterable[Iterable[Jvm]], output: Iterable[Jvm], child: Jvm
+) -> Jvm:
+    """Return a logical Expand, which makes of each row one of each projection."""
+    node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Expand")
+    rows = seq(spark, [seq(spark, one) for one in projections])
+    return node(rows, seq(spark, output), child)
+
+
 class Graft:
     """A plan whose leaf is replaced for every batch, with few calls into the JVM.
 

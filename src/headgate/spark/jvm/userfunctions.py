@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.serializers import CPickleSerializer
+from pyspark.sql import Column
+from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import Jvm
 
 _PANDAS = (
@@ -27,11 +31,25 @@ def function_of(node: Jvm) -> Any:
     PySparkRuntimeError
         It is not in the plan: what is large PySpark has broadcast and let go of.
     """
-    command = node.functionExpr().func().command()
+    return called_by(node.functionExpr())
+
+
+def called_by(expression: Jvm) -> Any:
+    """Return the function of an expression that calls Python; raises as `function_of`."""
+    command = expression.func().command()
     packed = bytes(command.toArray(command.elemTag()))
     serializer: Any = CPickleSerializer()
     function, _ = serializer.loads(packed)
     return function
+
+
+def call(function: Any, of: Jvm, values: Sequence[Column], named: Mapping[str, Column]) -> Column:
+    """Return the call of a function of the kind and type of an expression that calls Python."""
+    kind = data_type(of.dataType())
+    made = UserDefinedFunction(function, kind, name=str(of.name()), evalType=int(of.evalType()))
+    if not of.udfDeterministic():
+        made = made.asNondeterministic()
+    return made(*values, **named)
 
 
 def processor_of(node: Jvm) -> object:

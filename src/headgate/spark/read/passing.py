@@ -6,11 +6,12 @@ So what reads both finds them in the same place, committed in the same step, whi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -22,7 +23,7 @@ from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.jvm.expressions import column, data_type
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.plans import placeholder
-from headgate.spark.read.plan import Passed, PlannedOperator, Routed
+from headgate.spark.read.plan import Passed, PlannedOperator, PlannedQuery, Routed
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 
@@ -43,6 +44,21 @@ def passing(reading: Reading, plan: Jvm) -> PlannedOperator:
     hashed = [value for value, kind in zip(values, kinds, strict=True) if _hashes(kind)]
     place = F.pmod(F.xxhash64(*hashed), F.lit(_PLACES)) if hashed else F.lit(0).cast("bigint")
     return _operator(reading, plan, place, Passing, "pass", "Pass: what keeps no state passes by")
+
+
+def passed(spark: SparkSession, query: PlannedQuery) -> PlannedQuery:
+    """Return a query with an operator that its records pass, if it has none: so it has steps, too.
+
+    Raises
+    ------
+    UnsupportedQuery
+        As `passing`.
+    """
+    if query.operators:
+        return query
+    reading = Reading(spark, query.plan, query.mode, None, (), 0)
+    operator = passing(reading, query.plan)
+    return replace(query, operators=[operator], plan=operator.output_plan)
 
 
 def limiting(reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> PlannedOperator:

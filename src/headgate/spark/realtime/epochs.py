@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 import time
@@ -16,7 +17,7 @@ from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
-from headgate.spark.realtime.feed import SourceFeed
+from headgate.spark.realtime.feed import Feeds, SourceFeed
 from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.machine import StepMachine
@@ -66,6 +67,8 @@ class Epochs:
         self._lost = 0
         self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
+        self._had_records, self._at_us = True, 0
+        """Whether the last epoch had records, and its watermark."""
         self._thread = threading.Thread(target=self._run, name="headgate-epochs", daemon=True)
 
     def start(self) -> None:
@@ -174,14 +177,14 @@ class Epochs:
     def _flow(self) -> None:
         """Start the pipe behind what is committed, and do epochs until somebody stops the query."""
         machine, work, pipe = self._machine, self._work, self._work.pipe
-        (state,) = work.states.values()
         try:
-            pipe.start(work.feed.grown(self._committed()), state.assignment)
+            pipe.start(work.feeds.grown(self._committed()), work.assignments)
             while not machine.stopping.is_set():
                 if pipe.waits_since_ms is None and not self._has_work():
-                    pipe.wait(_QUIET_S)
+                    pipe.wait(min(work.rest_s(), _QUIET_S))
                     self._look(quiet=True)
-                    continue
+                    if not work.due(work.next_us, 0):
+                        continue
                 pipe.pause(self._cut_s + self._interval_s)
                 if not machine.stopping.is_set():
                     self._epoch()
@@ -203,24 +206,41 @@ class Epochs:
         The first epoch comes at once: from then on it is written down where the query began.
         """
         first = self._machine.latest is None
-        return first or self._can_change() or self._work.due(self._work.next_us, 0)
+        return first or self._can_change() or self._follows()
 
     def _can_change(self) -> bool:
         """Return whether a change of slots was asked for, and all its slots are there."""
         return self._work.changing and self._work.pipe.have_slots(self._work.wanted_slots)
 
+    def _follows(self) -> bool:
+        """Return whether the clock or the last epoch has made something due.
+
+        What stays due, as behind another operator's watermark, waits for the next tick.
+        """
+        if self._work.rest_s() <= 0:
+            return True
+        is_new = self._had_records or self._work.next_us > self._at_us
+        return is_new and self._work.due(self._work.next_us, 0)
+
     def _committed(self) -> str:
         """Return the offsets up to which all is committed; the first ones where nothing is yet."""
         latest = self._machine.latest
         if latest is not None and any(latest.engine["sources"] or ()):
-            offsets: str = latest.engine["sources"][0]
-            return offsets
-        log, feed = self._machine.checkpoint.path, self._work.feed
+            return json.dumps(latest.engine["sources"])
+        log = self._machine.checkpoint.path
+        feeds = self._work.feeds
+        numbers = itertools.count()
+
+        def first(feed: SourceFeed, _: str) -> str:
+            number = next(numbers)
+            kept = first_offsets(log, number) if feed.keeps_first else None
+            found = kept or feed.first()
+            if feed.keeps_first and kept is None:
+                write_first_offsets(log, number, found)
+            return found
+
         with self._begins:  # who asks for `newest` may be here, too
-            first = (first_offsets(log) if feed.keeps_first else None) or feed.first()
-            if feed.keeps_first and first_offsets(log) is None:
-                write_first_offsets(log, first)
-        return first
+            return feeds.each(None, first)
 
     def _epoch(self) -> None:
         machine, work, pipe = self._machine, self._work, self._work.pipe
@@ -233,7 +253,9 @@ class Epochs:
         self._cut_s, clock = time.monotonic(), Phases()
         offsets = pipe.cut(number, still=still)
         clock.lap("cut")
-        manifest = machine.epoch(self._batch, work.next_us, [offsets], clock, read_ms=read_ms)
+        before, sources = [] if latest is None else latest.engine["sources"], json.loads(offsets)
+        self._had_records, self._at_us = sources != before, work.next_us
+        manifest = machine.epoch(self._batch, work.next_us, sources, clock, read_ms=read_ms)
         if not self._early:
             self._deliveries.put_rows(manifest)
         self._deliveries.put_committed(manifest)
@@ -241,23 +263,24 @@ class Epochs:
         self._lost = 0
         if still:
             work.change(number + 1)
-            (state,) = work.states.values()
-            pipe.go(state.assignment)
+            pipe.go(work.assignments)
 
     def settled(self, wanted: str) -> bool:
         """Return whether all up to the offsets `wanted` is out, and all that is due by it."""
         latest = self._machine.latest
-        done = latest is not None and self._work.feed.reached(latest.engine["sources"][0], wanted)
-        return done and self._machine.idle.is_set() and not self._has_work()
+        if latest is None or not self._machine.idle.is_set():
+            return False
+        there = json.dumps(latest.engine["sources"])
+        return self._work.feeds.reached(there, wanted) and not self._has_work()
 
     def newest(self) -> str:
         """Return the offsets of all that the source has now."""
-        return self._work.feed.newest(self._committed())
+        return self._work.feeds.newest(self._committed())
 
     @property
-    def feed(self) -> SourceFeed:
+    def feeds(self) -> Feeds:
         """Return the sources that it reads."""
-        return self._work.feed
+        return self._work.feeds
 
     @property
     def processes(self) -> dict[str, int]:

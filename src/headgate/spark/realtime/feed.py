@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -74,6 +74,114 @@ class SourceFeed(Protocol):
 
     def reached(self, offsets: str, wanted: str) -> bool:
         """Return whether `offsets` are as far as `wanted`."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Places a branch of the plan among the tasks of a pipe.
+
+    Attributes
+    ----------
+    source : int
+        Which of the sources it reads.
+    first, count : int
+        Its first task, and how many tasks it has.
+    reader : int
+        The number of its first reader among all that read.
+    copies_of : int or None
+        The first task of another branch that reads the same source, and passes on what it reads: both see
+        the same records in each epoch.
+    copied_to : tuple of int
+        First tasks of the branches that it passes on to.
+    """
+
+    source: int
+    first: int
+    count: int
+    reader: int
+    copies_of: int | None = None
+    copied_to: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """Describes the sources of a pipe together; their offsets are a list as JSON.
+
+    Attributes
+    ----------
+    feeds : tuple of SourceFeed
+        Of each source of Spark's, in its order; a source that is read twice is there twice.
+    same_as : tuple of int
+        For each, the first that is the same source.
+    """
+
+    feeds: tuple[SourceFeed, ...]
+    same_as: tuple[int, ...]
+
+    @property
+    def shares(self) -> list[Share]:
+        """Places of their branches."""
+        found: list[Share] = []
+        reader = 0
+        for number, feed in enumerate(self.feeds):
+            first = sum(one.count for one in found)
+            same = self.same_as[number]
+            if same == number:
+                found.append(Share(number, first, feed.readers, reader))
+                reader += feed.readers
+            else:
+                of = found[same]
+                found.append(Share(same, first, of.count, of.reader, copies_of=of.first))
+                found[same] = replace(of, copied_to=(*of.copied_to, first))
+        return found
+
+    @property
+    def tasks(self) -> int:
+        """Tasks of the pipe."""
+        return sum(one.count for one in self.shares)
+
+    @property
+    def readers(self) -> int:
+        """Tasks that read."""
+        return sum(one.count for one in self.shares if one.copies_of is None)
+
+    def each(self, offsets: str | None, ask: Callable[[SourceFeed, str], str]) -> str:
+        """Return the offsets that each source answers with, asked with its own."""
+        given = json.loads(offsets) if offsets is not None else [""] * len(self.feeds)
+        found: list[str] = []
+        for number, (feed, one) in enumerate(zip(self.feeds, given, strict=True)):
+            same = self.same_as[number]
+            found.append(ask(feed, one) if same == number else found[same])
+        return json.dumps(found)
+
+    def first(self) -> str:
+        """Return the offsets at which a query begins."""
+        return self.each(None, lambda feed, _: feed.first())
+
+    def grown(self, offsets: str) -> str:
+        """Return `offsets`, and where to begin in what the sources have got since."""
+        return self.each(offsets, lambda feed, one: feed.grown(one))
+
+    def newest(self, since: str) -> str:
+        """Return the offsets of all that the sources have now."""
+        return self.each(since, lambda feed, one: feed.newest(one))
+
+    def merged(self, parts: Iterable[str]) -> str:
+        """Return the offsets of all readers together, in the order of their numbers."""
+        given = list(parts)
+        found: list[str] = []
+        for share in self.shares:
+            if share.copies_of is None:
+                mine = given[share.reader : share.reader + share.count]
+                found.append(self.feeds[share.source].merged(mine))
+            else:
+                found.append(found[share.source])
+        return json.dumps(found)
+
+    def reached(self, offsets: str, wanted: str) -> bool:
+        """Return whether `offsets` are as far as `wanted`."""
+        both = zip(self.feeds, json.loads(offsets), json.loads(wanted), strict=True)
+        return all(feed.reached(one, other) for feed, one, other in both)
 
 
 def feed_of(leaf: Jvm) -> SourceFeed:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Listener
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -15,13 +16,15 @@ from pyspark import TaskContext
 from headgate.core.errors import EngineError
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN
 from headgate.spark.realtime import words
-from headgate.spark.realtime.feed import Reader, SourceFeed
+from headgate.spark.realtime.feed import Reader, Share, SourceFeed
+from headgate.spark.realtime.router import as_bytes
+from headgate.spark.worker.payloads import read_table
 
 _BUSY_S, _IDLE_S = 0.002, 0.02
 """How long a poll waits for records, and how long if none came for a second, in seconds: a cut waits as
 long, and longer polls cost fewer wake-ups. Chosen."""
 
-_IDLE_AFTER_S = 1.0
+_IDLE_AFTER_S, _STARTS_S = 1.0, 120.0
 _ROWS_AHEAD = 200_000
 """Records behind a cut at which a feeder waits for the next cut, or an epoch outgrows memory. Chosen."""
 
@@ -34,8 +37,8 @@ class Feeder:
     ----------
     meeting : words.Meeting
     feed : SourceFeed
-    count : int
-        Readers that share the feed.
+    branch : Share
+        Of the source, and its place among those of the pipe.
     schema : pyarrow.Schema
         Of its records.
     padding : int
@@ -44,7 +47,7 @@ class Feeder:
 
     meeting: words.Meeting
     feed: SourceFeed
-    count: int
+    branch: Share
     schema: pa.Schema
     padding: int
 
@@ -54,20 +57,54 @@ class Feeder:
             pass
         context = TaskContext.get()
         assert context is not None
-        number = context.partitionId()
+        branch, task = self.branch, context.partitionId()
+        number = task - branch.first
         try:
+            if branch.copies_of is not None:
+                yield from self._copied(task)
+                return
             with self.meeting.connect(self.meeting.driver) as driver:
-                driver.send((words.FEEDER, number, os.getpid()))
+                driver.send((words.FEEDER, branch.reader + number, os.getpid()))
                 word, start = driver.recv()
                 assert word == words.BEGIN
-                reader = self.feed.reader(start, number, self.count)
-                try:
-                    yield from self._flow(driver, reader)
-                finally:
-                    reader.close()
+                reader = self.feed.reader(json.loads(start)[branch.source], number, branch.count)
+                with contextlib.ExitStack() as held:
+                    held.callback(reader.close)
+                    copies = [
+                        held.enter_context(self._connect(self.meeting.copy(first + number)))
+                        for first in branch.copied_to
+                    ]
+                    for batch in self._flow(driver, reader):
+                        for copy in copies:
+                            copy.send_bytes(as_bytes(pa.Table.from_batches([batch])))
+                        yield batch
         except (OSError, EOFError) as error:
             msg = "a feeder has lost its driver; the pipe starts again."
             raise EngineError(msg, transient=True) from error
+
+    def _connect(self, address: str) -> Connection:
+        """Return a connection to a task that may not have begun yet."""
+        until_s = time.monotonic() + _STARTS_S
+        while True:
+            try:
+                return self.meeting.connect(address)
+            except OSError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(_IDLE_S)
+
+    def _copied(self, task: int) -> Iterator[pa.RecordBatch]:
+        """Pass on what another task reads and says."""
+        with (
+            Listener(self.meeting.copy(task), "AF_UNIX", 1, self.meeting.key) as door,
+            door.accept() as reader,
+        ):
+            while True:
+                try:
+                    data = reader.recv_bytes()
+                except EOFError:
+                    return
+                yield from read_table(data).to_batches()
 
     def _flow(self, driver: Connection, reader: Reader) -> Iterator[pa.RecordBatch]:
         still, behind_cut, read_s = True, 0, time.monotonic()

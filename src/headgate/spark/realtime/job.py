@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.jvm.sessions import clone_of, make_active
 from headgate.spark.realtime import words
-from headgate.spark.realtime.feed import SourceFeed
+from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.feeder import Feeder
-from headgate.spark.realtime.plan import MARKERS, PipePlan
+from headgate.spark.realtime.markers import MARKERS
+from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.router import Router
 
 PADDING = 64
@@ -20,6 +23,8 @@ _CONF = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(PADDING),
     "spark.sql.execution.pandas.udf.buffer.size": "8",
     "spark.sql.adaptive.enabled": "false",
+    # each branch has tasks of its own, whatever Spark thinks of how its rows lie
+    "spark.sql.unionOutputPartitioning": "false",
 }
 """Settings of the pipe's session: batches are small, and no buffer of a socket keeps a part of one."""
 
@@ -31,30 +36,39 @@ class SparkJob:
     ----------
     spark : SparkSession
     plan : PipePlan
-    feed : SourceFeed
+    feeds : Feeds
+    shared : set of str
+        Operators of which every slot gets every row.
     name : str
         Of the query, for people.
     """
 
-    def __init__(self, spark: SparkSession, plan: PipePlan, feed: SourceFeed, name: str) -> None:
-        self._plan, self._feed, self._name = plan, feed, name
+    def __init__(
+        self, spark: SparkSession, plan: PipePlan, feeds: Feeds, shared: set[str], name: str
+    ) -> None:
+        self._plan, self._feeds, self._shared, self._name = plan, feeds, shared, name
         self._session = clone_of(spark)
         for key, value in _CONF.items():
             self._session.conf.set(key, value)
 
     def run(self, meeting: words.Meeting, group: str) -> None:
         """Run the job until the feeders end; raise what it failed with."""
-        session, feed = self._session, self._feed
+        session = self._session
         make_active(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
-        schema = from_arrow_schema(feed.schema)
-        for marker in MARKERS:
-            schema = schema.add(marker)
-        # the JVM, too, may keep the last bytes of a batch: so one more follows
-        feeder = Feeder(meeting, feed, feed.readers, feed.schema, 2 * PADDING)
-        numbers = session.range(0, feed.readers, 1, feed.readers)
-        routed = self._plan.over(numbers.mapInArrow(feeder, schema))
-        routed.mapInArrow(Router(meeting), "nothing int").collect()
+        branches = zip(self._plan.branches, self._feeds.feeds, self._feeds.shares, strict=True)
+        pipes = []
+        for branch, feed, share in branches:
+            schema = from_arrow_schema(feed.schema)
+            for marker in MARKERS:
+                schema = schema.add(marker)
+            # the JVM, too, may keep the last bytes of a batch: so one more follows
+            feeder = Feeder(meeting, feed, share, feed.schema, 2 * PADDING)
+            numbers = session.range(0, share.count, 1, share.count)
+            routed = branch.over(numbers.mapInArrow(feeder, schema))
+            router = Router(meeting, branch.operator, branch.operator in self._shared)
+            pipes.append(routed.mapInArrow(router, "nothing int"))
+        reduce(DataFrame.union, pipes).collect()
 
     def cancel(self, group: str) -> None:
         """Have Spark cancel a run, and interrupt what its tasks wait for."""

@@ -19,18 +19,20 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from typing import Any, Protocol
 
+from pyspark import SparkContext, cloudpickle
+
 from headgate.core.assignment import Assignment
 from headgate.core.errors import EngineError
 from headgate.spark.job.reports import Report
 from headgate.spark.realtime import words
-from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
@@ -46,6 +48,17 @@ class Job(Protocol):
 
     def cancel(self, group: str) -> None:
         """Have a run end, whatever it does."""
+
+
+class Readers(Protocol):
+    """Knows the offsets of feeders: `headgate.spark.realtime.feed.Feeds` does."""
+
+    @property
+    def readers(self) -> int:
+        """How many feeders there are."""
+
+    def merged(self, parts: Iterable[str]) -> str:
+        """Return the offsets of all feeders together, in the order of their numbers."""
 
 
 class PipeLost(EngineError):
@@ -76,8 +89,10 @@ class _Run:
     ----------
     group : str
         Of the pipe's Spark job.
-    serving : int
-        How many of the slots get records; behind them are those that begin.
+    slots : dict of str to list
+        By operator.
+    serving : dict of str to int
+        How many of the slots of each operator get records; behind them are those that begin.
     ended : Event
         Set once that job is over.
     """
@@ -87,11 +102,16 @@ class _Run:
     group: str
     said: queue.SimpleQueue[tuple[Any, ...]]
     feeders: dict[int, Connection] = field(default_factory=dict)
-    slots: list[_Slot] = field(default_factory=list)
-    serving: int = 0
+    slots: dict[str, list[_Slot]] = field(default_factory=dict)
+    serving: dict[str, int] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
+
+    @property
+    def every_slot(self) -> list[_Slot]:
+        """The slots of all operators."""
+        return [slot for slots in self.slots.values() for slot in slots]
 
 
 class Pipe:
@@ -100,25 +120,39 @@ class Pipe:
     Parameters
     ----------
     job : Job
-    feed : SourceFeed
-    task : SlotTask
-        What each slot does.
+    feed : Readers
+    tasks : mapping of str to SlotTask
+        What each slot of an operator does.
+    routers : mapping of str to int
+        How many routers an operator has; those above others have none, and get records from the driver.
     name : str
         Of the query, for people.
 
     Attributes
     ----------
-    newest_us : int or None
-        Newest event time of the last epoch that was served.
+    newest_us : dict of int to int
+        Newest event time of the last epoch that was served, by watermark.
     """
 
-    def __init__(self, job: Job, feed: SourceFeed, task: SlotTask, name: str) -> None:
-        self._job, self._feed, self._task, self._name = job, feed, task, name
+    def __init__(
+        self,
+        job: Job,
+        feed: Readers,
+        tasks: Mapping[str, SlotTask],
+        routers: Mapping[str, int],
+        name: str,
+    ) -> None:
+        self._job, self._feed, self._name = job, feed, name
+        self._routers = routers
+        with _broadcasts() as broadcasts:
+            pack: Callable[[Any], bytes] = cloudpickle.dumps
+            self._tasks = {operator: pack(task) for operator, task in tasks.items()}
+        self._broadcasts = broadcasts
         self._run: _Run | None = None
         self._halted = False
         self._waits: dict[int, float] = {}
         """When each feeder read its first record behind the last cut."""
-        self.newest_us: int | None = None
+        self.newest_us: dict[int, int] = {}
 
     @property
     def waits_since_ms(self) -> float | None:
@@ -132,7 +166,7 @@ class Pipe:
 
     # -- life -----------------------------------------------------------------------------------------
 
-    def start(self, offsets: str, assignment: Assignment) -> None:
+    def start(self, offsets: str, assignments: Mapping[str, Assignment]) -> None:
         """Start slots and the pipe, which flows from `offsets` on.
 
         Raises
@@ -146,12 +180,12 @@ class Pipe:
         run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", queue.SimpleQueue())
         self._waits = {}
         _in_background(lambda: self._let_in(run))
-        self.have_slots(assignment.slots)
+        self.have_slots(_slots_of(assignments))
         _in_background(lambda: self._flow(run))
         self._await(lambda: len(run.feeders) == self._feed.readers, _STARTS_S)
         for feeder in run.feeders.values():
             feeder.send((words.BEGIN, offsets))
-        self.go(assignment)
+        self.go(assignments)
 
     def stop(self, *, clean: bool) -> None:
         """End the pipe and its slots; not `clean`: at once, whatever they do."""
@@ -160,10 +194,11 @@ class Pipe:
             return
         run.closing = True
         if clean:
-            for peer in [*run.feeders.values(), *(s.peer for s in run.slots if s.peer is not None)]:
+            slots = [slot.peer for slot in run.every_slot if slot.peer is not None]
+            for peer in [*run.feeders.values(), *slots]:
                 _send(peer, (words.END,))
             run.ended.wait(_ENDS_S)
-        for slot in run.slots:
+        for slot in run.every_slot:
             if not clean:
                 slot.process.kill()
         if not run.ended.is_set():
@@ -171,28 +206,37 @@ class Pipe:
             for peer in run.feeders.values():
                 _hang_up(peer)
             run.ended.wait(_ENDS_S)
-        for slot in run.slots:
+        for slot in run.every_slot:
             _end_process(slot)
         _knock(run.meeting.driver)
         run.door.close()
         shutil.rmtree(run.meeting.directory, ignore_errors=True)
 
-    def have_slots(self, count: int) -> bool:
-        """Start the slots that are missing for `count` of them; return whether all are there."""
+    def have_slots(self, counts: Mapping[str, int]) -> bool:
+        """Start the slots that are missing for so many of each operator; return whether all are there."""
         run = self._running
-        for number in range(len(run.slots), count):
-            run.slots.append(_Slot(_slot_process(run.meeting, number)))
-        return all(slot.is_ready for slot in run.slots)
+        for operator, count in counts.items():
+            slots = run.slots.setdefault(operator, [])
+            for number in range(len(slots), count):
+                slots.append(_Slot(_slot_process(run.meeting, operator, number)))
+        return all(slot.is_ready for slot in run.every_slot)
 
-    def _end_slots(self, count: int) -> None:
-        """End the slots that are more than `count`."""
+    def _end_slots(self, counts: Mapping[str, int]) -> None:
+        """End the slots that are more than so many of each operator."""
         run = self._running
-        for number, slot in enumerate(run.slots[count:], count):
-            if slot.peer is not None:
-                _send(slot.peer, (words.END,))
-            _end_process(slot)
-            run.processes.pop(f"{words.SLOT} {number}", None)
-        del run.slots[count:]
+        for operator, count in counts.items():
+            for number, slot in enumerate(run.slots[operator][count:], count):
+                if slot.peer is not None:
+                    _send(slot.peer, (words.END,))
+                _end_process(slot)
+                run.processes.pop(self._called(words.SLOT, (operator, number)), None)
+            del run.slots[operator][count:]
+
+    def _called(self, kind: str, number: Any) -> str:
+        """Return the name of a peer, for people."""
+        if kind == words.FEEDER or len(self._tasks) == 1:
+            return f"{kind} {number if kind == words.FEEDER else number[1]}"
+        return f"{number[0]} {kind} {number[1]}"
 
     def _flow(self, run: _Run) -> None:
         """Run Spark's job, until it ends."""
@@ -236,14 +280,18 @@ class Pipe:
             return None
         word = message[0]
         if word == _JOINED:
-            _, kind, number, peer, run.processes[f"{kind} {number}"] = message
+            _, kind, number, peer, process = message
+            run.processes[self._called(kind, number)] = process
             if kind == words.FEEDER:
                 run.feeders[number] = peer
             else:
-                run.slots[number].peer = peer
-                _send(peer, (words.BEGIN, self._task, self._feed.readers))
+                operator = number[0]
+                run.slots[operator][number[1]].peer = peer
+                task, routers = self._tasks[operator], self._routers[operator]
+                _send(peer, (words.BEGIN, task, routers, self._broadcasts))
         elif word == words.READY:
-            run.slots[message[-1]].is_ready = True
+            operator, place = message[-1]
+            run.slots[operator][place].is_ready = True
         elif word == words.RECORDS_WAIT:
             self._waits[message[-1]] = message[1]
         elif word == words.CUT:
@@ -252,7 +300,7 @@ class Pipe:
             raise PipeLost.of(message[1])
         elif word == _GONE:
             _, kind, number = message
-            if kind == words.SLOT and number >= len(run.slots):
+            if kind == words.SLOT and number[1] >= len(run.slots[number[0]]):
                 return message  # one that was given up
             self._tell_loss(run, kind, number)
         elif word == _JOB:
@@ -260,7 +308,7 @@ class Pipe:
             raise PipeLost.of(error)
         return message
 
-    def _tell_loss(self, run: _Run, kind: str, number: int) -> None:
+    def _tell_loss(self, run: _Run, kind: str, number: Any) -> None:
         """Raise what is known of a peer that is gone: of a feeder Spark's job knows more."""
         if kind == words.FEEDER and run.ended.wait(1.0):
             while True:
@@ -269,7 +317,7 @@ class Pipe:
                     raise PipeLost.of(message[1])
                 if message[0] == _JOB:
                     break
-        msg = f"{kind} {number} of {self._name} ended unexpectedly; the pipe starts again."
+        msg = f"{self._called(kind, number)} of {self._name} ended unexpectedly; the pipe starts again."
         raise PipeLost.of(EngineError(msg, transient=True))
 
     def _await(self, reached: Callable[[], bool], limit_s: float) -> None:
@@ -291,9 +339,10 @@ class Pipe:
 
     def _look_for_dead(self) -> None:
         """Raise what a slot that has not come yet, and never will, stands for."""
-        for number, slot in enumerate(self._running.slots):
-            if slot.peer is None and slot.process.poll() is not None:
-                self._tell_loss(self._running, words.SLOT, number)
+        for operator, slots in self._running.slots.items():
+            for number, slot in enumerate(slots):
+                if slot.peer is None and slot.process.poll() is not None:
+                    self._tell_loss(self._running, words.SLOT, (operator, number))
 
     # -- epochs ---------------------------------------------------------------------------------------
 
@@ -338,6 +387,7 @@ class Pipe:
         PipeLost
         """
         run = self._running
+        self.newest_us = {}
         for feeder in run.feeders.values():
             _send(feeder, (words.CUT, epoch, still))
         offsets: dict[int, str] = {}
@@ -350,51 +400,85 @@ class Pipe:
         self._await_message(is_last, _ANSWERS_S)
         return self._feed.merged(offsets[number] for number in sorted(offsets))
 
-    def go(self, assignment: Assignment) -> None:
-        """Let feeders that hold still go on, to the slots of an assignment.
+    def go(self, assignments: Mapping[str, Assignment]) -> None:
+        """Let feeders that hold still go on, to the slots of assignments.
 
         Raises
         ------
         PipeLost
         """
         run = self._running
-        self._end_slots(assignment.slots)
-        self._await(lambda: self.have_slots(assignment.slots), _STARTS_S)
-        run.serving = assignment.slots
-        addresses = [run.meeting.slot(number) for number in range(assignment.slots)]
-        text = json.dumps({"slots": addresses, "slot_of": list(assignment.slot_of)})
+        counts = _slots_of(assignments)
+        self._end_slots(counts)
+        self._await(lambda: self.have_slots(counts), _STARTS_S)
+        run.serving = counts
+        text = json.dumps({
+            operator: {
+                "slots": [run.meeting.slot(operator, number) for number in range(one.slots)],
+                "slot_of": list(one.slot_of),
+            }
+            for operator, one in assignments.items()
+        })  # fmt: skip
         for feeder in run.feeders.values():
             _send(feeder, (words.GO, text))
 
-    def serve(self, facts: SlotFacts) -> list[Report]:
-        """Have the slots serve an epoch that is cut; return a report of each.
+    def serve(
+        self, operator: str, facts: SlotFacts, rows: Mapping[int, bytes] | None = None
+    ) -> list[Report]:
+        """Have the slots of an operator serve an epoch that is cut; return a report of each.
+
+        Parameters
+        ----------
+        operator : str
+        facts : SlotFacts
+        rows : mapping of int to bytes, optional
+            Records from the driver by slot, as Arrow streams.
 
         Raises
         ------
         PipeLost
         """
         run = self._running
-        serving = run.slots[: run.serving]
-        for slot in serving:
+        serving = run.slots[operator][: run.serving[operator]]
+        for number, slot in enumerate(serving):
             assert slot.peer is not None
+            if rows is not None and number in rows:
+                _send(slot.peer, (words.RECORDS, rows[number]))
             _send(slot.peer, (words.SERVE, facts))
         reports: dict[int, Report] = {}
-        times: list[int] = []
 
         def is_last(message: tuple[Any, ...]) -> bool:
             if message[0] == words.REPORT:
                 report, newest_us = message[1], message[2]
                 reports[report.slot] = report
-                if newest_us is not None:
-                    times.append(newest_us)
+                for one, us in newest_us.items():
+                    self.newest_us[one] = max(us, self.newest_us.get(one, us))
             return len(reports) == len(serving)
 
         self._await_message(is_last, _ANSWERS_S)
-        self.newest_us = max(times, default=None)
         return [reports[number] for number in sorted(reports)]
 
 
-def _listen(run: _Run, kind: str, number: int, peer: Connection) -> None:
+def _slots_of(assignments: Mapping[str, Assignment]) -> dict[str, int]:
+    return {operator: one.slots for operator, one in assignments.items()}
+
+
+@contextmanager
+def _broadcasts() -> Iterator[dict[int, str]]:
+    """Collect the files of the broadcasts that are pickled meanwhile, by their ids."""
+    found: dict[int, str] = {}
+    context = SparkContext._active_spark_context
+    if context is None:
+        yield found
+        return
+    context._pickled_broadcast_vars.clear()
+    yield found
+    for one in context._pickled_broadcast_vars:
+        found[one._jbroadcast.id()] = one._path
+    context._pickled_broadcast_vars.clear()
+
+
+def _listen(run: _Run, kind: str, number: Any, peer: Connection) -> None:
     """Put all that a peer says into the run's queue, with its number behind it."""
     try:
         while True:
@@ -423,13 +507,13 @@ def _send(peer: Connection, message: Sequence[Any]) -> None:
         return
 
 
-def _slot_process(meeting: words.Meeting, number: int) -> subprocess.Popen[bytes]:
+def _slot_process(meeting: words.Meeting, operator: str, number: int) -> subprocess.Popen[bytes]:
     """Start the process of a slot: another program, so that nothing of the driver's is in it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "headgate.spark.realtime.slot_process"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
     assert process.stdin is not None
-    pickle.dump((meeting, number), process.stdin)
+    pickle.dump((meeting, operator, number), process.stdin)
     process.stdin.close()
     return process
 

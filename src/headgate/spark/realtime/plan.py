@@ -1,4 +1,4 @@
-"""Makes the plan of a pipe: a query's own plan over a feeder, with markers that pass it untouched.
+"""Makes the plan of a pipe: a query's own plan over feeders, with markers that pass it untouched.
 
 The plan is taken as Catalyst has optimised it: Catalyst moves filters below the watermark where that is
 allowed, and which rows a watermark counts depends on it.
@@ -6,184 +6,160 @@ allowed, and which rows a watermark counts depends on it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.errors import UnsupportedQuery
-from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
-from headgate.spark.jvm.expressions import (
-    alias,
-    column,
-    data_type,
-    interval_parts,
-    present_or,
-)
-from headgate.spark.jvm.gateway import Jvm, class_name, each
-from headgate.spark.jvm.planned import planned_per_batch
-from headgate.spark.jvm.plans import analysed, filtered, of_rows, optimised_stream, project
+from headgate.spark.jvm.expressions import alias, interval_parts, tree_patterns
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import analysed, of_rows, optimised_stream, project
 from headgate.spark.jvm.streams import streams_of
 from headgate.spark.read.plan import PlannedOperator
-from headgate.spark.read.wording import wording
-from headgate.spark.realtime.router import DROPPED
-from headgate.spark.step.exchange import routed_columns, unless_marker
-
-MARKERS = T.StructType([
-    T.StructField(MARKER_TO, T.IntegerType()),
-    T.StructField(MARKER_TOKEN, T.StringType()),
-])  # fmt: skip
-"""Columns of markers, behind those of the source; a record has nulls there."""
+from headgate.spark.realtime.markers import passing, refused
+from headgate.spark.step.exchange import routed_columns
 
 _MONTH_DAYS, _DAY_MS = 31, 86_400_000
 """As Spark counts a watermark's delay."""
 
-_SHOWN = dict.fromkeys(("BatchEvalPython", "ArrowEvalPython"), "a Python UDF")
+_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The plan between one source and an operator.
+
+    Attributes
+    ----------
+    operator : str
+        To whose slots its rows go.
+    plan : plan node
+        Optimised; each node has one input that is a stream.
+    leaf : plan node
+        The source.
+    watermarks : mapping of str to int
+        Numbers of the watermarks in it, by the id of their node.
+    """
+
+    operator: str
+    plan: Jvm
+    leaf: Jvm
+    watermarks: dict[str, int]
+
+    def over(self, source: DataFrame) -> DataFrame:
+        """Return the routed rows of `source`, which has the source's columns and `MARKERS`.
+
+        The times of each watermark are a column more, in microseconds.
+
+        Raises
+        ------
+        UnsupportedQuery
+            Markers cannot pass a part of the plan.
+        """
+        spark = source.sparkSession
+        return of_rows(spark, passing(spark, self.plan, analysed(source), self.watermarks))
 
 
 @dataclass(frozen=True)
 class PipePlan:
-    """The plan of a query up to its only operator.
+    """The plan of a query up to its first operators.
 
     Attributes
     ----------
-    plan : plan node
-        Optimised.
-    leaf : plan node
-        Its source.
-    delay_ms : int or None
-        Of the watermark; None without one.
+    branches : tuple of Branch
+        In the order of Spark's sources.
+    delays_ms : tuple of int
+        Of each watermark.
+    least : bool
+        Whether of several watermarks the least counts, and not the greatest.
     """
 
-    plan: Jvm
-    leaf: Jvm
-    delay_ms: int | None
+    branches: tuple[Branch, ...]
+    delays_ms: tuple[int, ...]
+    least: bool
 
     @classmethod
-    def of(cls, spark: SparkSession, operator: PlannedOperator, key_groups: int) -> PipePlan:
-        """Return the plan below an operator.
+    def of(
+        cls, spark: SparkSession, operators: Sequence[PlannedOperator], key_groups: int
+    ) -> PipePlan:
+        """Return the plan below operators that read sources.
 
         Raises
         ------
         UnsupportedQuery
             A part of it cannot run in a pipe.
         """
-        columns = routed_columns(operator, key_groups)
-        frame = of_rows(spark, operator.input_plan)
-        frame = frame.select(*(value.alias(name) for name, value in columns.items()))
-        leaves = streams_of(analysed(frame))
-        if len(leaves) != 1:
-            msg = (
-                f"a query of {len(leaves)} sources cannot run in real time, which reads one; leave out "
-                "trigger(realTime=...)."
-            )
-            raise UnsupportedQuery(msg)
-        if planned_per_batch(spark, analysed(frame)):
-            # Catalyst would compute it once, when the pipe starts
-            raise _refused("a subquery, or a function such as current_timestamp(),")
-        plan = optimised_stream(frame)
-        leaf, delay_ms = _checked(plan)
-        return cls(plan, leaf, delay_ms)
+        branches: list[Branch] = []
+        delays_ms: dict[str, int] = {}
+        for operator in operators:
+            columns = routed_columns(operator, key_groups)
+            frame = of_rows(spark, operator.input_plan)
+            frame = frame.select(*(value.alias(name) for name, value in columns.items()))
+            whole = analysed(frame)
+            if any(map(whole.containsPattern, tree_patterns(spark, ["CURRENT_LIKE"]))):
+                # Catalyst would compute it once, when the pipe starts
+                raise refused("a function such as current_timestamp()")
+            lines = _lines(spark, optimised_stream(frame))
+            if len(lines) != len(streams_of(whole)):
+                raise refused("a stream of which no row can come")
+            for line in lines:
+                leaf, delays = _looked_through(line)
+                delays_ms |= delays
+                numbers = {one: list(delays_ms).index(one) for one in delays}
+                branches.append(Branch(operator.id, line, leaf, numbers))
+        least = str(spark.conf.get(_POLICY, "min")).lower() == "min"
+        return cls(tuple(branches), tuple(delays_ms.values()), least)
 
-    def over(self, source: DataFrame) -> DataFrame:
-        """Return the routed rows of `source`, which has the source's columns and `MARKERS`.
+    def watermark_us(self, newest_us: dict[int, int]) -> int:
+        """Return the watermark by the newest event time of each; Spark has 0 where none has come.
 
-        Where there is a watermark its time is a column more, in microseconds.
+        In whole milliseconds, as Spark has it.
         """
-        spark = source.sparkSession
-        passing = _over(spark, self.plan, analysed(source))
-        return of_rows(spark, passing.plan)
+        found = [
+            (newest_us[number] // 1000 - delay_ms) * 1000 if number in newest_us else 0
+            for number, delay_ms in enumerate(self.delays_ms)
+        ]
+        return max((min if self.least else max)(found, default=0), 0)
 
 
-def _checked(plan: Jvm) -> tuple[Jvm, int | None]:
-    """Return the leaf of a plan and its watermark's delay, if all of it can run in a pipe."""
-    delay_ms: int | None = None
-    while True:
-        children = list(each(plan.children()))
-        if not children:
-            return plan, delay_ms
-        name = class_name(plan)
-        if name == "EventTimeWatermark":
-            kind = data_type(plan.eventTime().dataType())
-            if delay_ms is not None:
-                raise _refused("a second watermark")
-            if not isinstance(kind, T.TimestampType):
-                raise _refused(f"a watermark on a column of type {kind.simpleString()}")
+def _lines(spark: SparkSession, plan: Jvm) -> list[Jvm]:
+    """Return the plan from each source: what stands above a union stands above each of its inputs."""
+    children = list(each(plan.children()))
+    streams = [place for place, child in enumerate(children) if child.isStreaming()]
+    if not streams:
+        return [plan]
+    if class_name(plan) == "Union":
+        return [
+            project(spark, _named_as(spark, child, plan), line)
+            for child in children
+            for line in _lines(spark, child)
+        ]
+    if len(streams) > 1:
+        raise refused("a join of two streams")
+    (at,) = streams
+    return [
+        plan.withNewChildren(seq(spark, [*children[:at], line, *children[at + 1 :]]))
+        for line in _lines(spark, children[at])
+    ]
+
+
+def _named_as(spark: SparkSession, child: Jvm, union: Jvm) -> list[Jvm]:
+    """Return the columns of one input of a union as the union has them."""
+    return [
+        old
+        if old.exprId().equals(new.exprId())
+        else alias(spark, old, new.name(), new.exprId(), new.metadata())
+        for old, new in zip(each(child.output()), each(union.output()), strict=True)
+    ]
+
+
+def _looked_through(plan: Jvm) -> tuple[Jvm, dict[str, int]]:
+    """Return the source of a line of nodes, and the delay of each watermark in it."""
+    delays_ms: dict[str, int] = {}
+    while children := [child for child in each(plan.children()) if child.isStreaming()]:
+        if class_name(plan) == "EventTimeWatermark":
             months, days, micros = interval_parts(plan.delay())
             delay_ms = (months * _MONTH_DAYS + days) * _DAY_MS + micros // 1000
-        elif name not in ("Project", "Filter"):
-            raise _refused(_SHOWN.get(name) or wording(plan).name)
+            delays_ms[str(plan.nodeId().toString())] = delay_ms
         (plan,) = children
-
-
-def _refused(what: str) -> UnsupportedQuery:
-    return UnsupportedQuery(
-        f"{what} below the aggregate cannot run in real time; leave out trigger(realTime=...)."
-    )
-
-
-@dataclass(frozen=True)
-class _Passing:
-    """A plan through which markers pass.
-
-    Attributes
-    ----------
-    plan : plan node
-    ours : tuple of attribute
-        The columns of markers, and behind them the watermark's time where the plan has one.
-    """
-
-    plan: Jvm
-    ours: tuple[Jvm, ...]
-
-    @property
-    def marker(self) -> Jvm:
-        return self.ours[0]
-
-
-def _over(spark: SparkSession, plan: Jvm, source: Jvm) -> _Passing:
-    """Return `plan` over `source` in place of its leaf."""
-    children = list(each(plan.children()))
-    if not children:
-        *data, to, token = each(source.output())
-        named = [
-            alias(spark, new, old.name(), old.exprId(), old.metadata())
-            for new, old in zip(data, each(plan.output()), strict=True)
-        ]
-        return _Passing(project(spark, [*named, to, token], source), (to, token))
-    below = _over(spark, children[0], source)
-    name = class_name(plan)
-    if name == "Project":
-        mine = [unless_marker(spark, one, below.marker) for one in each(plan.projectList())]
-        return replace(below, plan=project(spark, [*mine, *below.ours], below.plan))
-    if name == "EventTimeWatermark":
-        time = F.unix_micros(column(spark, plan.eventTime()))
-        return _with(spark, below, {MARKER_US: F.when(_is_record(spark, below), time)})
-    if len(below.ours) == len(MARKERS):
-        condition = present_or(spark, below.marker, plan.condition())
-        return replace(below, plan=filtered(spark, condition, below.plan))
-    # the row is dropped, and its time counts: to all that comes behind it is a marker
-    kept = F.when(column(spark, plan.condition()), F.lit(None).cast("int")).otherwise(DROPPED)
-    to = F.when(_is_record(spark, below), kept).otherwise(column(spark, below.marker))
-    return _with(spark, below, {MARKER_TO: to})
-
-
-def _is_record(spark: SparkSession, below: _Passing) -> Column:
-    return column(spark, below.marker).isNull()
-
-
-def _with(spark: SparkSession, below: _Passing, columns: dict[str, Column]) -> _Passing:
-    """Return a plan with new columns of ours in place of those of the same name."""
-    ours = [str(one.name()) for one in below.ours]
-    ids = [one.exprId() for one in below.ours]
-    data = [
-        column(spark, one)
-        for one in each(below.plan.output())
-        if not any(one.exprId().equals(mine) for mine in ids)
-    ]
-    kept = {name: column(spark, one) for name, one in zip(ours, below.ours, strict=True)}
-    named = [value.alias(name) for name, value in (kept | columns).items()]
-    made = analysed(of_rows(spark, below.plan).select(*data, *named))
-    found = list(each(made.output()))[len(data) :]
-    return _Passing(made, tuple(found))
+    return plan, delays_ms

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -90,14 +89,14 @@ class EpochRecorder(Recorder):
         self._since_s = time.monotonic()
         if not outcomes:
             return
-        phases: Counter[str] = Counter()
+        phases = {"sink": self._took_ms()}
         for outcome in outcomes:
-            phases.update(outcome.phases_ms)
-        phases["sink"] = self._took_ms()
+            for name, ms in outcome.phases_ms.items():
+                phases[name] = phases.get(name, 0.0) + ms
         together = Outcome(
             outcomes[-1].manifest,
             [report for outcome in outcomes for report in outcome.reports],
-            dict(phases),
+            phases,
             max(outcome.attempts for outcome in outcomes),
             sum(outcome.emitted for outcome in outcomes),
         )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from headgate.core.errors import EngineError
-from headgate.operators.step import GROUP
+from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.realtime import words
 
@@ -24,6 +25,7 @@ _FLUSH_ROWS = 8192
 """Rows that a router keeps together at the most before it sends them on. Chosen."""
 
 _OURS = (MARKER_TO, MARKER_TOKEN, MARKER_US)
+"""Beginnings of the names of markers' columns."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,21 @@ class Router:
     Attributes
     ----------
     meeting : words.Meeting
+    operator : str
+        To whose slots rows go.
+    shared : bool
+        Whether each of them gets every row.
     """
 
     meeting: words.Meeting
+    operator: str
+    shared: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Route until the feeder has ended."""
         context = TaskContext.get()
         assert context is not None
-        routing = _Routing(self.meeting, context.partitionId())
+        routing = _Routing(self, context.partitionId())
         try:
             for batch in batches:
                 routing.take(batch)
@@ -57,14 +65,14 @@ class Router:
 class _Routing:
     """The state of a router between two Arrow batches."""
 
-    meeting: words.Meeting
+    of: Router
     number: int
     slots: list[Connection] = field(default_factory=list)
-    addresses: list[str] = field(default_factory=list)
     slot_of: np.ndarray | None = None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
-    newest_us: int | None = None
+    newest_us: dict[int, int] = field(default_factory=dict)
+    epoch: object = None
 
     def take(self, batch: pa.RecordBatch) -> None:
         token = batch.column(batch.schema.get_field_index(MARKER_TOKEN))
@@ -79,32 +87,38 @@ class _Routing:
     def _heed(self, said: dict[str, object]) -> None:
         self._flush()
         if words.EPOCH in said:
+            if said[words.EPOCH] == self.epoch:
+                return  # a plan that makes several rows of one does so of markers, too
+            self.epoch = said[words.EPOCH]
             for slot in self.slots:
-                slot.send((words.EPOCH, said[words.EPOCH], self.newest_us))
-            self.newest_us = None
+                slot.send((words.EPOCH, self.epoch, self.newest_us))
+            self.newest_us = {}
             return
-        addresses: list[str] = said["slots"]  # type: ignore[assignment]
+        mine: dict[str, list[Any]] = said[self.of.operator]  # type: ignore[assignment]
+        addresses = mine["slots"]
         for gone in self.slots[len(addresses) :]:
             gone.close()
         self.slots = self.slots[: len(addresses)]
         for address in addresses[len(self.slots) :]:
-            slot = self.meeting.connect(address)
+            slot = self.of.meeting.connect(address)
             slot.send(self.number)
             self.slots.append(slot)
-        self.slot_of = np.array(said["slot_of"], dtype=np.int32)
+        self.slot_of = np.array(mine["slot_of"], dtype=np.int32)
 
     def _add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
         to = batch.column(batch.schema.get_field_index(MARKER_TO))
-        if MARKER_US in batch.schema.names:
-            newest = pc.max(batch.column(batch.schema.get_field_index(MARKER_US))).as_py()
-            if newest is not None:
-                self.newest_us = newest if self.newest_us is None else max(newest, self.newest_us)
+        for name in batch.schema.names:
+            if name.startswith(MARKER_US):
+                newest = pc.max(batch.column(batch.schema.get_field_index(name))).as_py()
+                if newest is not None:
+                    number = int(name.removeprefix(MARKER_US))
+                    self.newest_us[number] = max(newest, self.newest_us.get(number, newest))
         if to.null_count < batch.num_rows:
             batch = batch.filter(to.is_null())
         if batch.num_rows:
-            kept = [name for name in batch.schema.names if name not in _OURS]
+            kept = [name for name in batch.schema.names if not name.startswith(_OURS)]
             self.waiting.append(batch.select(kept))
             self.rows += batch.num_rows
             if self.rows >= _FLUSH_ROWS:
@@ -116,21 +130,48 @@ class _Routing:
         table = pa.Table.from_batches(self.waiting).combine_chunks()
         self.waiting, self.rows = [], 0
         assert self.slot_of is not None
-        if len(self.slots) == 1:
-            self.slots[0].send((words.RECORDS, _bytes(table)))
-            return
-        to = self.slot_of[table.column(GROUP).to_numpy()]
-        for number, slot in enumerate(self.slots):
-            mine = np.flatnonzero(to == number)
-            if len(mine):
-                slot.send((words.RECORDS, _bytes(table.take(pa.array(mine)))))
+        parts = to_slots(table, self.slot_of, len(self.slots), shared=self.of.shared)
+        for number, part in parts.items():
+            self.slots[number].send((words.RECORDS, as_bytes(part)))
 
     def close(self) -> None:
         for slot in self.slots:
             slot.close()
 
 
-def _bytes(table: pa.Table) -> bytes:
+def to_slots(
+    table: pa.Table, slot_of: np.ndarray, slots: int, *, shared: bool
+) -> dict[int, pa.Table]:
+    """Return the rows of each slot, by its number; slots without rows are left out.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Routed rows.
+    slot_of : int[G]
+    slots : int
+    shared : bool
+        Every slot gets every record; it counts as one where it is stored, as none elsewhere.
+    """
+    if shared:
+        # any group may store a record
+        groups = np.random.default_rng().integers(0, len(slot_of), table.num_rows, np.int32)
+        table = table.set_column(table.column_names.index(GROUP), GROUP, pa.array(groups))
+        return {n: _stored_at(table, slot_of[groups] == n) for n in range(slots)}
+    if slots == 1:
+        return {0: table}
+    to = slot_of[table.column(GROUP).to_numpy()]
+    mine = {number: np.flatnonzero(to == number) for number in range(slots)}
+    return {n: table.take(pa.array(places)) for n, places in mine.items() if len(places)}
+
+
+def _stored_at(table: pa.Table, here: np.ndarray) -> pa.Table:
+    counts = np.where(here, table.column(RECORDS).to_numpy(), 0)
+    return table.set_column(table.column_names.index(RECORDS), RECORDS, pa.array(counts))
+
+
+def as_bytes(table: pa.Table) -> bytes:
+    """Return a table as an Arrow stream."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table)

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, Listener
 from typing import Any
 
 import pyarrow as pa
+from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
 from headgate.operators.warm import warm
 from headgate.spark.realtime import words
@@ -36,7 +37,7 @@ class _Closed:
     """An epoch of which some routers have said that it is complete."""
 
     tables: dict[int, list[pa.Table]] = field(default_factory=dict)
-    newest_us: list[int] = field(default_factory=list)
+    newest_us: dict[int, int] = field(default_factory=dict)
 
 
 class SlotProcess:
@@ -45,28 +46,36 @@ class SlotProcess:
     Parameters
     ----------
     meeting : words.Meeting
+    operator : str
     number : int
         Of the slot.
     """
 
-    def __init__(self, meeting: words.Meeting, number: int) -> None:
-        self._meeting, self._number = meeting, number
+    def __init__(self, meeting: words.Meeting, operator: str, number: int) -> None:
+        self._meeting, self._operator, self._number = meeting, operator, number
         self._said: queue.Queue[tuple[int, Any]] = queue.Queue(_AHEAD)
         self._open: dict[int, list[pa.Table]] = {}
         self._closed: dict[int, _Closed] = {}
         self._facts: SlotFacts | None = None
+        self._told: list[pa.Table] = []
+        """Records that the driver has sent for the step that is to be served."""
         self._task: SlotTask
         self._routers = 0
 
     def run(self) -> None:
         """Serve until the driver says that it is over, or is gone."""
         with (
-            Listener(self._meeting.slot(self._number), "AF_UNIX", 16, self._meeting.key) as door,
+            Listener(
+                self._meeting.slot(self._operator, self._number), "AF_UNIX", 16, self._meeting.key
+            ) as door,
             self._meeting.connect(self._meeting.driver) as driver,
         ):
-            driver.send((words.SLOT, self._number, os.getpid()))
-            word, self._task, self._routers = driver.recv()
+            driver.send((words.SLOT, (self._operator, self._number), os.getpid()))
+            word, task, self._routers, broadcasts = driver.recv()
             assert word == words.BEGIN
+            for number, path in broadcasts.items():
+                _broadcastRegistry[number] = Broadcast(path=path)
+            self._task = pickle.loads(task)
             warm(self._task.spec)
             _in_background(lambda: self._listen(_DRIVER, driver))
             _in_background(lambda: self._let_in(door))
@@ -103,30 +112,35 @@ class SlotProcess:
                 epoch, newest_us = said
                 closed = self._closed.setdefault(epoch, _Closed())
                 closed.tables[who] = self._open.pop(who, [])
-                if newest_us is not None:
-                    closed.newest_us.append(newest_us)
+                closed.newest_us |= {
+                    one: max(us, closed.newest_us.get(one, us)) for one, us in newest_us.items()
+                }
             elif word == words.SERVE:
                 (self._facts,) = said
+                self._told = self._open.pop(_DRIVER, [])
             self._answer_if_complete(driver)
 
     def _answer_if_complete(self, driver: Connection) -> None:
         facts = self._facts
-        closed = None if facts is None else self._closed.get(facts.step)
-        if facts is None or closed is None or len(closed.tables) < self._routers:
+        if facts is None:
+            return
+        closed = self._closed.get(facts.step, _Closed())
+        if len(closed.tables) < self._routers:
             return
         began = Began.now()
         self._facts = None
-        del self._closed[facts.step]
+        self._closed.pop(facts.step, None)
         # routers in their order, so that the same records in the same cut are served alike
         tables = [table for _, mine in sorted(closed.tables.items()) for table in mine]
+        tables = [*self._told, *tables]
         records = (
-            pa.concat_tables(tables).combine_chunks()
+            pa.concat_tables(tables, promote_options="default").combine_chunks()
             if tables
             else no_records(operator_named(self._task.operator, self._task.spec))
         )
         began = began.has_read()
         report, _ = self._task.answer(facts, self._number, records, (), facts.watermark_us, began)
-        driver.send((words.REPORT, report, max(closed.newest_us, default=None)))
+        driver.send((words.REPORT, report, closed.newest_us))
         freeze_once()
 
 

@@ -13,7 +13,7 @@ FEEDER, SLOT = "feeder", "slot"
 """Peers, as they say who they are: the word, a number and the process."""
 
 BEGIN = "begin"
-"""To a feeder: (offsets); to a slot: (task, number of routers)."""
+"""To a feeder: (offsets); to a slot: (pickled task, number of routers, files of broadcasts by id)."""
 READY = "ready"
 """Of a slot: (address at which it takes routers)."""
 RECORDS_WAIT = "records wait"
@@ -21,17 +21,18 @@ RECORDS_WAIT = "records wait"
 CUT = "cut"
 """To a feeder: (epoch, whether to hold still behind it); of it: (epoch, offsets)."""
 GO = "go"
-"""To a feeder that holds still: (text of `Routing`)."""
+"""To a feeder that holds still: (text: addresses of slots and slots of key groups, by operator)."""
 SERVE = "serve"
 """To a slot: (facts)."""
 REPORT = "report"
-"""Of a slot: (report, newest event time in microseconds or None)."""
+"""Of a slot: (report, newest event time in microseconds, by watermark)."""
 FAILED = "failed"
 """Of a slot: (exception)."""
 END = "end"
 """To a feeder or slot."""
 RECORDS, EPOCH = "records", "epoch"
-"""Of a router to a slot: (bytes of an Arrow stream); (epoch, newest event time in us or None)."""
+"""Of a router to a slot, the first of the driver, too: (bytes of an Arrow stream); (epoch, newest event
+time in microseconds, by watermark)."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,13 @@ class Meeting:
         """Address of the driver."""
         return f"{self.directory}/driver"
 
-    def slot(self, number: int) -> str:
+    def slot(self, operator: str, number: int) -> str:
         """Return the address at which a slot takes routers."""
-        return f"{self.directory}/slot-{number}"
+        return f"{self.directory}/{operator}-slot-{number}"
+
+    def copy(self, task: int) -> str:
+        """Return the address at which a task takes what another one reads."""
+        return f"{self.directory}/copy-{task}"
 
     def connect(self, address: str) -> Connection:
         """Return a connection to a peer."""

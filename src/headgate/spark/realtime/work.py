@@ -7,21 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from headgate.checkpoint.manifest import DELIVERED, NEXT_WATERMARK_US, REAL_TIME, Manifest
+from headgate.core.assignment import Assignment
+from headgate.operators.spec import NEVER_US
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
+from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
-from headgate.spark.jvm.plans import physical
-from headgate.spark.realtime.feed import SourceFeed
+from headgate.spark.jvm.plans import named_as, physical
+from headgate.spark.read.plan import PlannedOperator
+from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.recording import EpochRecorder
+from headgate.spark.realtime.router import as_bytes, to_slots
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.sinks import Sink
+from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import delivers
 from headgate.spark.step.output import Outputs
@@ -33,7 +40,7 @@ class RealTimeWork(StatefulWork):
 
     Attributes
     ----------
-    feed : SourceFeed
+    feeds : Feeds
     pipe : Pipe
     next_us : int
         The watermark of the next epoch.
@@ -45,31 +52,38 @@ class RealTimeWork(StatefulWork):
 
     has_batches = False
 
-    feed: SourceFeed
+    feeds: Feeds
     pipe: Pipe
     next_us: int
     delivered: int
     before_commit: Callable[[Manifest], None]
 
-    def begin(self, plan: PipePlan, feed: SourceFeed, next_us: int) -> None:
+    def begin(self, plan: PipePlan, feeds: Feeds, next_us: int) -> None:
         """Make the pipe, which nothing flows through yet.
 
         Parameters
         ----------
         plan : PipePlan
-        feed : SourceFeed
+        feeds : Feeds
         next_us : int
             The watermark to begin with.
         """
-        (operator,) = self.query.operators
-        self.feed = feed
         assert isinstance(self.recorder, EpochRecorder)
         self._lines = self.recorder
-        self._delay_ms = plan.delay_ms
-        task = replace(self._tasks[operator.id], sender=None)
-        job = SparkJob(self.spark, plan, feed, self.config.name)
-        self.pipe = Pipe(job, feed, task, self.config.name)
+        operators, name = self.query.operators, self.config.name
+        self.feeds, self._plan = feeds, plan
+        tasks = {
+            one.id: replace(self._tasks[one.id], sender=None, next_operator=None)
+            for one in operators
+        }
+        shared = {one.id for one in operators if one.shared}
+        routers = dict.fromkeys(tasks, 0)
+        for branch, share in zip(plan.branches, feeds.shares, strict=True):
+            routers[branch.operator] += share.count
+        job = SparkJob(self.spark, plan, feeds, shared, name)
+        self.pipe = Pipe(job, feeds, tasks, routers, name)
         self.next_us = next_us
+        self._newest_us: dict[int, int] = {}
         self.delivered = -1 if self.job.latest is None else self.job.latest.step
 
     @property
@@ -128,10 +142,19 @@ class RealTimeWork(StatefulWork):
         """Leave assignments as they are: the records of the epoch are routed already."""
 
     @property
-    def wanted_slots(self) -> int:
-        """Return the number of slots that there shall be."""
-        (name,) = self.states
-        return self.changes.newest(name).slots
+    def wanted_slots(self) -> dict[str, int]:
+        """Return the number of slots that each operator shall have."""
+        return {name: self.changes.newest(name).slots for name in self.states}
+
+    @property
+    def assignments(self) -> dict[str, Assignment]:
+        """Return the assignments in force, by operator."""
+        return {name: state.assignment for name, state in self.states.items()}
+
+    def rest_s(self) -> float:
+        """Return how long it is until a clock makes something due, in seconds."""
+        clocked = [min(self.states[o.id].due_us) for o in self.query.operators if o.spec.by_clock]
+        return max(min(clocked, default=NEVER_US) / 1e6 - time.time(), 0.0)
 
     def change(self, step: int) -> None:
         """Put assignments in force that were asked for, while no record is under way."""
@@ -139,18 +162,44 @@ class RealTimeWork(StatefulWork):
         super()._take_wanted(step)
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
-        """Have the slots serve an epoch; return one report of each."""
+        """Have the slots serve an epoch, one operator after another; return one report of each."""
         del batch
-        (operator,) = self.query.operators
-        facts = self._facts(operator, begun, attempt, begun.watermark_us)
+        reports: list[Report] = []
         clock.lap("plan")
-        reports = self.pipe.serve(facts)
+        for operator in self.query.operators:
+            read = [r for r in reports if r.operator in {one.id for one in operator.parents}]
+            rows = self._from_driver(operator, read, first=begun.latest is None)
+            allowed_us = min([begun.watermark_us, *(r.holds_us for r in read)])
+            facts = self._facts(operator, begun, attempt, allowed_us)
+            reports += self.pipe.serve(operator.id, facts, rows)
         clock.lap("slots")
-        newest_us = self.pipe.newest_us
-        if newest_us is not None and self._delay_ms is not None:
-            # in milliseconds, as Spark has it
-            self.next_us = max(self.next_us, (newest_us // 1000 - self._delay_ms) * 1000)
         return reports
+
+    def _leaf_of(self, operator: PlannedOperator, frame: DataFrame) -> Jvm:
+        """Return what an operator has put out, which is little, such that Catalyst has it at hand."""
+        return named_as(frame, each(operator.placeholder.output()))
+
+    def _from_driver(
+        self, operator: PlannedOperator, read: Sequence[Report], *, first: bool
+    ) -> dict[int, bytes]:
+        """Return the rows that come from no source, by slot, as Arrow streams.
+
+        What an operator reads of others, and, in the query's first step, a processor's initial state.
+        """
+        session, key_groups = self.intake.session, self.config.key_groups
+        if operator.parents:
+            frame = self._fed(session, operator, read)
+            if first:
+                frame = exchange.with_initial(frame, operator, key_groups)
+        elif first and operator.initial is not None:
+            frame = exchange.initial_rows(session, operator.initial, key_groups)
+        else:
+            return {}
+        table = frame.toArrow()
+        assignment = self.states[operator.id].assignment
+        slot_of = np.array(assignment.slot_of, dtype=np.int32)
+        parts = to_slots(table, slot_of, assignment.slots, shared=operator.shared)
+        return {number: as_bytes(part) for number, part in parts.items() if part.num_rows}
 
     def result(self, outputs: Outputs) -> DataFrame:
         """Return what the user's plan makes of what slots put out, which is little."""
@@ -159,6 +208,9 @@ class RealTimeWork(StatefulWork):
     def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
         """Return the manifest that commits the epoch, and take over what its slots did."""
         made = super().manifest(begun, reports)
+        for one, us in self.pipe.newest_us.items():
+            self._newest_us[one] = max(us, self._newest_us.get(one, us))
+        self.next_us = max(self.next_us, self._plan.watermark_us(self._newest_us))
         facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us, DELIVERED: self.delivered}
         made = replace(made, engine={**made.engine, REAL_TIME: facts})
         self.before_commit(made)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from headgate.control.groupings import GROUPINGS, Groupings
+from headgate.control.pools.groupings import GROUPINGS, Groupings
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.input import host_and_port

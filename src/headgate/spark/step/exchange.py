@@ -28,8 +28,9 @@ from headgate.spark.jvm.plans import (
     replace_leaf,
     template,
     without_constraints,
+    without_watermarks,
 )
-from headgate.spark.read.plan import PlannedOperator, PlannedQuery
+from headgate.spark.read.plan import InitialState, PlannedOperator, PlannedQuery
 
 _ROUTE = "route"
 """Column of the slot that a row goes to, where some key groups are split."""
@@ -105,16 +106,20 @@ def with_ticks(frame: DataFrame, ticks: DataFrame) -> DataFrame:
 
 def with_initial(frame: DataFrame, operator: PlannedOperator, key_groups: int) -> DataFrame:
     """Return the first step's routed rows and, marked, those of the operator's initial state."""
-    initial = operator.initial
-    if initial is None:
+    if operator.initial is None:
         return frame
+    rows = initial_rows(frame.sparkSession, operator.initial, key_groups)
+    return frame.unionByName(rows, allowMissingColumns=True)
+
+
+def initial_rows(spark: SparkSession, initial: InitialState, key_groups: int) -> DataFrame:
+    """Return the rows of an initial state, marked."""
     columns = {GROUP: _group_of([key.value for key in initial.keys], key_groups)}
     columns |= {key.name: key.value for key in initial.keys}
     columns |= {passed.name: passed.value for passed in initial.values}
     columns[INITIAL] = F.lit(True)
-    rows = of_rows(frame.sparkSession, initial.plan)
-    rows = rows.select(*(value.alias(name) for name, value in columns.items()))
-    return frame.unionByName(rows, allowMissingColumns=True)
+    rows = of_rows(spark, initial.plan)
+    return rows.select(*(value.alias(name) for name, value in columns.items()))
 
 
 def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> DataFrame:
@@ -182,14 +187,13 @@ def fed_input(
     spark : SparkSession
         That batches come with.
     operator : PlannedOperator
-    put_out : mapping of str to RDD
-        Rows of each operator that it reads, by id.
+    put_out : mapping of str to plan node
+        Rows of each operator that it reads, by id; their columns are the operator's.
     key_groups : int
     """
-    plan = operator.input_plan
-    for one in operator.feeds:
-        rows = leaf(spark, one.placeholder.output(), put_out[one.id])
-        plan = replace_leaf(spark, plan, one.placeholder, rows)
+    plan = without_watermarks(spark, operator.input_plan)
+    for one in operator.parents:
+        plan = replace_leaf(spark, plan, one.placeholder, put_out[one.id])
     columns = routed_columns(operator, key_groups)
     return of_rows(spark, plan).select(*(value.alias(name) for name, value in columns.items()))
 

@@ -76,6 +76,12 @@ class Intake:
                 fit_arrow_batches(self._session, into_slots)
         return self._session
 
+    @property
+    def session(self) -> SparkSession:
+        """Return the session that batches come with."""
+        assert self._session is not None
+        return self._session
+
     def settle_in_alone(self) -> None:
         """Take the session of results for that of batches, where Spark brings none."""
         self._session = _prepared(self._results)

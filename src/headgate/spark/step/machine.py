@@ -484,7 +484,7 @@ class StepMachine(Generic[R]):
         if latest is None or not drained(latest):
             return
         first = latest.engine.get(REAL_TIME, {}).get(DELIVERED, latest.step - 1) + 1
-        open_ = []
+        open_: list[Manifest] = []
         for step in range(latest.step, first - 1, -1):
             if (self.checkpoint.read_intent(step) or {}).get("delivered"):
                 break  # and all before it

@@ -19,7 +19,8 @@ from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.job.reports import Report, ReportChannel, consistent
 from headgate.spark.jvm.executors import living_executors
-from headgate.spark.jvm.plans import ArrowMap, internal_rows, physical
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.plans import ArrowMap, internal_rows, leaf, physical
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.move.copy_thread import CopyThread
 from headgate.spark.move.host_tasks import HostTasks
@@ -334,13 +335,17 @@ class StatefulWork:
     ) -> DataFrame:
         """Return what an operator reads of what others, which are done, have put out in this step."""
         put_out = {}
-        for one in head.feeds:
+        for one in head.parents:
             outputs = Outputs.reported([r for r in reports if r.operator == one.id])
             frame = raw_frame(
                 spark, one.raw_schema, outputs.entries, outputs.inline, self.checkpoint
             )
-            put_out[one.id] = internal_rows(frame)
+            put_out[one.id] = self._leaf_of(one, frame)
         return exchange.fed_input(spark, head, put_out, self.config.key_groups)
+
+    def _leaf_of(self, operator: PlannedOperator, frame: DataFrame) -> Jvm:
+        """Return what an operator has put out as a leaf of the plan of those that read it."""
+        return leaf(frame.sparkSession, operator.placeholder.output(), internal_rows(frame))
 
     def _agreed(self, chain: list[PlannedOperator], reports: Sequence[Report]) -> list[Report]:
         slots = {name: state.assignment.slots for name, state in self.states.items()}

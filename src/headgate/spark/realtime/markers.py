@@ -1,0 +1,403 @@
+"""Lets markers through a user's plan: rows that are no records, which no part of the plan may drop.
+
+In a marker, the user's columns have any value; nothing of the user's is computed for a marker, since it
+could fail. A row that a filter above the watermark drops becomes a marker, too: its time counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.util import PythonEvalType
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
+from headgate.spark.jvm.arrow import to_arrow_schema
+from headgate.spark.jvm.expressions import (
+    absent_and,
+    alias,
+    column,
+    data_type,
+    null_where_present,
+    present_or,
+)
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import (
+    analysed,
+    expand,
+    filtered,
+    generate,
+    marked_join,
+    of_rows,
+    outer_join,
+    project,
+)
+from headgate.spark.jvm.userfunctions import call, called_by
+from headgate.spark.read.wording import wording
+from headgate.spark.realtime.router import DROPPED
+from headgate.spark.realtime.user_functions import (
+    OfArrays,
+    OfBatches,
+    OfIterators,
+    OfRecords,
+    OfSeries,
+)
+from headgate.spark.step.exchange import unless_marker
+
+MARKERS = T.StructType([
+    T.StructField(MARKER_TO, T.IntegerType()),
+    T.StructField(MARKER_TOKEN, T.StringType()),
+])  # fmt: skip
+"""Columns of markers, behind those of the source; a record has nulls there."""
+
+_MEETS = "m_meets"
+"""Column that says whether a row meets one of a table."""
+
+_COLLECTIONS = ("Explode", "PosExplode", "Inline")
+"""Generators that make no row of an empty collection."""
+
+_GENERATORS = (*_COLLECTIONS, "JsonTuple", "Stack")
+
+_ROW_UDFS = (PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_ARROW_BATCHED_UDF)
+_PANDAS_UDFS = (PythonEvalType.SQL_SCALAR_PANDAS_UDF, PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF)
+_ITERATOR_UDFS = (
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF,
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
+)
+
+
+def refused(what: str) -> UnsupportedQuery:
+    """Return the refusal of a part of the plan below the first operators."""
+    return UnsupportedQuery(
+        f"{what} before the first stateful operator cannot run in real time; leave out "
+        "trigger(realTime=...)."
+    )
+
+
+def passing(spark: SparkSession, plan: Jvm, source: Jvm, watermarks: Mapping[str, int]) -> Jvm:
+    """Return `plan` over `source` in place of its stream, such that markers pass.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    plan : plan node
+        Of nodes of which each has one input that is a stream.
+    source : plan node
+        The stream's columns, and those of `MARKERS`.
+    watermarks : mapping of str to int
+        Numbers of the watermarks, by the id of their node.
+
+    Raises
+    ------
+    UnsupportedQuery
+    """
+    return _over(_Walk(spark, source, watermarks), plan).plan
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What a walk through a plan knows."""
+
+    spark: SparkSession
+    source: Jvm
+    watermarks: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Passing:
+    """A plan through which markers pass.
+
+    Attributes
+    ----------
+    spark : SparkSession
+    plan : plan node
+    ours : tuple of attribute
+        The columns of markers, and behind them the times of watermarks.
+    """
+
+    spark: SparkSession
+    plan: Jvm
+    ours: tuple[Jvm, ...]
+
+    @property
+    def marker(self) -> Jvm:
+        return self.ours[0]
+
+    @property
+    def is_marker(self) -> Column:
+        return column(self.spark, self.marker).isNotNull()
+
+    @property
+    def data(self) -> list[Jvm]:
+        """The user's columns."""
+        ids = [one.exprId() for one in self.ours]
+        return [
+            one
+            for one in each(self.plan.output())
+            if not any(one.exprId().equals(mine) for mine in ids)
+        ]
+
+    def frame(self, *more: Column) -> DataFrame:
+        """Return all columns, and more of them behind."""
+        kept = [column(self.spark, one) for one in [*self.data, *self.ours]]
+        return of_rows(self.spark, self.plan).select(*kept, *more)
+
+    def over(self, plan: Jvm) -> _Passing:
+        """Return another plan that has the markers' columns."""
+        return _Passing(self.spark, plan, self.ours)
+
+    def only(self, data: Iterable[Jvm]) -> _Passing:
+        """Return some columns or expressions, and the markers' columns."""
+        return self.over(project(self.spark, [*map(_nullable, data), *self.ours], self.plan))
+
+    def having(self, columns: Mapping[str, Column]) -> _Passing:
+        """Return a plan with new columns of ours in place of those of the same name."""
+        data, spark = self.data, self.spark
+        kept = {str(one.name()): column(spark, one) for one in self.ours}
+        named = [value.alias(name) for name, value in (kept | dict(columns)).items()]
+        made = analysed(
+            of_rows(spark, self.plan).select(*(column(spark, one) for one in data), *named)
+        )
+        return _Passing(spark, made, tuple(list(each(made.output()))[len(data) :]))
+
+
+def _nullable(expression: Jvm) -> Jvm:
+    """Return a column as one with nulls: in a marker it has one, whatever the user said of it."""
+    if class_name(expression) != "AttributeReference":
+        return expression
+    return expression.withNullability(True)
+
+
+def _over(walk: _Walk, plan: Jvm) -> _Passing:
+    """Return `plan` over the walk's source."""
+    inputs = [child for child in each(plan.children()) if child.isStreaming()]
+    if not inputs:
+        return _leaf(walk, plan)
+    (child,) = inputs
+    below = _over(walk, child)
+    name = class_name(plan)
+    if name == "EventTimeWatermark":
+        return _watermark(walk, plan, below)
+    if name not in _NODES:
+        raise refused(wording(plan).name)
+    return _NODES[name](plan, below)
+
+
+def _leaf(walk: _Walk, plan: Jvm) -> _Passing:
+    spark, marks = walk.spark, len(MARKERS)
+    columns = list(each(walk.source.output()))
+    data, ours = columns[:-marks], columns[-marks:]
+    named = [
+        alias(spark, new, old.name(), old.exprId(), old.metadata())
+        for new, old in zip(data, each(plan.output()), strict=True)
+    ]
+    return _Passing(spark, project(spark, [*named, *ours], walk.source), tuple(ours))
+
+
+def _watermark(walk: _Walk, plan: Jvm, below: _Passing) -> _Passing:
+    kind = data_type(plan.eventTime().dataType())
+    if not isinstance(kind, T.TimestampType):
+        raise refused(f"a watermark on a column of type {kind.simpleString()}")
+    time = F.unix_micros(column(walk.spark, plan.eventTime()))
+    number = walk.watermarks[str(plan.nodeId().toString())]
+    return below.having({f"{MARKER_US}{number}": F.when(~below.is_marker, time)})
+
+
+def _project(plan: Jvm, below: _Passing) -> _Passing:
+    mine = [unless_marker(below.spark, one, below.marker) for one in each(plan.projectList())]
+    return below.only(mine)
+
+
+def _filter(plan: Jvm, below: _Passing) -> _Passing:
+    spark = below.spark
+    if len(below.ours) == len(MARKERS):
+        condition = present_or(spark, below.marker, plan.condition())
+        return below.over(filtered(spark, condition, below.plan))
+    # the row is dropped, and its time counts: to all that comes behind it is a marker
+    kept = F.when(column(spark, plan.condition()), F.lit(None).cast("int")).otherwise(DROPPED)
+    to = F.when(below.is_marker, column(spark, below.marker)).otherwise(kept)
+    return below.having({MARKER_TO: to})
+
+
+def _repartition(plan: Jvm, below: _Passing) -> _Passing:
+    """Leave it out: which task computes a row makes no difference to the row."""
+    return below
+
+
+# --- several rows of one ---------------------------------------------------------------------------
+
+
+def _generate(plan: Jvm, below: _Passing) -> _Passing:
+    spark, generator = below.spark, plan.generator()
+    name = class_name(generator)
+    if name not in _GENERATORS:
+        raise refused(wording(plan).name)
+    outer = bool(plan.outer())
+    if name in _COLLECTIONS and not outer:
+        # an outer one lets markers pass, so the rows without elements go before
+        has_rows = F.size(column(spark, generator.child())) > 0
+        below = _emptied(below, has_rows)
+        outer = True
+    children = [null_where_present(spark, below.marker, one) for one in each(generator.children())]
+    guarded = generator.withNewChildren(seq(spark, children))
+    made = generate(spark, plan, guarded, below.plan, outer=outer)
+    return below.over(made).only(each(plan.output()))
+
+
+def _emptied(below: _Passing, keeps: Column) -> _Passing:
+    """Return the markers, and the records that a condition holds for; of others the time counts."""
+    spark = below.spark
+    if len(below.ours) == len(MARKERS):
+        return below.over(analysed(of_rows(spark, below.plan).where(below.is_marker | keeps)))
+    kept = F.when(keeps, F.lit(None).cast("int")).otherwise(DROPPED)
+    to = F.when(below.is_marker, column(spark, below.marker)).otherwise(kept)
+    return below.having({MARKER_TO: to})
+
+
+def _expand(plan: Jvm, below: _Passing) -> _Passing:
+    spark = below.spark
+    projections = [
+        [_guarded(below, one) for one in each(row)] + list(below.ours)
+        for row in each(plan.projections())
+    ]
+    output = [*map(_nullable, each(plan.output())), *below.ours]
+    return below.over(expand(spark, projections, output, below.plan))
+
+
+def _guarded(below: _Passing, expression: Jvm) -> Jvm:
+    if class_name(expression) in ("AttributeReference", "Literal"):
+        return expression
+    return null_where_present(below.spark, below.marker, expression)
+
+
+# --- tables ----------------------------------------------------------------------------------------
+
+
+def _join(plan: Jvm, below: _Passing) -> _Passing:
+    """Return the join of a stream and a table, which every task has whole."""
+    spark, kind = below.spark, str(plan.joinType().sql()).upper()
+    from_left = bool(plan.left().isStreaming())
+    table = of_rows(spark, plan.right() if from_left else plan.left())
+    condition = absent_and(spark, below.marker, each(plan.condition()))
+    if kind in ("INNER", "CROSS"):
+        table = table.withColumn(_MEETS, F.lit(True))
+        meets = column(spark, list(each(analysed(table).output()))[-1]).isNotNull()
+        made = outer_join(spark, below.plan, analysed(F.broadcast(table)), condition)
+        return _emptied(below.over(made), meets).only(each(plan.output()))
+    whole = analysed(F.broadcast(table))
+    if kind == ("LEFT OUTER" if from_left else "RIGHT OUTER"):
+        made = outer_join(spark, below.plan, whole, condition)
+        return below.over(made).only(each(plan.output()))
+    if kind in ("LEFT SEMI", "LEFT ANTI") and from_left:
+        mark = _new(spark, F.lit(True))
+        meets = column(spark, mark)
+        made = below.over(marked_join(spark, below.plan, whole, condition, mark))
+        return _emptied(made, meets if kind == "LEFT SEMI" else ~meets).only(each(plan.output()))
+    raise refused(f"a {kind.lower()} join")
+
+
+def _new(spark: SparkSession, value: Column) -> Jvm:
+    """Return a new attribute of the type of a value."""
+    (made,) = each(analysed(spark.range(1).select(value.alias(_MEETS))).output())
+    return made
+
+
+# --- Python ----------------------------------------------------------------------------------------
+
+
+def _functions(plan: Jvm, below: _Passing) -> _Passing:
+    """Return what functions of the user's make of records."""
+    spark, results = below.spark, list(each(plan.resultAttrs()))
+    made = analysed(below.frame(*(_call(below, one) for one in each(plan.udfs()))))
+    columns = list(each(made.output()))
+    named = [
+        alias(spark, new, old.name(), old.exprId(), old.metadata())
+        for new, old in zip(columns[-len(results) :], results, strict=True)
+    ]
+    return below.over(made).only([*below.data, *named])
+
+
+def _call(below: _Passing, expression: Jvm) -> Column:
+    """Return the call of a function that passes over markers; its values may be calls, too."""
+    spark = below.spark
+
+    def value(one: Jvm) -> Column:
+        return _call(below, one) if class_name(one) == "PythonUDF" else column(spark, one)
+
+    values, named = [column(spark, below.marker)], {}
+    for one in each(expression.children()):
+        if class_name(one) == "NamedArgumentExpression":
+            named[str(one.key())] = value(one.value())
+        else:
+            values.append(value(one))
+    return call(_of_records(expression), expression, values, named)
+
+
+def _of_records(expression: Jvm) -> OfRecords | OfSeries | OfArrays | OfIterators:
+    kind, result = int(expression.evalType()), data_type(expression.dataType())
+    if kind in _ROW_UDFS:
+        return OfRecords(_unpacked(expression))
+    of: OfSeries | OfArrays
+    if kind in _PANDAS_UDFS:
+        columns = tuple(result.names) if isinstance(result, T.StructType) else None
+        of = OfSeries(_unpacked(expression), columns)
+    else:
+        schema = to_arrow_schema(T.StructType([T.StructField("v", result)]), timezone="UTC")
+        of = OfArrays(_unpacked(expression), schema.field(0).type)
+    return OfIterators(of) if kind in _ITERATOR_UDFS else of
+
+
+def _unpacked(expression: Jvm) -> Callable[..., Any]:
+    try:
+        function: Callable[..., Any] = called_by(expression)
+    except PySparkRuntimeError as error:
+        raise refused(f"{expression.name()}, a Python function of more than 1 MB,") from error
+    return function
+
+
+def _map(plan: Jvm, below: _Passing) -> _Passing:
+    """Return what a function makes of batches of records."""
+    spark, results = below.spark, list(each(plan.output()))
+    ours = [T.StructField(str(one.name()), data_type(one.dataType())) for one in below.ours]
+    schema = T.StructType([T.StructField(one.name(), data_type(one.dataType())) for one in results])
+    pandas = class_name(plan) == "MapInPandas"
+    function = OfBatches(
+        _unpacked(plan.func()),
+        tuple(str(one.name()) for one in below.data),
+        to_arrow_schema(schema, timezone="UTC"),
+        to_arrow_schema(T.StructType(ours)),
+        pandas=pandas,
+    )
+    frame = below.frame()
+    whole = T.StructType([*schema, *ours])
+    made = frame.mapInPandas(function, whole) if pandas else frame.mapInArrow(function, whole)
+    columns = list(each(analysed(made).output()))
+    named = [
+        alias(spark, new, old.name(), old.exprId(), old.metadata())
+        for new, old in zip(columns, results, strict=False)
+    ]
+    marks = tuple(columns[len(results) :])
+    return _Passing(spark, project(spark, [*named, *marks], analysed(made)), marks)
+
+
+_NODES: Mapping[str, Callable[[Jvm, _Passing], _Passing]] = {
+    "Project": _project,
+    "Filter": _filter,
+    "Repartition": _repartition,
+    "RepartitionByExpression": _repartition,
+    "RebalancePartitions": _repartition,
+    "Generate": _generate,
+    "Expand": _expand,
+    "Join": _join,
+    "BatchEvalPython": _functions,
+    "ArrowEvalPython": _functions,
+    "MapInPandas": _map,
+    "MapInArrow": _map,
+}
+"""Lets markers through a node, over a plan that they have passed."""
