@@ -25,6 +25,7 @@ import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.control import scaled
 from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
 from headgate.spark.step.commit import delivers
 
@@ -289,6 +290,19 @@ def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path
         wait_until(lambda: len(files) > done + 5, query)
     last = spark.createDataFrame(files.last(), "k bigint, n bigint, p bigint")
     assert_right(spark, build, tmp_path / "checkpoint", last, "update")
+
+
+def test_what_cannot_run_falls_back_to_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Only what real time refuses: what no mode runs is refused as ever."""
+    rows = Rows()
+    made = writer(totals()(spark), rows, tmp_path, "complete").fallback("micro-batch")
+    with pytest.warns(UserWarning, match="complete.* It runs in micro-batches"):
+        query = made.start()
+    try:
+        assert not isinstance(query, RealTimeQuery)
+        wait_until(lambda: len(rows.steps) > 0, query)
+    finally:
+        query.stop()
 
 
 class Wish(hg.Policy):

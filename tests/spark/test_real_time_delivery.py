@@ -15,6 +15,7 @@ from test_machine import FakeWork, machine
 from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
 from headgate.spark.job.phases import Phases
 from headgate.spark.realtime.deliveries import Deliveries
+from headgate.spark.realtime.epochs import pause_s
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.step.batch_thread import BatchThreads
 
@@ -127,3 +128,10 @@ def test_kafka_says_which_steps_readers_see() -> None:
     assert [sink.has(number) for number in (3, 4, 5)] == [True, True, False]
     sink._writer.last = None
     assert not sink.has(0)
+
+
+def test_a_pipe_that_is_lost_again_and_again_starts_after_longer_pauses() -> None:
+    assert pause_s([100.0]) == 0.0
+    assert pause_s([10.0, 100.0]) == 0.0
+    assert [pause_s([100.0] * n) for n in (2, 3, 4)] == [0.25, 0.5, 1.0]
+    assert pause_s([100.0] * 8) == 10.0

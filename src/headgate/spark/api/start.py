@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +57,7 @@ from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
-from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.settings.query_settings import MICRO_BATCH, QuerySettings
 from headgate.spark.sinks.sinks import Sink
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.controller import DELTA_S, ControlConfig, Controller, Cores
@@ -103,6 +104,13 @@ def start(
     CheckpointError
         The checkpoint belongs to something else, is held, or is damaged.
     """
+    if settings.is_real_time and settings.fallback == MICRO_BATCH:
+        try:
+            return start(df, replace(settings, fallback="error"), watch, watch_pools)
+        except UnsupportedQuery as why:
+            warnings.warn(f"{why} It runs in micro-batches.", stacklevel=3)
+        options = {k: v for k, v in settings.options.items() if k != own.RELEASE.key}
+        settings = replace(settings, trigger={}, options=options)
     if settings.is_real_time:
         check_settings(settings)
     elif own.RELEASE.of(settings.options) == own.EARLY:

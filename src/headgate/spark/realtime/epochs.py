@@ -8,6 +8,7 @@ import json
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +24,24 @@ from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import is_final, processor_error
 
+_RECENT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 0.25, 10.0
+"""A pipe that is lost starts again at once; a second time within a minute after a pause, which doubles
+with each further one, so that what fails again and again takes no core from others. Chosen."""
+
 _QUIET_S = 1.0
 """How long the loop sleeps where nothing waits and nobody wakes it."""
+
+
+def pause_s(restarts: Sequence[float]) -> float:
+    """Return how long to wait before the pipe starts again, in seconds.
+
+    Parameters
+    ----------
+    restarts : sequence of float
+        Clock at the newest ones, ascending; the last one is now.
+    """
+    recent = sum(at > restarts[-1] - _RECENT_S for at in restarts) - 1
+    return min(_FIRST_PAUSE_S * 2 ** (recent - 1), _LONGEST_PAUSE_S) if recent else 0.0
 
 
 class Epochs:
@@ -64,7 +81,7 @@ class Epochs:
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._begins = threading.Lock()
-        self._lost = 0
+        self._lost, self._restarts = 0, deque[float](maxlen=8)
         self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
         self._had_records, self._at_us = True, 0
@@ -173,6 +190,8 @@ class Epochs:
             raise error
         latest = self._machine.latest
         self._work.retry(0 if latest is None else latest.step + 1, self._lost, error)
+        self._restarts.append(time.monotonic())
+        self._machine.stopping.wait(pause_s(self._restarts))
 
     def _flow(self) -> None:
         """Start the pipe behind what is committed, and do epochs until somebody stops the query."""
