@@ -254,6 +254,10 @@ class StepMachine(Generic[R]):
             self.work.done(outcome, begun)
         return manifest
 
+    def heed_commands(self) -> None:
+        """Carry out what control files ask for."""
+        self._commands.poll()
+
     def note_delivered(self, manifests: Sequence[Manifest]) -> None:
         """Note that the outputs of committed epochs are out, and remove what no restart needs."""
         for manifest in manifests:
@@ -480,7 +484,7 @@ class StepMachine(Generic[R]):
         if latest is None or not drained(latest):
             return
         first = latest.engine.get(REAL_TIME, {}).get(DELIVERED, latest.step - 1) + 1
-        open_ = []
+        open_: list[Manifest] = []
         for step in range(latest.step, first - 1, -1):
             if (self.checkpoint.read_intent(step) or {}).get("delivered"):
                 break  # and all before it
