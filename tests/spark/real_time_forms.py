@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from real_time import Build, bids
@@ -122,23 +123,17 @@ def within(session: Any) -> DataFrame:
     return read.dropDuplicatesWithinWatermark(["auction"]).select("auction")
 
 
-@F.udf("bigint")
-def plain(price: int) -> int:
-    return price + 1
+plain = F.udf(lambda price: price + 1, T.LongType())
+by_arrow = F.udf(lambda price: price + 2, T.LongType(), useArrow=True)
 
 
-@F.udf("bigint", useArrow=True)
-def by_arrow(price: int) -> int:
-    return price + 2
-
-
-@F.pandas_udf("bigint")
+@F.pandas_udf(T.LongType())
 def series(price: pd.Series) -> pd.Series:
     assert price.notna().all()
     return price + 4
 
 
-@F.pandas_udf("bigint")
+@F.pandas_udf(T.LongType())
 def iterator(given: Iterator[pd.Series]) -> Iterator[pd.Series]:
     for price in given:
         assert price.notna().all()
@@ -224,7 +219,7 @@ class Form:
 
 FORMS = {
     "duplicates": Form(auctions),
-    "duplicates within watermark": Form(within),
+    "duplicates within watermark": Form(within, answer=auctions),
     "processor of rows": Form(by_rows, "update", ("auction",), thirds),
     "processor of frames": Form(by_frames, "update", ("auction",), thirds),
     "function with state": Form(by_function, "update", ("auction",), thirds),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
+from headgate.spark.jvm.plans import as_it_is, mapped, union
 from headgate.spark.jvm.sessions import clone_of, make_active
 from headgate.spark.realtime import words
 from headgate.spark.realtime.feed import Feeds
@@ -27,6 +28,10 @@ _CONF = {
     "spark.sql.unionOutputPartitioning": "false",
 }
 """Settings of the pipe's session: batches are small, and no buffer of a socket keeps a part of one."""
+
+
+def _into(router: Router, routed: DataFrame) -> DataFrame:
+    return routed.mapInArrow(router, "nothing int")
 
 
 class SparkJob:
@@ -67,8 +72,8 @@ class SparkJob:
             numbers = session.range(0, share.count, 1, share.count)
             routed = branch.over(numbers.mapInArrow(feeder, schema))
             router = Router(meeting, branch.operator, branch.operator in self._shared)
-            pipes.append(routed.mapInArrow(router, "nothing int"))
-        reduce(DataFrame.union, pipes).collect()
+            pipes.append(mapped(session, routed, partial(_into, router)))
+        as_it_is(session, pipes[0] if len(pipes) == 1 else union(session, pipes)).collect()
 
     def cancel(self, group: str) -> None:
         """Have Spark cancel a run, and interrupt what its tasks wait for."""

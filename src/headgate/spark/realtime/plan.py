@@ -46,8 +46,8 @@ class Branch:
     leaf: Jvm
     watermarks: dict[str, int]
 
-    def over(self, source: DataFrame) -> DataFrame:
-        """Return the routed rows of `source`, which has the source's columns and `MARKERS`.
+    def over(self, source: DataFrame) -> Jvm:
+        """Return the plan of the routed rows of `source`, which has the source's columns and `MARKERS`.
 
         The times of each watermark are a column more, in microseconds.
 
@@ -56,8 +56,7 @@ class Branch:
         UnsupportedQuery
             Markers cannot pass a part of the plan.
         """
-        spark = source.sparkSession
-        return of_rows(spark, passing(spark, self.plan, analysed(source), self.watermarks))
+        return passing(source.sparkSession, self.plan, analysed(source), self.watermarks)
 
 
 @dataclass(frozen=True)
