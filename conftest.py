@@ -10,9 +10,10 @@ Every test in a folder ``spark`` is marked `spark`, and may ask for the session 
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -49,6 +50,7 @@ LONGEST = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--jit", choices=["0", "1"], help="compile kernels (1) or not (0)")
     parser.addoption("--thorough", action="store_true", help="run all cases, not one of each kind")
+    parser.addoption("--record", action="store_true", help="write recordings anew; read the diff")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,6 +96,25 @@ def spark() -> Iterator[Any]:
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+@pytest.fixture
+def recorded(request: pytest.FixtureRequest) -> Callable[[str, Iterable[str]], None]:
+    """Compares lines with those of a file in the directory ``recorded`` beside the test.
+
+    A recording notices that an answer changed; whether the change is right is for a reader of the diff.
+    """
+
+    def compare(name: str, lines: Iterable[str]) -> None:
+        path, new = request.path.parent / "recorded" / f"{name}.txt", list(lines)
+        if request.config.getoption("--record"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(f"{line}\n" for line in new), encoding="utf-8")
+        old = path.read_text(encoding="utf-8").splitlines()
+        for number, (was, now) in enumerate(itertools.zip_longest(old, new), 1):
+            assert now == was, f"{path.name}:{number}; run pytest --record if that is meant"
+
+    return compare
 
 
 @pytest.fixture(scope="session")

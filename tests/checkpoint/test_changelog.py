@@ -132,3 +132,13 @@ def test_pandas_stays_unimported():
         "sys.exit('pandas' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_empty_section_has_the_types_of_a_full_one():
+    one = section(0, [])
+    blob, refs = encode({0: one})
+    opened = open_blob(blob)
+    found = decode(opened, refs[0])
+    assert [part.dtype for part in (found.rows, found.string_offsets, found.string_bytes)] == [
+        part.dtype for part in (one.rows, one.string_offsets, one.string_bytes)
+    ]

@@ -4,6 +4,7 @@ import json
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,18 @@ def test_what_chains_were_read_from_is_given_up_when_nobody_reads_any_more(drive
     assert [[s.token for s in sections] for sections in again] == [
         [s.token for s in sections] for sections in first
     ]
+
+
+def test_the_disk_too_is_given_back_when_nobody_reads_any_more(tmp_path: Path):
+    driver = Driver(tmp_path)
+    for _ in range(2):
+        driver.step()
+    reading = Checkpoint(tmp_path)
+    reading.read(1)
+    reading._spool.put(b"x" * 100_000)
+    assert reading._spool._file is not None
+    reading.settle(0.0)
+    assert reading._spool._file is None
 
 
 def test_what_was_committed_is_read_back(driver: Driver):
@@ -438,6 +451,22 @@ def test_verify_names_each_damaged_file(driver: Driver):
     found = problems(Checkpoint(driver.path))
     assert any(str(file) in one for one in found)
     assert any(str(output) in one for one in found)
+
+
+def test_verify_names_a_chain_that_leads_elsewhere(driver: Driver):
+    for _ in range(3):
+        driver.step()
+    assert driver.last is not None
+    assert problems(Checkpoint(driver.path)) == []
+    heads = driver.last.heads[OPERATOR]
+    wrong = Heads((fresh_token(), *heads.tokens[1:]), (-1, *heads.steps[1:]))
+    last = driver.last
+    driver.checkpoint.commit(
+        replace(last, step=3, heads={OPERATOR: wrong}, sections={}, blobs=(), files=(), payloads={},
+                previous=last.digest)
+    )  # fmt: skip
+    found = problems(Checkpoint(driver.path))
+    assert found == [f"{OPERATOR}, key group 0: its chain does not lead to {wrong.tokens[0]}"]
 
 
 @pytest.mark.parametrize("link", [False, True])

@@ -57,3 +57,12 @@ def test_a_directory_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="intents"):
         files.put("intents/1", b"ours")
     assert [(file.name, file.read_bytes()) for file in others.iterdir()] == [("1", b"theirs")]
+
+
+def test_a_link_has_its_own_size_and_not_that_of_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "long").write_bytes(b"x" * 1000)
+    (tmp_path / "directory" / "link").symlink_to(tmp_path / "long")
+    (tmp_path / "directory" / "file").write_bytes(b"xyz")
+    sizes = PosixFiles(tmp_path).sizes("directory")
+    assert sizes == {"link": len(str(tmp_path / "long")), "file": 3}

@@ -111,8 +111,48 @@ def test_a_name_node_that_does_not_answer_is_asked_again_on_a_new_connection(
     monkeypatch.setattr(hung, "create", lambda *_: silent.wait(30.0))
     monkeypatch.setattr(files, "_client", hung)
     files.put_new("manifests/0", b"mine")
+    monkeypatch.setattr(files, "_client", hung)
+    files.put("manifests/1", b"mine too")
     silent.set()
     assert cluster.files["/ck/headgate/manifests/0"] == b"mine"
+    assert cluster.files["/ck/headgate/manifests/1"] == b"mine too"
+
+
+def test_only_its_owner_may_look_into_what_is_written(
+    cluster: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    create, mkdirs = cluster.create, cluster.mkdirs
+    monkeypatch.setattr(cluster, "create", lambda *given: made.append(given[1]) or create(*given))
+    monkeypatch.setattr(cluster, "mkdirs", lambda *given: made.append(given) or mkdirs(*given))
+    files = on(cluster)
+    files.prepare(["intents"])
+    files.put("intents/0", b"")
+    assert made == [
+        ("/ck/headgate", 0o700, True),
+        ("/ck/headgate/intents", 0o700, True),
+        {"permission": 0o600, "overwrite": False, "create_parent": True},
+    ]
+
+
+def test_an_empty_checkpoint_on_a_store_has_no_latest_step(cluster: FakeHdfs) -> None:
+    assert Checkpoint(PLACE).latest() is None
+
+
+def test_steps_that_a_list_lacks_are_looked_for(
+    cluster: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(PLACE)
+    job, previous = checkpoint.open({}), None
+    for step in range(3):
+        made = Manifest(job, step, step, 0, {}, {}, {}, {}, previous=previous)
+        previous = checkpoint.commit(made).digest
+    for listed in ([], ["000000000000"]):
+        reader = Checkpoint(PLACE)
+        monkeypatch.setattr(reader.files, "names", lambda directory, found=listed: found)
+        latest = reader.latest()
+        assert latest is not None
+        assert latest.step == 2
 
 
 def test_a_name_node_that_never_answered_is_waited_for_less_long(

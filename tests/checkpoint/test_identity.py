@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.identity import refuse_another
 from headgate.checkpoint.verify import problems
 from headgate.core.errors import CheckpointError
 
@@ -170,3 +171,116 @@ def test_columns_of_stages_are_said_by_name(tmp_path: Path) -> None:
         CheckpointError, match='columns of stage map-0: was `v "long"`, now `v "int"`'
     ):
         Checkpoint(tmp_path).open(query("int"))
+
+
+def layouts(field: str, value: Any, operators: int = 1) -> dict[str, Any]:
+    """Return the identity, as earlier releases wrote it, of operators whose layout has one part."""
+    names = [f"operator-{number}" for number in range(operators)]
+    part = {} if value is None else {field: value}
+    return {"operators": {key: {"same": 1} for key in names} | {names[-1]: part | {"same": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("field", "was", "now", "words"),
+    [
+        ("keep_us", 2_500_000, 0, "time that a key is remembered: was `2.5 s`, now 0"),
+        ("delay_us", 1_000_000, 2_000_000, "delay_us: was `1 s`, now `2 s`"),
+        ("time_mode", "NONE", "EVENT", "time mode: was `NONE`, now `EVENT`"),
+        ("time", [0, 0, 0], [5_000_000] * 2 + [0], "window: was `event time`, now `window of 5 s`"),
+        (
+            "time",
+            [4_000_000, 4_000_000, 1_000_000],
+            [4_000_000, 2_000_000, 0],
+            "window: was `window of 4 s / 4 s / 1 s`, now `window of 4 s / 2 s / 0 s`",
+        ),
+        (
+            "kept",
+            [["FIRST", [[4, 0]]]],
+            [],
+            "kept: was `first(sketch)`, now none",
+        ),
+        (
+            "sides",
+            [[[0, 0]], [[1, 0], [2, 3]]],
+            None,
+            "sides: was `1 columns (whole number or time)`, "
+            "`2 columns (floating-point number, decimal (3 digits))`, now none",
+        ),
+        ("comparisons", [["b", 1], ["a", 2]], [["a", 3]], "was `a`, 2, `b`, 1, now `a`, 3"),
+        ("comparisons", [["a", 2]], None, "comparisons: was `a`, 2, now none"),
+        ("other", {"a": 1}, {"a": 2}, 'other: was `{"a": 1}`, now `{"a": 2}`'),
+    ],
+)
+def test_a_layout_is_said_in_words(field: str, was: Any, now: Any, words: str) -> None:
+    for operators, place in ((1, ""), (2, " of operator-1")):
+        with pytest.raises(CheckpointError) as raised:
+            refuse_another(layouts(field, was, operators), layouts(field, now, operators), "/place")
+        head, _, tail = words.rpartition(": was ")
+        assert (f"{head}{place}: was {tail}" if head else words) in str(raised.value)
+
+
+def test_the_order_of_comparisons_means_nothing() -> None:
+    one, other = [["b", 1], ["a", 2]], [["a", 2], ["b", 1]]
+    refuse_another(layouts("comparisons", one), layouts("comparisons", other), "/place")
+    with pytest.raises(CheckpointError, match="others: was `b`, `a`, now `a`, `b`"):
+        refuse_another(layouts("others", ["b", "a"]), layouts("others", ["a", "b"]), "/place")
+
+
+def test_names_of_keys_count_where_there_is_no_meaning() -> None:
+    with pytest.raises(CheckpointError, match="keys: was `k`, now `key`"):
+        refuse_another(layouts("keys", ["k"]), layouts("keys", ["key"]), "/place")
+
+
+@pytest.mark.parametrize("there", [{"operators": {"a": {}}}, {"stages": {"a": {"fields": []}}}])
+def test_parts_that_only_one_query_has_are_named(there: dict[str, Any]) -> None:
+    (name,) = there
+    word = {"operators": "stateful operators", "stages": "stages"}[name]
+    with pytest.raises(CheckpointError, match=f"{word}: was `a`, now none"):
+        refuse_another(there, {}, "/place")
+    with pytest.raises(CheckpointError, match=f"{word}: was none, now `a`"):
+        refuse_another({}, there, "/place")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ([[], [["value", "int64"]], False, False], "value of value int64"),
+        ([[["at", "int64"]], [["value", "string"]], False, False], "map of at int64, value string"),
+        ([[["at", "int64"]], [], True, False], "list of at int64"),
+        ([[], [["v", "int64"]], False, True], "value of v int64, with a time to live"),
+    ],
+)
+def test_a_state_is_said_in_words(state: list[Any], words: str) -> None:
+    was = layouts("states", {"seen": state}, 2)
+    now = layouts("states", {"seen": [[], [["other", "int64"]], False, False]}, 2)
+    with pytest.raises(CheckpointError, match=f"state seen: was `{words}`, now `value of other"):
+        refuse_another(was, now, "/place")
+    with pytest.raises(CheckpointError, match="states of operator-1: was `seen`, now none"):
+        refuse_another(was, layouts("states", None, 2), "/place")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        (["a", "b"], ["a", "c"], "was `b`, now `c`"),
+        (["a", "b"], ["b", "a"], "was `a`, `b`, now `b`, `a`"),
+        (["a", "b"], ["a", "b", "c"], "was `a`, `b`, now `a`, `b`, `c`"),
+        (["a"], "a", "was `a`, now `a`"),
+    ],
+)
+def test_of_lists_that_differ_in_some_entries_only_those_are_named(
+    was: Any, now: Any, words: str
+) -> None:
+    def identity(value: Any) -> dict[str, Any]:
+        return {"meaning": {"version": 1, "operators": {"aggregate-0": {"field": value}}}}
+
+    with pytest.raises(CheckpointError, match=f"field: {words}"):
+        refuse_another(identity(was), identity(now), "/place")
+
+
+def test_operators_that_only_one_meaning_has_are_named() -> None:
+    def identity(*names: str) -> dict[str, Any]:
+        return {"meaning": {"version": 1, "operators": {name: {} for name in names}}}
+
+    with pytest.raises(CheckpointError, match="operators: was `a`, `b`, now `a`"):
+        refuse_another(identity("b", "a"), identity("a"), "/place")

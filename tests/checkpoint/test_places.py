@@ -267,6 +267,16 @@ def test_a_bucket_that_is_not_there_is_named(store: FaultyS3) -> None:
         CheckpointError, match="s3://another/ck/headgate: its bucket does not exist"
     ):
         Checkpoint("s3://another/ck", store.options).open({"keys": 1})
+    files = files_at("s3://another/ck", "", store.options)
+    for act in (
+        lambda: files.get("x"),
+        lambda: files.get_range("x", 0, 1),
+        lambda: files.put("x", b""),
+        lambda: files.put_new("x", b""),
+        lambda: files.names("y"),
+    ):
+        with pytest.raises(CheckpointError, match="its bucket does not exist"):
+            act()
 
 
 def test_a_store_without_credentials_says_so(

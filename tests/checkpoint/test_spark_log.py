@@ -135,7 +135,9 @@ def test_a_note_knows_each_file(place: Path, what: str) -> None:
     act(place / path)
     with pytest.raises(CheckpointError, match=path):
         check(place)
-    assert not inspect(place, verify=True)["sound"]
+    found = inspect(place, verify=True)
+    assert not found["sound"]
+    assert len(found["problems"]) == 1, "it is said once"
 
 
 @pytest.mark.parametrize("noted", [True], indirect=True)
@@ -151,6 +153,31 @@ def test_spark_put_back_alone_is_refused(place: Path) -> None:
     (place / "commits/4").unlink()
     with pytest.raises(CheckpointError, match="offsets/4 is missing"):
         check(place)
+
+
+def test_headgates_part_put_back_alone_is_refused(place: Path, noted: bool) -> None:
+    (place / "headgate/manifests/000000000001").unlink()
+    if noted:
+        Checkpoint(place).write_note({**LogNotes(place).take(3), "step": 0})
+    with pytest.raises(
+        CheckpointError, match="offsets/4 has data that no manifest of headgate covers"
+    ):
+        check(place)
+    assert any("offsets/4" in text for text in inspect(place, verify=True)["problems"])
+
+
+def test_a_batch_without_new_data_needs_no_manifest(place: Path) -> None:
+    begin(place, 5, 7000, "a4", 5)
+    end(place, 5, 7000)
+    check(place)
+
+
+def test_the_identity_of_another_checkpoint_is_found(place: Path, tmp_path_factory: Any) -> None:
+    other = tmp_path_factory.mktemp("other")
+    Checkpoint(other).open({})
+    shutil.copy(other / "headgate/identity.json", place / "headgate/identity.json")
+    (problem,) = inspect(place, verify=True)["problems"]
+    assert "identity.json is of another checkpoint than the manifests" in problem
 
 
 def test_a_commit_that_spark_has_not_written_is_no_damage(place: Path, noted: bool) -> None:

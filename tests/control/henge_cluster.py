@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOperator, FleetView
-from headgate.control.policies.henge import Henge, HengeParameters
+from headgate.control.fleet.henge import Henge, HengeParameters
+from headgate.control.fleet.view import Action, FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.core.utility import Intent, Metric, Utility
 
 LATENCY_BELOW_1S = Intent(Metric.LATENCY, 1.0)

@@ -22,7 +22,7 @@ from headgate.control.decorators import (
 )
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.registry import policy
-from headgate.control.rescaling import rescaled
+from headgate.control.slots.rescaling import rescaled
 from headgate.core.assignment import Assignment
 from headgate.core.errors import ConfigError
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.control import fleet_registry
-from headgate.control.fleet_registry import fleet_policy
-from headgate.control.fleet_view import FleetJob, FleetOperator, FleetView
-from headgate.control.policies.henge import HengeParameters
-from headgate.control.policies.unified_fleet import UnifiedFleetParameters
+from headgate.control.fleet import registry as fleet_registry
+from headgate.control.fleet.henge import HengeParameters
+from headgate.control.fleet.registry import fleet_policy
+from headgate.control.fleet.unified_fleet import UnifiedFleetParameters
+from headgate.control.fleet.view import FleetJob, FleetOperator, FleetView
 from headgate.core.errors import ConfigError
 from headgate.core.utility import Intent, Metric, Utility
 

@@ -18,7 +18,7 @@ from headgate.control.estimators.forecast import (
     Smoothed,
     daily_blend,
 )
-from headgate.control.policies.unified_pools import burst_blend
+from headgate.control.pools.unified_pools import burst_blend
 from headgate.core.errors import ConfigError, NotReady
 
 ALL: list[Callable[[], Forecaster]] = [

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control import registry
-from headgate.control.grant import Grant
-from headgate.control.granted import Granted, GrantedPools, merged
-from headgate.control.policies.psps import Psps
-from headgate.control.policies.streamswitch import StreamSwitch
-from headgate.control.policies.unified import Unified
-from headgate.control.replicas import Interval, OperatorInterval
+from headgate.control.fleet.grant import Grant
+from headgate.control.fleet.granted import Granted, GrantedPools, merged
+from headgate.control.pools.psps import Psps
+from headgate.control.pools.replicas import Interval, OperatorInterval
+from headgate.control.slots.streamswitch import StreamSwitch
+from headgate.control.slots.unified import Unified
 
 HEAVY = [40.0] * 8
 """Of two slots that serve 100 each: four key groups at 160."""

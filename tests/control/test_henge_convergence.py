@@ -10,8 +10,8 @@ from henge_cluster import Cluster, Job, by_slots, constant, kinds, parameters
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.fleet_view import Action
-from headgate.control.policies.henge import ClusterState
+from headgate.control.fleet.henge import ClusterState
+from headgate.control.fleet.view import Action
 
 SLO_S = 1.0
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from henge_cluster import Cluster, Job, by_slots, constant, kinds, parameters, touched
 
-from headgate.control.fleet_slots import extra_slots, fitted, reduced
-from headgate.control.fleet_view import (
+from headgate.control.fleet.arithmetic import extra_slots, fitted, reduced
+from headgate.control.fleet.henge import Goal, Henge, HengeParameters
+from headgate.control.fleet.view import (
     Action,
     FleetJob,
     FleetOperator,
     FleetView,
     operator_capacity,
 )
-from headgate.control.policies.henge import Goal, Henge, HengeParameters
 from headgate.core.errors import ConfigError, NotReady
 from headgate.core.utility import Intent, Metric, Utility
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from henge_cluster import Cluster, Job, by_slots, constant, kinds, parameters, touched
 
-from headgate.control.fleet_view import Action, FleetView
-from headgate.control.policies.henge import ClusterState, Henge
+from headgate.control.fleet.henge import ClusterState, Henge
+from headgate.control.fleet.view import Action, FleetView
 
 
 def spoiler() -> dict[str, Job]:

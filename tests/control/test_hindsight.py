@@ -11,11 +11,11 @@ import pytest
 from control_views import seen, view
 from worlds import World
 
-from headgate.control.hindsight.cost import RecordCost
-from headgate.control.hindsight.demand import Mean, Most, Quantiles
-from headgate.control.hindsight.kernels import pack, play
-from headgate.control.hindsight.rules import Rules
-from headgate.control.policies.unified import Unified
+from headgate.control.slots.hindsight.cost import RecordCost
+from headgate.control.slots.hindsight.demand import Mean, Most, Quantiles
+from headgate.control.slots.hindsight.kernels import pack, play
+from headgate.control.slots.hindsight.rules import Rules
+from headgate.control.slots.unified import Unified
 
 GROUPS = 16
 

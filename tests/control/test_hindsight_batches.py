@@ -9,10 +9,10 @@ import pytest
 from control_views import view
 
 from headgate.control.batch_times import BatchTimes, TaskLog
-from headgate.control.hindsight.batches import Cycle, VirtualBatches
-from headgate.control.hindsight.cost import RecordCost
-from headgate.control.hindsight.rules import Rules
-from headgate.control.policies.following import FollowsRules
+from headgate.control.slots.following import FollowsRules
+from headgate.control.slots.hindsight.batches import Cycle, VirtualBatches
+from headgate.control.slots.hindsight.cost import RecordCost
+from headgate.control.slots.hindsight.rules import Rules
 
 GROUPS = 8
 CYCLE_S = 1.0

@@ -12,9 +12,9 @@ from control_views import check, seen, view
 from headgate.control.decision import ChangeKind, Decision
 from headgate.control.estimators.examiner import Examiner
 from headgate.control.observation import OperatorView
-from headgate.control.policies.streamswitch import StreamSwitch
-from headgate.control.policies.unified import Unified
 from headgate.control.sample import Sample
+from headgate.control.slots.streamswitch import StreamSwitch
+from headgate.control.slots.unified import Unified
 from headgate.core.assignment import Assignment, rescale, spread
 from headgate.core.errors import ConfigError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.juice import Flow, JuiceWindow, job_juice, operator_juice
+from headgate.control.fleet.juice import Flow, JuiceWindow, job_juice, operator_juice
 from headgate.core.errors import ConfigError
 
 K = 1000.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.control.ledger import Ledger
+from headgate.control.fleet.ledger import Ledger
 
 
 def ledger(budget=8, **held):

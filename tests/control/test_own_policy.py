@@ -18,7 +18,7 @@ from control_views import view
 import headgate as hg
 from headgate import control
 from headgate.control import registry
-from headgate.control.fleet_registry import fleet_policy
+from headgate.control.fleet.registry import fleet_policy
 from headgate.control.observation import Observation
 from headgate.control.policy import asked, checked
 from headgate.core.errors import ConfigError
@@ -30,7 +30,7 @@ from headgate.workloads.traces import Trace
 
 VIEW = view([10.0] * 8, slots=2)
 FLEET = """
-from headgate.control.fleet_view import FleetDecision
+from headgate.control.fleet.view import FleetDecision
 
 class Calm:
     name = "calm"

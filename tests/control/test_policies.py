@@ -7,9 +7,9 @@ from control_views import seen, view
 from policy_laws import PolicyLaws
 
 from headgate.control.decision import ChangeKind
-from headgate.control.policies.static import Static
-from headgate.control.policies.threshold import Threshold
 from headgate.control.registry import names
+from headgate.control.slots.static import Static
+from headgate.control.slots.threshold import Threshold
 from headgate.core.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.control.estimators.forecast import HoltWinters, Naive
 from headgate.control.estimators.service_time import ServiceTimeEstimate, benchmark_event_s
-from headgate.control.policies.psps import (
+from headgate.control.pools.psps import (
     INPUT,
     Psps,
     check_interval,
@@ -19,7 +19,7 @@ from headgate.control.policies.psps import (
     predict,
     replicas_needed,
 )
-from headgate.control.replicas import Interval, OperatorInterval, ReplicaPolicy, ReplicaPool
+from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaPolicy, ReplicaPool
 from headgate.core.errors import ConfigError, NotReady, UnsupportedQuery
 from headgate_lab.replica_metrics import (
     mean_latency_s,

@@ -8,8 +8,8 @@ import pytest
 
 from headgate.control.estimators.service_time import benchmark_event_s
 from headgate.control.estimators.split import BoundSplit
-from headgate.control.groupings import Groupings, _known
 from headgate.control.policy import checked
+from headgate.control.pools.groupings import Groupings, _known
 from headgate.core.errors import ConfigError, NotReady
 from headgate.core.utility import Intent, Metric
 

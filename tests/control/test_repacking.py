@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from control_views import view
 
-from headgate.control.repacking import repacked
+from headgate.control.slots.repacking import repacked
 from headgate.core.assignment import Assignment
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from control_views import seen, view
 
-from headgate.control.rescaling import (
+from headgate.control.slots.rescaling import (
     Averages,
     is_whole,
     mean_latency_s,

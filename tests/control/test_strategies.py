@@ -11,11 +11,11 @@ from control_views import view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import strategies
 from headgate.control.decision import ChangeKind
 from headgate.control.observation import OperatorView
-from headgate.control.projection import pressure, projected_latency_s
-from headgate.control.strategies import (
+from headgate.control.slots import strategies
+from headgate.control.slots.projection import pressure, projected_latency_s
+from headgate.control.slots.strategies import (
     best_balance,
     best_prefix,
     best_scale_in,

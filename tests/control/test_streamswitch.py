@@ -12,7 +12,7 @@ from control_views import check, seen, view
 
 from headgate.control.decision import ChangeKind, Decision
 from headgate.control.observation import OperatorView
-from headgate.control.policies.streamswitch import Health, StreamSwitch, healthiness
+from headgate.control.slots.streamswitch import Health, StreamSwitch, healthiness
 from headgate.core.assignment import Assignment, rescale
 from headgate.core.errors import ConfigError
 

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from headgate.control.decision import ChangeKind, Decision
 from headgate.control.observation import OperatorView
-from headgate.control.policies.streamswitch import StreamSwitch
+from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.core.assignment import Assignment
 
 OBSERVATIONS = int(os.environ.get("HEADGATE_LAWS_OBSERVATIONS", "10000"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from headgate.control.decision import Decision
 from headgate.control.estimators.trend import Trend
 from headgate.control.observation import OperatorView
-from headgate.control.policies.unified import Unified
+from headgate.control.slots.unified import Unified
 from headgate.core.errors import ConfigError
 
 

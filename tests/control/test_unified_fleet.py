@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator, FleetView
-from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.view import FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.core.utility import Intent, Metric, Utility
 
 NOW = UnifiedFleetParameters(epsilon=0.2, ahead_s=0.0, observe_s=0.0)

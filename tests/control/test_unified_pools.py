@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from headgate.control.estimators.forecast import Naive
-from headgate.control.policies.psps import Psps
-from headgate.control.policies.unified_pools import UnifiedPools
-from headgate.control.replicas import Interval, OperatorInterval, ReplicaDecision
+from headgate.control.pools.psps import Psps
+from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaDecision
+from headgate.control.pools.unified_pools import UnifiedPools
 from headgate.core.errors import UnsupportedQuery
 
 

@@ -143,7 +143,7 @@ def test_counters_of_an_older_assignment_decide_nothing() -> None:
     engine.collect = of_before  # type: ignore[method-assign]
     run(loop, 5, 6)
     assert restless.seen == []
-    assert engine.log[-1] == "not ready: the counters are of epoch 0, epoch 7 holds"
+    assert engine.log[-1] == "not ready: slots have measured assignment 0, and 7 is in force"
 
 
 def test_a_new_bound_is_used_from_the_next_cycle_on() -> None:

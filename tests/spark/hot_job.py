@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.control.policies.streamswitch import StreamSwitch
+from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.core.slo import parse_slo
 from headgate.journal import Decided
 from headgate.operators.aggregate import AggregateOperator

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import headgate
+from headgate.cli.cluster import doctor_lines
+from headgate.spark.cluster.doctor import check_contract
 from headgate.spark.jvm import contract
 from headgate.spark.jvm.gateway import jvm
 from headgate.spark.jvm.minors import MINORS, adapter
@@ -30,6 +34,27 @@ def test_a_constructor_is_part_of_it(spark) -> None:
     name = "org.apache.spark.sql.catalyst.plans.logical.Filter"
     two, three = (contract.PrivateCall(name, "<init>", count) for count in (2, 3))
     assert contract.absent(jvm(spark), [two, three]) == [three]
+
+
+def test_doctor_compares_the_contract_alone_and_names_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minor = adapter().name
+    assert check_contract()["sound"]
+    table = tmp_path / "calls.tsv"
+    gone = f"org.apache.spark.sql.Encoders\tLONGER\t0\t{minor}\n"
+    table.write_text(contract.TABLE.read_text(encoding="utf-8") + gone, encoding="utf-8")
+    monkeypatch.setattr(contract, "TABLE", table)
+    result = check_contract()
+    assert not result["sound"]
+    first, problem, last = doctor_lines(result)
+    members = result["contract"]["members"]
+    assert (
+        first
+        == f"contract  {members - 1} of the {members} members that headgate calls in Spark {minor}"
+    )
+    assert "lacks org.apache.spark.sql.Encoders.LONGER/0" in problem
+    assert last == "sound     no"
 
 
 def test_every_minor_has_its_lines() -> None:

@@ -12,7 +12,7 @@ import pytest
 from headgate.checkpoint.command_files import Command, CommandFiles
 from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.estimators.task_cost import FIXED_MS
-from headgate.control.grant import Grant
+from headgate.control.fleet.grant import Grant
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.slo import parse_slo

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOperator
+from headgate.control.fleet.view import Action, FleetDecision, FleetJob, FleetOperator
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.control.juice import job_juice
+from headgate.control.fleet.juice import job_juice
 from headgate.operators.step import InputCounts
 from headgate.spark.fleet.flows import Entrance, Graph, Read, Span, Told, flows_of, told
 from headgate.spark.fleet.lag import SourceLag, distance

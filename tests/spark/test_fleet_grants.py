@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.control.fleet_view import Action, FleetDecision
+from headgate.control.fleet.view import Action, FleetDecision
 from headgate.core.errors import ConfigError
 from headgate.journal import AssignmentChange, FleetGranted, GrantChange, SlotRequest, read
 

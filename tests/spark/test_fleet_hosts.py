@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.control.fleet_view import FleetView
+from headgate.control.fleet.view import FleetView
 from headgate.spark.fleet.hosts import ANYWHERE, HostLoad, HostTime, beside_s, loads_of, times_of
 from headgate.spark.job.reports import Ran
 
@@ -86,7 +86,7 @@ from dataclasses import replace
 from pathlib import Path
 import headgate as hg
 from pyspark.sql import functions as F
-from headgate.control.fleet_view import FleetDecision
+from headgate.control.fleet.view import FleetDecision
 from headgate.spark.jvm.hosts import living_hosts
 from headgate_lab.testing.cluster import StandaloneCluster
 

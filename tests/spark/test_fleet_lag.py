@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.control.fleet_view import FleetDecision
+from headgate.control.fleet.view import FleetDecision
 from headgate.core.slo import parse_slo
 from headgate.spark.fleet.flows import Graph
 from headgate.spark.read.logical import read

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import headgate as hg
-from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator, FleetView
+from headgate.control.fleet.view import FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
@@ -28,7 +28,7 @@ from headgate.spark.job.reports import Payload, Report
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.operator_slots import OperatorSlots
-from headgate.spark.step.batch_thread import BatchThread
+from headgate.spark.step.batch_thread import BatchThreads
 from headgate.spark.worker.failure import QueryFailed
 
 UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
@@ -274,7 +274,7 @@ def test_all_jobs_are_gone_when_a_fleet_has_been_stopped():
 
 
 def test_a_function_of_a_job_that_stops_its_fleet_is_not_waited_for():
-    fleet, running, batch, ended = fleet_of(round_s=3600.0), Running(), BatchThread(), []
+    fleet, running, batch, ended = fleet_of(round_s=3600.0), Running(), BatchThreads(), []
     over = threading.Event()
     running.stop = lambda: over.wait(30) and Running.stop(running)  # at its batch's end
     fleet.add(Job("job", queries=[running]))

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.control import fleet_registry
-from headgate.control.policies.henge import ClusterState
+from headgate.control.fleet import registry as fleet_registry
+from headgate.control.fleet.henge import ClusterState
 from headgate.journal import AssignmentChange, FleetDecided, read
 from headgate_lab.bench.fleets import touched
 

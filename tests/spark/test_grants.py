@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headgate.control.grant import Grant
-from headgate.control.ledger import Ledger
+from headgate.control.fleet.grant import Grant
+from headgate.control.fleet.ledger import Ledger
 from headgate.core.assignment import rescale
 from headgate.core.errors import ConfigError
 from headgate.spark.job.changes import Changes, Wanted

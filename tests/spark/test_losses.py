@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.control.policies.static import Static
+from headgate.control.slots.static import Static
 from headgate.journal import AssignmentChange, SlotLost, read
 from headgate.spark.step.losses import Losses
 from headgate_lab.testing import faults

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.control.grant import Grant
+from headgate.control.fleet.grant import Grant
 from headgate.core.utility import Intent, Metric
 from headgate.spark.fleet import pool_probe
 from headgate.spark.fleet.pool_probe import PoolProbe

@@ -16,8 +16,8 @@ import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
 from headgate.control.estimators.service_time import ServiceTimeEstimate
-from headgate.control.groupings import Groupings
-from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
+from headgate.control.pools.groupings import Groupings
+from headgate.control.pools.replicas import Interval, ReplicaDecision, ReplicaPool
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.journal.reader import read
 from headgate.report.live import event_text

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.control.grant import Grant
+from headgate.control.fleet.grant import Grant
 from headgate.core.errors import (
     CheckpointError,
     ConfigError,

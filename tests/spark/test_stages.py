@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 import headgate as hg
-from headgate.control.policies.psps import edge_shares
+from headgate.control.pools.psps import edge_shares
 from headgate.core.errors import UnsupportedQuery
 from headgate.journal.reader import read
 from headgate.journal.schema import Start

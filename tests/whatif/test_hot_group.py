@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sim_jobs import NAME
 
-from headgate.control.policies.streamswitch import StreamSwitch
+from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.loop.settings import OperatorSettings
 from headgate.whatif.model import Distribution, MicroBatch, OperatorModel, ServiceTime
 from headgate.whatif.result import RunResult

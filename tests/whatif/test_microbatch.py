@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sim_jobs import NAME, Given, Scripted, change_to, fixed
 
-from headgate.control.policies.static import Static
 from headgate.control.policy import Policy
+from headgate.control.slots.static import Static
 from headgate.core.assignment import spread
 from headgate.core.errors import ProtocolError
 from headgate.loop.settings import OperatorSettings

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from headgate.control.policies.static import Static
+from headgate.control.slots.static import Static
 from headgate.loop.settings import OperatorSettings
 from headgate.whatif import oracle_kernels
 from headgate.whatif.model import OperatorModel, ServiceTime

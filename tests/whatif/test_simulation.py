@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sim_jobs import NAME, SETTINGS, Given, Scripted, change_to, fixed
 
-from headgate.control.policies.static import Static
-from headgate.control.policies.streamswitch import StreamSwitch
+from headgate.control.slots.static import Static
+from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.core.assignment import spread
 from headgate.core.errors import ConfigError
 from headgate.loop.settings import OperatorSettings

@@ -10,7 +10,7 @@ from control_views import seen, view
 
 from headgate.control.decision import Decision
 from headgate.control.observation import OperatorView
-from headgate.control.rescaling import rescaled
+from headgate.control.slots.rescaling import rescaled
 from headgate.core.errors import ConfigError
 from headgate_lab.rivals.daedalus import Daedalus, recovery_s
 

@@ -8,8 +8,8 @@ import pytest
 from control_views import seen, view
 from policy_laws import PolicyLaws
 
-from headgate.control.policies.threshold import Threshold
 from headgate.control.registry import policy
+from headgate.control.slots.threshold import Threshold
 from headgate.core.errors import ConfigError
 from headgate.core.installed import POLICIES, installed
 from headgate_lab.rivals.dhalion import Dhalion

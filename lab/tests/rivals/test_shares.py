@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.control.fleet_view import FleetJob, FleetOperator, FleetView
+from headgate.control.fleet.view import FleetJob, FleetOperator, FleetView
 from headgate.core.utility import Intent, Metric, Utility
 from headgate_lab.rivals.shares import EqualShares, FirstCome, Unmanaged
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from headgate.control.fleet_view import FleetDecision, FleetView
-from headgate.control.policies.henge import Henge
+from headgate.control.fleet.henge import Henge
+from headgate.control.fleet.view import FleetDecision, FleetView
 from headgate.core.errors import ConfigError
 from headgate.core.utility import Intent, Metric, Utility
 from headgate_lab.sim.fleet.model import RESTART, Cluster, SimJob

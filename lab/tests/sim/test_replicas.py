@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control.policies.psps import Psps
-from headgate.control.replicas import Interval, ReplicaDecision
+from headgate.control.pools.psps import Psps
+from headgate.control.pools.replicas import Interval, ReplicaDecision
 from headgate.core.errors import ConfigError
 from headgate.whatif.model import Distribution, ServiceTime, SlotPool
 from headgate_lab.rivals.dabs import Dabs

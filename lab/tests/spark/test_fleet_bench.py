@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOperator, FleetView
+from headgate.control.fleet.view import Action, FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.core.errors import ConfigError
 from headgate.core.utility import Intent, Metric, Utility
 from headgate.journal.fleet import FleetDecided, FleetJobState, FleetRound

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.control.fleet_view import FleetJob, FleetOperator, FleetView
+from headgate.control.fleet.view import FleetJob, FleetOperator, FleetView
 from headgate.core.errors import ConfigError
 from headgate.core.utility import Intent, Metric, Utility
 from headgate_lab.bench.together import FairShare, TogetherParameters, shares

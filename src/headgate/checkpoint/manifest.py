@@ -25,9 +25,11 @@ FIRST_STEPS = "first_steps"
 SOURCES = "sources"
 """Where a checkpoint on a store has the larger files that Spark's sources keep in its log."""
 REAL_TIME = "real_time"
-"""The field of `Manifest.engine` that an epoch has, and no batch of Spark's: its `NEXT_WATERMARK_US`."""
+"""The field of `Manifest.engine` that an epoch has, and no batch of Spark's, with the two that follow."""
 NEXT_WATERMARK_US = "next_watermark_us"
 """The watermark of the step behind an epoch."""
+DELIVERED = "delivered"
+"""The newest step whose output was out, and all before it, when an epoch was committed."""
 _TRAILER = b"\nsha256 "
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
 _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))

@@ -252,16 +252,16 @@ def _problems_unnoted(
         )
     if latest is not None and f"offsets/{latest.spark_batch}" not in noted:
         yield from _unlike(log, latest)
+    if latest is not None:
+        yield from _uncovered(log, done, latest)
 
 
 def _unlike(log: Path, latest: Manifest) -> Iterator[str]:
     """Yield what the log says otherwise than the newest manifest of the manifest's batch."""
     path = f"offsets/{latest.spark_batch}"
-    content = read_regular(log, path)
-    if content is None:
+    sources = _offsets_in(log, path)
+    if sources is None:
         return  # the log ends before, or Spark has forgotten: see `headgate.spark.step.recovery`
-    lines = content.decode(errors="replace").split("\n")
-    sources = ["" if line == _WITHOUT else line for line in lines[2:-1]]
     wanted = latest.engine.get("sources")
     if wanted is not None and sources != wanted:
         yield _damaged(log / path, "it has other offsets than headgate's manifest of that batch")
@@ -269,6 +269,28 @@ def _unlike(log: Path, latest: Manifest) -> Iterator[str]:
     at_ms = _notes_in(log, path).get("batchWatermarkMs", 0)
     if evict_us is not None and at_ms * 1000 > evict_us:
         yield _damaged(log / path, "it has a later watermark than headgate's manifest")
+
+
+def _uncovered(log: Path, done: list[int], latest: Manifest) -> Iterator[str]:
+    """Yield the first batch with new data that Spark has committed behind the newest manifest."""
+    for number in done:
+        path = f"offsets/{number}"
+        sources = _offsets_in(log, path) if number > latest.spark_batch else None
+        if sources is not None and sources != latest.engine.get("sources", sources):
+            yield (
+                f"{shown(log / path)} has data that no manifest of headgate covers, the newest being of "
+                f"batch {latest.spark_batch}: restore the whole checkpoint from one copy."
+            )
+            return
+
+
+def _offsets_in(log: Path, path: str) -> list[str] | None:
+    """Return the offsets of each source in a file of Spark's log, "" for none; None without the file."""
+    content = read_regular(log, path)
+    if content is None:
+        return None
+    lines = content.decode(errors="replace").split("\n")
+    return ["" if line == _WITHOUT else line for line in lines[2:-1]]
 
 
 def _notes_in(log: Path, path: str) -> Mapping[str, Any]:

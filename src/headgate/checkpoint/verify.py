@@ -18,7 +18,7 @@ def problems(checkpoint: Checkpoint) -> list[str]:
     """Return one sentence per problem; empty if the checkpoint is sound."""
     found: list[str] = []
     try:
-        checkpoint.identity()
+        job = str(checkpoint.identity()["job"])
         checkpoint.later_meaning()
         steps = checkpoint.steps()
     except HeadgateError as error:
@@ -29,6 +29,9 @@ def problems(checkpoint: Checkpoint) -> list[str]:
             manifests.append(checkpoint.read(step))
         except HeadgateError as error:
             found.append(str(error))
+    if any(manifest.job != job for manifest in manifests):
+        place = checkpoint.files.at("identity.json")
+        found.append(f"{place} is of another checkpoint than the manifests: restore it from a copy")
     # of a driver's first step the manifest stays and its files go; what is needed is seen by the chains
     firsts = set(manifests[-1].engine.get(FIRST_STEPS, ())) if manifests else set()
     for manifest in manifests:

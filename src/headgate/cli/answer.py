@@ -49,6 +49,9 @@ Checkpoint = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+RequireSlo = Annotated[
+    bool, typer.Option("--require-slo", help="Exit with 4 if the SLO is missed.")
+]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks of errors, and all that Spark prints.")
 ]

@@ -33,6 +33,13 @@ def doctor(
             metavar="PATH",
         ),
     ] = None,
+    contract: Annotated[
+        bool,
+        typer.Option(
+            "--contract",
+            help="Only compare the private members of Spark that headgate calls, without a session.",
+        ),
+    ] = False,
     conf: Conf = None,
     packages: Packages = None,
     as_json: Json = False,
@@ -41,6 +48,8 @@ def doctor(
     """Check every executor of a cluster, and say what is wrong; exits with 1 if anything is."""
 
     def work() -> dict[str, Any]:
+        if contract:
+            return dict(engine_module("headgate.spark.cluster.doctor").check_contract())
         if master is not None and not MASTER.fullmatch(master):
             msg = f'--master "{shown(master, 60)}" is no Spark master; write local[2] or spark://host:7077.'
             raise ConfigError(msg)
@@ -55,6 +64,11 @@ def doctor(
 
 def doctor_lines(result: dict[str, Any]) -> list[str]:
     """Return the findings of `doctor` as lines of text."""
+    if "contract" in result:
+        members, minor = result["contract"]["members"], result["contract"]["minor"]
+        there = members - len(result["problems"])
+        lines = [f"contract  {there} of the {members} members that headgate calls in Spark {minor}"]
+        return [*lines, *(f"problem   {text}" for text in result["problems"]), _sound(result)]
     lines = [
         f"executor  {one['executor']} on {one['host']}: "
         f"{format_bytes(one['arena_free_bytes'])} free in {one['arena'] or 'no directory'}, "
@@ -64,4 +78,8 @@ def doctor_lines(result: dict[str, Any]) -> list[str]:
     lines += [f"problem   {text}" for text in result["problems"]]
     lines += [f"advice    {text}" for text in result["advice"]]
     lines += [f"unchecked {text}" for text in result["unchecked"]]
-    return [*lines, "sound     yes" if result["sound"] else "sound     no"]
+    return [*lines, _sound(result)]
+
+
+def _sound(result: dict[str, Any]) -> str:
+    return "sound     yes" if result["sound"] else "sound     no"

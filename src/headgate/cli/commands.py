@@ -11,7 +11,16 @@ from rich.console import Console
 
 from headgate import __version__
 from headgate import scenario as scenarios
-from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
+from headgate.cli.answer import (
+    EXIT_CODES,
+    Checkpoint,
+    Debug,
+    Json,
+    RequireSlo,
+    answer,
+    error_code,
+    exit_code,
+)
 from headgate.cli.gate import GatedTyper
 from headgate.cli.input import (
     checkpoint_place,
@@ -113,9 +122,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
     ] = None,
     memory_max: MemoryMax = None,
-    require_slo: Annotated[
-        bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
-    ] = False,
+    require_slo: RequireSlo = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the load generator.")] = 1,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with Spark's batch answer afterwards.")
@@ -230,6 +237,7 @@ def status(
     checkpoint: Checkpoint,
     as_json: Json = False,
     svg: Annotated[Path | None, typer.Option(help="Write the view as a picture.")] = None,
+    require_slo: RequireSlo = False,
     debug: Debug = False,
 ) -> None:
     """Show a query, running or dead, from its journal alone."""
@@ -238,7 +246,10 @@ def status(
         journal = scenarios.journal_at(checkpoint)
         if svg is not None:
             write_picture(svg, render_svg(journal))
-        return {**summary(journal), "checkpoint": scenarios.written(checkpoint)}
+        result = {**summary(journal), "checkpoint": scenarios.written(checkpoint)}
+        if require_slo:
+            result["slo_met"] = bool(result["slo"] and result["slo"]["met"])
+        return result
 
     def show(result: dict[str, Any]) -> list[str]:
         # A file or pipe has no width of its own; the picture's is as good as any.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate import scenario as scenarios
-from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer
+from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, RequireSlo, answer
 from headgate.cli.commands import app
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
@@ -54,16 +54,24 @@ def why(
 
 
 @app.command(epilog=EXIT_CODES)
-def diagnose(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
+def diagnose(
+    checkpoint: Checkpoint,
+    as_json: Json = False,
+    require_slo: RequireSlo = False,
+    debug: Debug = False,
+) -> None:
     """Say whether the SLO is met and since when, what is hot, what limits, and what to do."""
 
     def work() -> dict[str, Any]:
-        return diagnosed(
+        result = diagnosed(
             read(scenarios.journal_at(checkpoint)),
             scenarios.written(checkpoint),
             now_ms=wall_clock_ms(),
             driver=scenarios.driver_of(checkpoint),
         )
+        if require_slo:
+            result["slo_met"] = bool(result["slo"]["met"])
+        return result
 
     answer(work, diagnose_lines, as_json=as_json, debug=debug)
 

@@ -1,9 +1,9 @@
 """Decides about slots: turns the observation of a job into a decision.
 
-Belongs here: the counters that an engine reports (sample), the input of a policy (observation; fleet_view
-for many jobs, replicas for pools), its output (decision), the ports of policies (policy), the policies,
-one file per paper (policies), the estimators that they share (estimators), the scoring of rules on past
-load (hindsight), and decorators such as cool-down, freeze and advise-only (decorators, granted).
+Belongs here: the counters that an engine reports (sample), the input of a policy (observation), its
+output (decision), the port of a policy (policy), the names that policies are found by (registry), what
+limits or checks any policy (decorators, limits), and the estimators that policies share (estimators).
+Policies are in three rooms: slots of a query (slots), many queries (fleet), pools of replicas (pools).
 Everything is a deterministic function of its inputs. Does not belong here: clocks, I/O, Spark, state,
 the journal, and the way a decision is carried out (migration).
 
@@ -12,7 +12,7 @@ The names that a user's own policy imports are here and in `hg.Policy`; see docs
 
 from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.rescaling import arrival_rate, mean_service_rate, scaled
+from headgate.control.slots.rescaling import arrival_rate, mean_service_rate, scaled
 
 __all__ = [
     "NOTHING",

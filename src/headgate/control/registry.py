@@ -10,14 +10,14 @@ from typing import TypeVar
 from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
 from headgate.control.estimators.forecast import daily_blend
 from headgate.control.limits import check_range
-from headgate.control.policies.psps import Psps
-from headgate.control.policies.static import Static
-from headgate.control.policies.streamswitch import StreamSwitch
-from headgate.control.policies.threshold import Threshold
-from headgate.control.policies.unified import Unified
-from headgate.control.policies.unified_pools import UnifiedPools
 from headgate.control.policy import Policy, checked
-from headgate.control.replicas import ReplicaPolicy
+from headgate.control.pools.psps import Psps
+from headgate.control.pools.replicas import ReplicaPolicy
+from headgate.control.pools.unified_pools import UnifiedPools
+from headgate.control.slots.static import Static
+from headgate.control.slots.streamswitch import StreamSwitch
+from headgate.control.slots.threshold import Threshold
+from headgate.control.slots.unified import Unified
 from headgate.core.call import Call
 from headgate.core.errors import ConfigError
 from headgate.core.input import finite, shown

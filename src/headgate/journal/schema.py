@@ -323,7 +323,7 @@ class Batch:
     """The whole trigger inside headgate, in ms."""
 
     phases_ms: dict[str, Number]
-    """Parts of the batch, in ms: plan, slots, manifest, sink; optionally wait and logs."""
+    """Parts of the batch, in ms: plan, slots, manifest, sink; optionally cut, wait and logs."""
 
     arrived: Count
     """New records that reached slots: from the source, behind what is filtered or multiplied below."""
@@ -406,6 +406,11 @@ class Batch:
 
     memory: MemoryUse | None = None
     """Where state lies; null where memory has no bound."""
+
+    epochs: Count = 0
+    """Epochs that the line sums, of a query in real time: a second of them, of which the newest has the
+    numbers above; 0 for a batch. ``duration_ms`` and the phases are sums, and outputs go out (sink)
+    beside the next epochs."""
 
     at_ms: Instant = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""

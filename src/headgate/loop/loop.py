@@ -296,7 +296,7 @@ class ControlLoop:
         )
         epoch = self._actuator.assignment(name).epoch
         if view.assignment.epoch != epoch:
-            why = f"the counters are of epoch {view.assignment.epoch}, epoch {epoch} holds"
+            why = f"slots have measured assignment {view.assignment.epoch}, and {epoch} is in force"
             self._not_ready(name, operator, why)
             return None
         operator.why = ""

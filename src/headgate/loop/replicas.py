@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPolicy
+from headgate.control.pools.replicas import Interval, ReplicaDecision, ReplicaPolicy
 
 
 class PoolEngine(Protocol):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.input import shown
+from headgate.journal.histogram import merge, percentile_ms
 from headgate.journal.schema import (
     AssignmentChange,
     Batch,
@@ -16,14 +18,17 @@ from headgate.journal.schema import (
     NotReadyToDecide,
     Start,
 )
-from headgate.report.format import ago_text, at_text, ms_text
+from headgate.report.format import ago_text, at_text, clock_text, ms_text
 from headgate.report.limits import Case, DriverSeen, Limit, hottest_of, limit_of, period_ms_of
 from headgate.report.now import health, now_of
 from headgate.report.run import Run
-from headgate.report.standing import Standing
+from headgate.report.standing import Standing, parsed_slo
 
 _TRIED = 6
 """Things that were tried, as many as are shown: the newest."""
+
+_CAUSE_EVERY_MS = 5_000
+"""The cause of a miss is asked for so often while it lasts: an answer costs a millisecond."""
 
 
 @dataclass
@@ -35,6 +40,9 @@ class DiagnosisReader:
     tried: list[Event] = field(default_factory=list)
     decided: Decided | None = None
     not_ready: str = ""
+    _causes_of: tuple[int, int] = (0, 0)
+    causes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Causes and reasons in the latest stretch of late batches, each with how often it was found."""
 
     def absorb(self, event: Event) -> None:
         """Take in the next event."""
@@ -45,8 +53,10 @@ class DiagnosisReader:
             if self.run.began_ms != began_ms:
                 self.tried = []
                 self.standing = Standing(texts)
+                self._causes_of = (0, 0)
         elif isinstance(event, Batch):
             self.standing.add(event)
+            self._ask_cause(event.at_ms)
         elif isinstance(event, Decided):
             self.decided, self.not_ready = event, ""
             if event.wishes:
@@ -56,6 +66,31 @@ class DiagnosisReader:
         elif isinstance(event, ControlAct | AssignmentChange):
             self.tried.append(event)
         del self.tried[:-_TRIED]
+
+    def _ask_cause(self, at_ms: int) -> None:
+        """Count what limits the query in a late batch, a few times in a stretch of them."""
+        if not self.standing.stretches or self.standing.stretches[-1][1] != at_ms:
+            return
+        began_ms, asked_ms = self.standing.stretches[-1][0], self._causes_of[1]
+        if began_ms != self._causes_of[0]:
+            self.causes.clear()
+        elif at_ms - asked_ms < _CAUSE_EVERY_MS:
+            return
+        self._causes_of = (began_ms, at_ms)
+        reason = "" if self.decided is None else self.decided.reason
+        limit = limit_of(Case(self.run, self.standing, reason, "", DriverSeen(holds=True), at_ms))
+        self.causes[limit.cause, limit.why] += 1
+
+    @property
+    def past_cause(self) -> str:
+        """Return the reason of the latest stretch of late batches that was found most often."""
+        by_cause: Counter[str] = Counter()
+        for (cause, _), times in self.causes.items():
+            by_cause[cause] += times
+        if not by_cause:
+            return ""
+        ((most, _),) = by_cause.most_common(1)
+        return next(why for (cause, why) in reversed(self.causes) if cause == most)
 
     def diagnosis(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> dict[str, Any]:
         """Return the diagnosis after the latest event; its keys are those of `diagnose`."""
@@ -67,7 +102,7 @@ class DiagnosisReader:
             "query": _query(run, driver, now_ms),
             "slo": _slo(self, limit, now_ms),
             "time": _time(run),
-            "hot": _hot(run),
+            "hot": _hot(run, is_limit=limit.cause == "one key"),
             "limit": {"cause": limit.cause, "why": limit.why},
             "tried": _tried(self),
             "do": list(limit.remedies),
@@ -94,7 +129,8 @@ def diagnose(
     -------
     dict
         query: name, health and since when it runs. slo: texts, met (now; None while unknown), since_ms,
-        success since the start, wanted, and in words. time: period_ms, phases_ms, between_ms, and in
+        success since the start, wanted, latency_ms (of the SLO's statistic, over the last batches), and
+        in words. time: period_ms, phases_ms, between_ms, and in
         words. hot: operator, group, share of records, slots that it is split over, key (None where
         nobody allowed it), and in words; None without a record. limit: cause, why. tried and do:
         sentences.
@@ -130,8 +166,10 @@ def diagnose_lines(found: dict[str, Any]) -> list[str]:
 def _query(run: Run, driver: DriverSeen, now_ms: int) -> dict[str, Any]:
     name = (run.start.workload or run.start.name) if run.start else "a query without a start event"
     state = health(run, now_ms, driver.holds)
+    failed = run.stop is not None and run.stop.error is not None
     restarts = f", {run.query_restarts} restarts" if run.query_restarts else ""
-    text = f"{name}: {state}; began {ago_text(run.began_ms, now_ms)}, {len(run.rows):,} batches{restarts}"
+    text = f"{name}: {'failed' if failed else state}; began {ago_text(run.began_ms, now_ms)}, "
+    text += f"{len(run.rows):,} batches{restarts}"
     if driver.owner:
         text += f"; driver: {driver.owner}"
     return {"name": name, "health": state, "since_ms": run.began_ms, "text": text}
@@ -144,9 +182,13 @@ def _slo(read: DiagnosisReader, limit: Limit, now_ms: int) -> dict[str, Any]:
     found: dict[str, Any] = {"texts": texts, "met": None, "since_ms": None}
     if not texts:
         text = 'none is set; .slo("mean < 1 s over 1 s") has latency judged and slots steered'
-        return found | {"success": None, "wanted": None, "text": text}
+        return found | {"success": None, "wanted": None, "latency_ms": None, "text": text}
     success = None if state is None else state.success
-    found |= {"success": success, "wanted": None if state is None else state.wanted}
+    found |= {
+        "success": success,
+        "wanted": None if state is None else state.wanted,
+        "latency_ms": None,
+    }
     name = "; ".join(texts)
     if not run.rows:
         return found | {"text": f"{name}: not known before the first batch"}
@@ -159,13 +201,33 @@ def _slo(read: DiagnosisReader, limit: Limit, now_ms: int) -> dict[str, Any]:
         met, since_ms = True, stretches[-1][1] if stretches else run.began_ms
     before = ""
     if met and stretches:
-        before = f"; missed before, from {at_text(stretches[-1][0])} to {at_text(stretches[-1][1])}"
+        before = f"; missed before, {_stretch_text(*stretches[-1])}"
+        before += f": {read.past_cause}" if read.past_cause else ""
+    late = _latency(run, texts)
+    now = "" if late is None else f"; {late[0]} is {ms_text(late[1])} ms now"
+    found["latency_ms"] = None if late is None else round(late[1], 1)
     share = ""
     if state is not None and success is not None:
         share = f"; met in {success:.1%} of windows since it began (want {state.wanted:.1%})"
     told = "met" if met else "MISSED"
-    text = f"{name}: {told} since {ago_text(since_ms, now_ms)}{before}{share}"
+    text = f"{name}: {told} since {ago_text(since_ms, now_ms)}{now}{before}{share}"
     return found | {"met": met, "since_ms": since_ms, "text": text}
+
+
+def _stretch_text(since_ms: int, until_ms: int) -> str:
+    took_s = max(1, round((until_ms - since_ms) / 1000))
+    return f"for {clock_text(took_s)} from {at_text(since_ms)} on"
+
+
+def _latency(run: Run, texts: list[str]) -> tuple[str, float] | None:
+    """Return the statistic of the first SLO on latency, and its value over the last batches, in ms."""
+    slo = next((slo for slo in map(parsed_slo, texts) if slo is not None and slo.is_latency), None)
+    if slo is None:
+        return None
+    mean_ms = now_of(run).mean_ms
+    if slo.statistic != "mean":
+        mean_ms = percentile_ms(merge(batch.histogram for batch in run.recent), slo.quantile)
+    return None if mean_ms is None else (slo.statistic, mean_ms)
 
 
 # -- where the time goes ------------------------------------------------------------------------------
@@ -192,7 +254,7 @@ def _time(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _hot(run: Run) -> dict[str, Any] | None:
+def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
     hottest = hottest_of(run)
     if hottest is None or run.start is None:
         return None
@@ -203,11 +265,10 @@ def _hot(run: Run) -> dict[str, Any] | None:
     key = next((b.hottest_key for b in reversed(run.recent) if b.hottest_key), None)
     text = f"key group {group} of {operator} has {share:.1%} of the records"
     text += f", split over {over} slots" if over > 1 else ""
-    text += (
-        f"; the most frequent key of the last batch: {key}"
-        if key is not None
-        else '; keys are not written down: .option("headgate.showKeys", "true") allows it'
-    )
+    if key is not None:
+        text += f"; the most frequent key of the last batch: {key}"
+    elif is_limit:
+        text += '; keys are not written down: .option("headgate.showKeys", "true") allows it'
     return {
         "operator": operator,
         "group": group,

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import HeadgateError
-from headgate.journal.schema import Start
+from headgate.journal.schema import ControlAct, Start, Stop
 from headgate.report.format import ago_text, clock_text, ms_text
 from headgate.report.now import STALE_MS, now_of
 from headgate.report.run import Run
@@ -193,9 +193,19 @@ def _ended(case: Case) -> Limit | None:
         return None
     when = ago_text(stop.at_ms, case.now_ms)
     if stop.error is None:
-        return Limit("stopped", f"the query ended at {when}: {stop.reason}", (_AGAIN,))
+        return Limit("stopped", f"the query ended at {when}: {_who_stopped(case, stop)}", (_AGAIN,))
     remedies = ("put right what failed, then start the query again", _inspect(case))
     return Limit("failure", f"the query failed at {when}: {stop.error}", remedies)
+
+
+def _who_stopped(case: Case, stop: Stop) -> str:
+    if stop.reason != "stopped":
+        return stop.reason
+    asked = [e for e in case.run.events if isinstance(e, ControlAct) and e.act == "stop"]
+    if not asked or asked[-1].at_ms < case.start.at_ms:
+        return "its own program stopped it"
+    why = f" ({asked[-1].reason})" if asked[-1].reason else ""
+    return f"{asked[-1].by} stopped it{why}"
 
 
 def _driver_gone(case: Case) -> Limit | None:

@@ -33,7 +33,7 @@ class Standing:
     """
 
     def __init__(self, texts: list[str]) -> None:
-        self._slos = [slo for slo in map(_parsed, texts) if slo is not None and slo.is_latency]
+        self._slos = [slo for slo in map(parsed_slo, texts) if slo is not None and slo.is_latency]
         self._success: tuple[float, float] | None = None
         self._windows: deque[tuple[int, int, int]] = deque()
         self.stretches: list[tuple[int, int]] = []
@@ -83,10 +83,11 @@ class Standing:
         return state.windows_met - met_before < state.wanted * judged or worst_fell
 
 
-def _parsed(text: str) -> Slo | None:
+def parsed_slo(text: str) -> Slo | None:
+    """Return the SLO of a start event's text; None where a later release wrote it."""
     try:
         return parse_slo(text)
-    except HeadgateError:  # of a release that knows more
+    except HeadgateError:
         return None
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headgate.control.fleet_registry import fleet_policy
+from headgate.control.fleet.registry import fleet_policy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import EngineError
 from headgate.core.location import uri

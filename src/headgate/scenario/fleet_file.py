@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate.control import fleet_registry, registry
+from headgate.control import registry
+from headgate.control.fleet import registry as fleet_registry
 from headgate.core import formats
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.hindsight.kernels import pack
+from headgate.control.slots.hindsight.kernels import pack
 from headgate.control.success import Success, success_rates
 from headgate.core.assignment import spread
 from headgate.whatif import oracle_kernels as kernels

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from headgate.control.fleet_registry import unified
-from headgate.control.fleet_view import FleetPolicy
-from headgate.control.policies.henge import Henge
+from headgate.control.fleet.henge import Henge
+from headgate.control.fleet.registry import unified
+from headgate.control.fleet.view import FleetPolicy
 from headgate.spark.cluster.session import session
 from headgate_lab.bench.common import machine, parameters, require
 from headgate_lab.bench.fleets import (

@@ -17,9 +17,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.control.fleet_registry import in_rounds
-from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
-from headgate.control.policies.henge import HengeParameters
+from headgate.control.fleet.henge import HengeParameters
+from headgate.control.fleet.registry import in_rounds
+from headgate.control.fleet.view import FleetDecision, FleetPolicy, FleetView
 from headgate.core.utility import Linear
 from headgate.journal.fleet import FleetDecided, FleetRound
 from headgate.spark.api.writer import Writer, writeStream

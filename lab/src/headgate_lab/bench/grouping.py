@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from headgate.control.groupings import GROUPINGS
+from headgate.control.pools.groupings import GROUPINGS
 from headgate.journal import histogram
 from headgate.spark.cluster.session import session
 from headgate_demo.spark import sources

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
-from headgate.control.fleet_view import FleetPolicy
-from headgate.control.policies.henge import Henge
+from headgate.control.fleet.henge import Henge
+from headgate.control.fleet.view import FleetPolicy
 from headgate.journal.fleet import FleetRound
 from headgate.spark.cluster.session import session
 from headgate.workloads.traces import read_totals

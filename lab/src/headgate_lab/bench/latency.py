@@ -31,7 +31,7 @@ from headgate_demo.spark.clicks import connector
 from headgate_demo.spark.topics import make_topic
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 
-MODES = ("micro-batch", "real-time")
+MODES = ("micro-batch", "real-time", "early")
 PERCENTILES = (50, 90, 99, 99.9, 100)
 _KEYS = 1_000
 _STARTS_S = 120.0
@@ -107,9 +107,10 @@ def _query(spark: Any, told: dict[str, Any], topics: tuple[str, str]) -> Any:
     writer = writer.format("kafka").option("kafka.bootstrap.servers", told["servers"])
     writer = writer.option("topic", topics[1]).outputMode("update").slots(start=2)
     writer = writer.option("checkpointLocation", f"{told['work']}/{told['mode']}")
-    if told["mode"] == "real-time":
+    if told["mode"] != "micro-batch":
         writer = writer.option("headgate.experimental.realTime", "true")
         writer = writer.option("headgate.epoch", told["epoch"]).trigger(realTime="5 minutes")
+        writer = writer.release("early" if told["mode"] == "early" else "committed")
     return writer.start()
 
 

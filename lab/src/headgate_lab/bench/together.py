@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headgate.control.fleet_registry import fleet_policy
-from headgate.control.fleet_slots import difference, fitted
-from headgate.control.fleet_view import Action, FleetDecision, FleetPolicy, FleetView
-from headgate.control.replicas import Interval, ReplicaDecision
+from headgate.control.fleet.arithmetic import difference, fitted
+from headgate.control.fleet.registry import fleet_policy
+from headgate.control.fleet.view import Action, FleetDecision, FleetPolicy, FleetView
+from headgate.control.pools.replicas import Interval, ReplicaDecision
 from headgate.core.duration import parse_duration_s
 from headgate.journal.fleet import FleetRound
 from headgate.scenario.fleet import fleet_result, writer_of

@@ -125,7 +125,7 @@ _FIGURES: Mapping[str, Entry] = {
         reads="the real traces",
         optional=True,
     ),
-    "fleet-loads": Entry("unified.six", "six jobs whose loads change, at eight budgets"),
+    "fleet-loads": Entry("unified.six", "six jobs whose loads change, at nine budgets"),
     "guesses": Entry("guesses", "what hangs on parameters that were changed after a first look"),
     "traces": Entry(
         "traces", "every policy on two real traces of requests", reads="the real traces"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headgate.control.estimators.forecast import Regression
 from headgate.control.limits import check_range
-from headgate.control.policies.psps import replicas_needed
-from headgate.control.replicas import Interval, ReplicaDecision, refuse_stateful
+from headgate.control.pools.psps import replicas_needed
+from headgate.control.pools.replicas import Interval, ReplicaDecision, refuse_stateful
 from headgate.core.errors import ConfigError
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.projection import F64
-from headgate.control.rescaling import is_whole, rescaled
-from headgate.control.strategies import best_balance, change_of
+from headgate.control.slots.projection import F64
+from headgate.control.slots.rescaling import is_whole, rescaled
+from headgate.control.slots.strategies import best_balance, change_of
 
 _NOISE = 0.05
 """Backpressure in a smaller share of the cycles is none; chosen, not tuned."""

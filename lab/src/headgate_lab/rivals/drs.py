@@ -11,16 +11,16 @@ import numpy as np
 from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.policies.streamswitch import Health, healthiness, latency_seen_s
-from headgate.control.projection import F64, pressure, projected_latency_s
-from headgate.control.rescaling import Averages, is_whole
-from headgate.control.strategies import (
+from headgate.control.slots.projection import F64, pressure, projected_latency_s
+from headgate.control.slots.rescaling import Averages, is_whole
+from headgate.control.slots.strategies import (
     UnitStrategy,
     best_balance,
     best_scale_in,
     best_scale_out,
     change_of,
 )
+from headgate.control.slots.streamswitch import Health, healthiness, latency_seen_s
 
 _SHORTAGE = 2
 """Give up beyond twice the slots there are, as DRS's code does."""

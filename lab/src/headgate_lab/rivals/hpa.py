@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from headgate.control.decision import NOTHING, Change, Decision
-from headgate.control.hindsight.demand import Most
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.rescaling import rescaled
+from headgate.control.slots.hindsight.demand import Most
+from headgate.control.slots.rescaling import rescaled
 
 _TOLERANCE = 0.1
 """Utilisation this near to the target, as a share of it, changes nothing."""

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.policies.streamswitch import Health, healthiness, latency_seen_s
-from headgate.control.projection import F64, projected_latency_s
+from headgate.control.slots.projection import F64, projected_latency_s
+from headgate.control.slots.streamswitch import Health, healthiness, latency_seen_s
 from headgate.core.assignment import Assignment
 
 I64 = npt.NDArray[np.int64]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headgate.control.band import Band
 from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation
-from headgate.control.rescaling import arrival_rate, mean_service_rate, rescaled
+from headgate.control.slots.band import Band
+from headgate.control.slots.rescaling import arrival_rate, mean_service_rate, rescaled
 from headgate_lab.rivals.window_fill import WindowFill
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headgate.control.fleet_registry import in_rounds
-from headgate.control.fleet_slots import difference, extra_slots, fitted
-from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetView
+from headgate.control.fleet.arithmetic import difference, extra_slots, fitted
+from headgate.control.fleet.henge import HengeParameters
+from headgate.control.fleet.registry import in_rounds
+from headgate.control.fleet.view import Action, FleetDecision, FleetJob, FleetView
 from headgate.control.limits import check_range
-from headgate.control.policies.henge import HengeParameters
 
 
 class Unmanaged:

@@ -2,5 +2,5 @@
 
 Belongs here: the examiner and its kernels, forecasts and trends, the cost of a task and of an event, the
 split of an end-to-end bound, the grouping of events over replicas. Does not belong here: decisions
-(policies), counting (the engine).
+(slots, fleet, pools), counting (the engine).
 """

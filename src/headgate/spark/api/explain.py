@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from headgate.control.groupings import GROUPINGS, Groupings
+from headgate.control.pools.groupings import GROUPINGS, Groupings
 from headgate.core.errors import UnsupportedQuery
 from headgate.core.size import format_bytes
 from headgate.core.stores import store_url

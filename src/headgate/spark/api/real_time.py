@@ -28,6 +28,8 @@ from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.sinks.kafka_sink import KafkaSink
+from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
 
@@ -48,6 +50,13 @@ class RealTimeFlow:
     plan: PipePlan
     feeds: Feeds
 
+    def begin_sink(self, sink: Sink, settings: QuerySettings) -> None:
+        """Have a sink write in real time, before it begins."""
+        if isinstance(sink, KafkaSink):
+            sink.hurry()
+            if own.RELEASE.of(settings.options) == own.EARLY:
+                sink.write_early()
+
     def begin(
         self, machine: StepMachine[Report], work: StatefulWork, settings: QuerySettings
     ) -> StreamingQuery:
@@ -56,6 +65,7 @@ class RealTimeFlow:
         log, latest = machine.checkpoint.path, machine.latest
         write_identity(log)
         work.begin(self.plan, self.feeds, next_watermark_us(log, latest))
+        work.write_to(machine.sink)
         done = -1 if latest is None else latest.spark_batch
         epochs = Epochs(
             machine,
@@ -63,6 +73,7 @@ class RealTimeFlow:
             interval_s=own.EPOCH.of(settings.options),
             name=settings.name,
             first_batch=max(done, newest_batch(log)) + 1,
+            early=own.RELEASE.of(settings.options) == own.EARLY,
         )
         epochs.start()
         return cast(StreamingQuery, epochs)
@@ -168,12 +179,12 @@ class RealTimeQuery(Query):
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:
-        """The newest epoch, in the form of Spark's progress; headgate's figures under ``headgate``."""
-        latest = self._machine.latest
-        if latest is None:
+        """The newest second of epochs, in the form of Spark's progress; ours under ``headgate``."""
+        latest, last = self._machine.latest, self._work.recorder.last
+        if latest is None or last is None:
             return None
         figures = self._recorder.progress
-        own_figures = figures.own(latest.spark_batch)
+        own_figures = figures.own(last.spark_batch)
         seconds = max(own_figures.get("duration_ms", 0.0) / 1e3, 1e-3)
         arrived = int(own_figures.get("arrived", 0))
         now = datetime.datetime.now(datetime.UTC)
@@ -199,7 +210,7 @@ class RealTimeQuery(Query):
             "runId": self.runId,
             "name": self.name,
             "timestamp": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "batchId": latest.spark_batch,
+            "batchId": last.spark_batch,
             "batchDuration": int(seconds * 1e3),
             "durationMs": {"triggerExecution": int(seconds * 1e3)},
             "eventTime": {
@@ -216,6 +227,6 @@ class RealTimeQuery(Query):
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
-        """The newest epoch alone."""
+        """The newest second alone."""
         last = self.lastProgress
         return [] if last is None else [last]

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.command_files import CommandFiles
 from headgate.control import registry
-from headgate.control.replicas import ReplicaPolicy
+from headgate.control.pools.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.operators.spec import OutputMode
 from headgate.spark.api import configured
@@ -52,10 +52,12 @@ from headgate.spark.read.meaning import meaning
 from headgate.spark.read.passing import passed
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
+from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.sinks.sinks import Sink
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.controller import ControlConfig, Controller, Cores
 from headgate.spark.step.live import LiveJob
@@ -103,6 +105,9 @@ def start(
     """
     if settings.is_real_time:
         check_settings(settings)
+    elif own.RELEASE.of(settings.options) == own.EARLY:
+        msg = f'.release("{own.EARLY}") is for trigger(realTime=...); leave it out.'
+        raise ConfigError(msg)
     if settings.replica_policy is not None:
         _check_pools(settings, settings.replica_policy)
     with active(df.sparkSession):  # Spark's plans ask the thread, and any thread may start a query
@@ -234,7 +239,7 @@ def _start_slots(
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
         _check_store(where, plan, flow)
-        sink = configured.sink(spark, settings, plan, where)
+        sink = _sink(spark, settings, plan, where, flow)
         checkpoint, uuid, unlock = opened(spark, where, identity(spark, plan, config), undo)
         root = arena_root()
         sweep(root)
@@ -242,7 +247,9 @@ def _start_slots(
         undo.callback(run.close)
         sink.begin()
         latest = checkpoint.latest()
-        recorder = Recorder(journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options))
+        recorder = (Recorder if flow is None else EpochRecorder)(
+            journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options)
+        )
         hide = undo.callback(show_metrics(settings.options, recorder.path))
         specs = [op.spec for op in plan.operators]
         executors = follow_slots(
@@ -309,6 +316,19 @@ def _steering(
         job.set_budget if settings.budget == "auto" else lambda _: None,
     )
     return controller, commands
+
+
+def _sink(
+    spark: SparkSession,
+    settings: QuerySettings,
+    plan: PlannedQuery,
+    where: Place,
+    flow: RealTimeFlow | None,
+) -> Sink:
+    sink = configured.sink(spark, settings, plan, where)
+    if flow is not None:
+        flow.begin_sink(sink, settings)
+    return sink
 
 
 def _check_store(where: Place, plan: PlannedQuery, flow: RealTimeFlow | None) -> None:

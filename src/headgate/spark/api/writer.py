@@ -205,6 +205,13 @@ class Writer(SparkWriter):
             raise ConfigError(msg)
         return self._with(fallback=to)
 
+    def release(self, when: Literal["committed", "early"]) -> Writer:
+        """Say when outputs go out in real time: once, after their commit, or before, at least once."""
+        if when not in (own.COMMITTED, own.EARLY):
+            msg = f'unknown release "{when}"; use "{own.COMMITTED}" or "{own.EARLY}".'
+            raise ConfigError(msg)
+        return self.option(own.RELEASE.key, when)
+
     def toTable(
         self,
         tableName: str,

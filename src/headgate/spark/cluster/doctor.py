@@ -26,6 +26,7 @@ from headgate.spark.jvm.errors import JvmError
 from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.jvm.minors import adapter
+from headgate.spark.jvm.sessions import jvm_alone
 from headgate.spark.move.placement import Placement
 
 CLOCK_MAX_S = 0.1
@@ -141,6 +142,26 @@ def run(
         return doctor(spark, state=state, checkpoint=checkpoint)
     finally:
         spark.stop()
+
+
+def check_contract() -> dict[str, Any]:
+    """Compare the private members that headgate calls with those of Spark, without a session.
+
+    Returns
+    -------
+    dict
+        sound; contract: minor (the release that Spark is taken for), members (that were compared);
+        problems: a sentence for each member that is not there.
+    """
+    java, minor = jvm_alone(), adapter().name
+    members = [call for call in contract.calls() if minor in call.minors]
+    problems = [
+        f"this Spark lacks {call}, which headgate calls in Spark {minor}; run Apache Spark {minor}, or a "
+        "build that has it."
+        for call in contract.absent(java, members)
+    ]
+    seen = {"minor": minor, "members": len(members)}
+    return {"sound": not problems, "contract": seen, "problems": problems}
 
 
 def _contract(spark: SparkSession) -> list[str]:

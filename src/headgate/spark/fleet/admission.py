@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from headgate.control.limits import check_range
-from headgate.control.policies.static import Static
 from headgate.control.registry import replica_policy
+from headgate.control.slots.static import Static
 from headgate.core.errors import ConfigError
 from headgate.core.intents import utility_of
 from headgate.core.utility import Shape, Utility

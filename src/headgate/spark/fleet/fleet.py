@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from headgate.control.fleet_registry import fleet_policy
-from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
+from headgate.control.fleet.registry import fleet_policy
+from headgate.control.fleet.view import FleetDecision, FleetPolicy, FleetView
 from headgate.core.errors import ConfigError, EngineGone, nearest
 from headgate.core.utility import Shape
 from headgate.journal.fleet import FleetDecided, FleetRound, FleetStart

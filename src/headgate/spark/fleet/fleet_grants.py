@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from headgate.control.fleet_view import FleetView, Slots
-from headgate.control.ledger import Ledger
+from headgate.control.fleet.ledger import Ledger
+from headgate.control.fleet.view import FleetView, Slots
 from headgate.spark.fleet.admission import WINDOW_ROUNDS
 from headgate.spark.fleet.fleet_journal import FleetJournal
 from headgate.spark.fleet.member import JobState, Member

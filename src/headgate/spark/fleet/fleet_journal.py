@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-from headgate.control.fleet_view import FleetDecision
+from headgate.control.fleet.view import FleetDecision
 from headgate.core.errors import EngineError
 from headgate.journal.fleet import (
     FleetDecided,

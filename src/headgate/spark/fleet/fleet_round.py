@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headgate.control.fleet_view import FleetJob, FleetView
+from headgate.control.fleet.view import FleetJob, FleetView
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.journal.fleet import FleetHostState, FleetJobState, FleetRound

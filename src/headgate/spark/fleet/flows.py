@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.control.juice import Flow
+from headgate.control.fleet.juice import Flow
 from headgate.operators.join.spec import JoinSpec
 from headgate.operators.step import InputCounts
 from headgate.spark.fleet.lag import SourceLag

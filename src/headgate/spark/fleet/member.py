@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headgate.control.fleet_view import FleetJob, FleetOperator
-from headgate.control.grant import Grant
+from headgate.control.fleet.grant import Grant
+from headgate.control.fleet.view import FleetJob, FleetOperator
 from headgate.core.duration import at_text
 from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.control.fleet_view import FleetOperator, operator_capacity
-from headgate.control.juice import Flow, job_juice
+from headgate.control.fleet.juice import Flow, job_juice
+from headgate.control.fleet.view import FleetOperator, operator_capacity
 from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.journal.histogram import Sparse

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headgate.control.grant import UNLIMITED, Grant
+from headgate.control.fleet.grant import UNLIMITED, Grant
 from headgate.core.assignment import Assignment, rescale
 from headgate.core.errors import ConfigError, nearest
 from headgate.migration.plan import uniform

@@ -20,8 +20,8 @@ from headgate.control.estimators.grouping import (
     utilisation,
 )
 from headgate.control.estimators.service_time import ServiceTimeEstimate
-from headgate.control.groupings import DEFAULT, Groupings
-from headgate.control.replicas import OperatorInterval, ReplicaPool
+from headgate.control.pools.groupings import DEFAULT, Groupings
+from headgate.control.pools.replicas import OperatorInterval, ReplicaPool
 from headgate.operators.quota import timed_quota
 from headgate.spark.job.reports import ReplicaReport
 
@@ -104,7 +104,7 @@ class PoolState:
     event : ServiceTimeEstimate or None
         None until something was measured.
     grouping : str
-        Which replica a row goes to; see `headgate.control.groupings`.
+        Which replica a row goes to; see `headgate.control.pools.groupings`.
     speeds : dict of int to ServiceTimeEstimate
         Time of a row at each replica that has served some, batch by batch.
     dropped : Counter of str

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headgate.control.grant import Grant
+from headgate.control.fleet.grant import Grant
 from headgate.journal.schema import SloState
 from headgate.spark.job.changes import Wanted
 from headgate.spark.job.reports import ReplicaReport, Report

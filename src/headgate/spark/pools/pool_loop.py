@@ -7,9 +7,9 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from headgate.checkpoint.manifest import Manifest
-from headgate.control.grant import Grant
-from headgate.control.granted import GrantedPools
-from headgate.control.replicas import Interval, ReplicaPolicy
+from headgate.control.fleet.grant import Grant
+from headgate.control.fleet.granted import GrantedPools
+from headgate.control.pools.replicas import Interval, ReplicaPolicy
 from headgate.core.errors import ConfigError, NotReady
 from headgate.journal.fleet import GrantChange, SlotRequest
 from headgate.loop.replicas import run_interval

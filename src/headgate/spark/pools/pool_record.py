@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.checkpoint.manifest import Manifest
-from headgate.control.replicas import Interval, OperatorInterval, ReplicaDecision
+from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaDecision
 from headgate.journal import histogram
 from headgate.journal.schema import (
     Applied,

@@ -8,11 +8,15 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.checkpoint.epochs import first_offsets, write_first_offsets
+from headgate.checkpoint.manifest import Manifest
+from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
+from headgate.spark.realtime.deliveries import Deliveries
 from headgate.spark.realtime.feed import Feeds, SourceFeed
 from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.realtime.work import RealTimeWork
@@ -37,6 +41,8 @@ class Epochs:
         Of the query.
     first_batch : int
         The first number for an epoch that no batch in Spark's log has.
+    early : bool
+        Outputs go out before their epoch is committed.
     """
 
     def __init__(
@@ -47,17 +53,19 @@ class Epochs:
         interval_s: float,
         name: str | None,
         first_batch: int,
+        early: bool,
     ) -> None:
         self._machine, self._work = machine, work
         self._interval_s = interval_s
         self.name = name
         self.runId = str(uuid.uuid4())
         self.id = json.loads((machine.checkpoint.path / "metadata").read_bytes())["id"]
-        self._batch = first_batch
+        self._batch, self._early = first_batch, early
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._lost = 0
         self._cut_s = 0.0
+        self._deliveries: Deliveries
         self._had_records, self._at_us = True, 0
         """Whether the last epoch had records, and its watermark."""
         self._thread = threading.Thread(target=self._run, name="headgate-epochs", daemon=True)
@@ -110,6 +118,12 @@ class Epochs:
         try:
             work.intake.settle_in_alone()
             work.intake.enter()
+            self._deliveries = Deliveries(
+                machine.threads, work.deliver, self._note, self._begin_delivering
+            )
+            work.record(self._deliveries.took_ms)
+            if self._early:
+                work.before_commit = self._deliveries.put_rows
             while not machine.stopping.is_set():
                 try:
                     self._flow()
@@ -120,7 +134,27 @@ class Epochs:
         finally:
             with contextlib.suppress(Exception):
                 work.pipe.stop(clean=self._error is None)
+            self._end_deliveries()
             self._over.set()
+
+    def _begin_delivering(self) -> None:
+        """Make the session of batches that of the thread of deliveries, and name its jobs."""
+        self._work.intake.enter()
+        self._work.spark.sparkContext.setJobGroup(self.runId, "", interruptOnCancel=True)
+
+    def _note(self, manifests: Sequence[Manifest]) -> None:
+        self._machine.note_delivered(manifests)
+        self._work.delivered = manifests[-1].step
+
+    def _end_deliveries(self) -> None:
+        """Wait until all that is committed is out; after an error of ours, a try will do."""
+        try:
+            self._deliveries.close()
+        except BaseException as error:
+            if self._error is None:
+                self._error = (
+                    self._machine.note_failure(error) if isinstance(error, Exception) else error
+                )
 
     def _heed(self, error: BaseException) -> None:
         """Take note of a loss; raise it where another try cannot help, or there were too many."""
@@ -143,6 +177,7 @@ class Epochs:
             while not machine.stopping.is_set():
                 if pipe.waits_since_ms is None and not self._has_work():
                     pipe.wait(min(work.rest_s(), _QUIET_S))
+                    work.look()
                     if not work.due(work.next_us, 0):
                         continue
                 pipe.pause(self._cut_s + self._interval_s)
@@ -193,13 +228,18 @@ class Epochs:
         machine, work, pipe = self._machine, self._work, self._work.pipe
         latest = machine.latest
         number = 0 if latest is None else latest.step + 1
+        self._deliveries.wait_for_room(machine.stopping)
         still = work.changing and pipe.have_slots(work.wanted_slots)
         read_ms = pipe.waits_since_ms or time.time() * 1e3
-        self._cut_s = time.monotonic()
+        self._cut_s, clock = time.monotonic(), Phases()
         offsets = pipe.cut(number, still=still)
-        before = [] if latest is None else latest.engine["sources"]
-        self._had_records, self._at_us = json.loads(offsets) != before, work.next_us
-        machine.epoch(self._batch, work.next_us, json.loads(offsets), read_ms=read_ms)
+        clock.lap("cut")
+        before, sources = [] if latest is None else latest.engine["sources"], json.loads(offsets)
+        self._had_records, self._at_us = sources != before, work.next_us
+        manifest = machine.epoch(self._batch, work.next_us, sources, clock, read_ms=read_ms)
+        if not self._early:
+            self._deliveries.put_rows(manifest)
+        self._deliveries.put_committed(manifest)
         self._batch += 1
         self._lost = 0
         if still:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
+from headgate.checkpoint.manifest import DELIVERED, NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.core.assignment import Assignment
 from headgate.operators.spec import NEVER_US
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import named_as, physical
 from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
+from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.realtime.router import as_bytes, to_slots
+from headgate.spark.sinks.kafka_sink import KafkaSink
+from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import delivers
 from headgate.spark.step.output import Outputs
 from headgate.spark.step.stateful import StatefulWork
 
@@ -38,6 +44,10 @@ class RealTimeWork(StatefulWork):
     pipe : Pipe
     next_us : int
         The watermark of the next epoch.
+    delivered : int
+        The newest step whose output is out, and all before it.
+    before_commit : callable
+        Called with a manifest that will be committed.
     """
 
     has_batches = False
@@ -45,6 +55,8 @@ class RealTimeWork(StatefulWork):
     feeds: Feeds
     pipe: Pipe
     next_us: int
+    delivered: int
+    before_commit: Callable[[Manifest], None]
 
     def begin(self, plan: PipePlan, feeds: Feeds, next_us: int) -> None:
         """Make the pipe, which nothing flows through yet.
@@ -56,6 +68,8 @@ class RealTimeWork(StatefulWork):
         next_us : int
             The watermark to begin with.
         """
+        assert isinstance(self.recorder, EpochRecorder)
+        self._lines = self.recorder
         operators, name = self.query.operators, self.config.name
         self.feeds, self._plan = feeds, plan
         tasks = {
@@ -70,6 +84,7 @@ class RealTimeWork(StatefulWork):
         self.pipe = Pipe(job, feeds, tasks, routers, name)
         self.next_us = next_us
         self._newest_us: dict[int, int] = {}
+        self.delivered = -1 if self.job.latest is None else self.job.latest.step
 
     @property
     def attempts(self) -> int:
@@ -80,6 +95,37 @@ class RealTimeWork(StatefulWork):
     def allowed_failures(self) -> int:
         """Executions of an epoch before the query fails."""
         return self.config.attempts
+
+    def write_to(self, sink: Sink) -> None:
+        """Take the sink, and make the plan of its rows; to be called before the first delivery."""
+        self._sink = sink
+        self.before_commit = lambda _: None
+        self._narrow: NarrowPlan | None = None
+        if isinstance(sink, KafkaSink):
+            self._narrow = self._results.narrow(sink.in_columns)
+
+    def deliver(self, manifests: Sequence[Manifest]) -> None:
+        """Give the outputs of epochs to the sink, in their order, and together where it takes them so."""
+        open_ = [manifest for manifest in manifests if delivers(manifest)]
+        sink, narrow = self._sink, self._narrow
+        if narrow is None or not isinstance(sink, KafkaSink):
+            for manifest in open_:
+                sink.write(manifest.engine["sink_batch"], self.result(Outputs.read(manifest)))
+                self.recorder.progress.observe(manifest.spark_batch, self._results.observed())
+            return
+        found = [Outputs.read(manifest).table(self.checkpoint) for manifest in open_]
+        tables = [table for table in found if table is not None]
+        if tables:
+            rows = narrow.rows(pa.concat_tables(tables))
+            sink.write_table(open_[-1].engine["sink_batch"], rows)
+
+    def record(self, took_ms: Callable[[], float]) -> None:
+        """Begin to sum epochs for the journal; `took_ms` says how long deliveries took."""
+        self._lines.follow(self.states, took_ms)
+
+    def look(self) -> None:
+        """Write the journal's line where it is time for it."""
+        self._lines.look()
 
     def rehearse(self) -> None:
         """Plan an empty result, and run it not."""
@@ -105,6 +151,7 @@ class RealTimeWork(StatefulWork):
 
     def change(self, step: int) -> None:
         """Put assignments in force that were asked for, while no record is under way."""
+        self._lines.flush()
         super()._take_wanted(step)
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
@@ -157,5 +204,7 @@ class RealTimeWork(StatefulWork):
         for one, us in self.pipe.newest_us.items():
             self._newest_us[one] = max(us, self._newest_us.get(one, us))
         self.next_us = max(self.next_us, self._plan.watermark_us(self._newest_us))
-        facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us}
-        return replace(made, engine={**made.engine, REAL_TIME: facts})
+        facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us, DELIVERED: self.delivered}
+        made = replace(made, engine={**made.engine, REAL_TIME: facts})
+        self.before_commit(made)
+        return made

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from headgate.control.groupings import GROUPINGS, Groupings
+from headgate.control.pools.groupings import GROUPINGS, Groupings
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.input import host_and_port
@@ -298,6 +298,14 @@ EPOCH = Option(
     'a number above 0 with its unit, such as "50 ms"',
     "real time: time between two commits, and between two outputs, at the least",
 )
+COMMITTED, EARLY = "committed", "early"
+RELEASE = Option(
+    "headgate.release",
+    _one_of(COMMITTED, EARLY),
+    COMMITTED,
+    f'"{COMMITTED}" or "{EARLY}"',
+    "real time: whether outputs wait for their commit, or go out before it and perhaps twice",
+)
 
 _ALL: tuple[Option[Any], ...] = (
     ARRIVAL,
@@ -326,6 +334,7 @@ _ALL: tuple[Option[Any], ...] = (
     FLOOR,
     REAL_TIME,
     EPOCH,
+    RELEASE,
 )
 OPTIONS: Mapping[str, Option[Any]] = {option.key: option for option in _ALL}
 """All of them by name, as docs/guide.md lists them."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 
 from headgate.control.policy import Policy
-from headgate.control.replicas import ReplicaPolicy
+from headgate.control.pools.replicas import ReplicaPolicy
 from headgate.core.duration import parse_duration_s
 from headgate.core.slo import Slo
 from headgate.loop import steering

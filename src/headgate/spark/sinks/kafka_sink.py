@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -21,7 +23,7 @@ from headgate.core.input import regular_bytes
 from headgate.spark.jvm.plans import is_at_hand
 from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target, no_broker
 from headgate.spark.sinks.kafka_notes import make_notes
-from headgate.spark.sinks.kafka_writer import NO_TOPIC, KafkaRecord, KafkaWriter
+from headgate.spark.sinks.kafka_writer import NO_TOPIC, EarlyWriter, KafkaRecord, KafkaWriter
 
 _HEADERS = T.ArrayType(
     T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
@@ -31,6 +33,11 @@ _TAKEN = {"key": _TEXT, "value": _TEXT, "topic": (T.StringType,), "partition": (
 """The columns that Spark's Kafka sink reads, and their types."""
 
 _LOOK_S = 10.0
+_AT_ONCE = {"linger.ms": 0, "socket.nagle.disable": True}
+
+
+_Part = tuple[int, Mapping[str, Sequence[Any]]]
+"""Some rows: their number, and their values by column."""
 
 
 class KafkaSink:
@@ -67,6 +74,7 @@ class KafkaSink:
         self._checkpoint = checkpoint
         self._newest_output = newest_output
         self._writer: KafkaWriter | None = None
+        self._early: EarlyWriter | None = None
         self.description = f"KafkaSink[{self._target.topic or 'by row'}]"
 
     def begin(self) -> None:
@@ -87,8 +95,37 @@ class KafkaSink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that readers see already is skipped."""
-        parts = _parts(frame.select(*self._columns))
-        if any(count for count, _ in parts):
+        self._write(batch, _parts(self.in_columns(frame)))
+
+    def in_columns(self, frame: DataFrame) -> DataFrame:
+        """Return a result in the columns of records."""
+        return frame.select(*self._columns)
+
+    def write_table(self, batch: int, table: pa.Table) -> None:
+        """Write the rows of all steps up to `batch` that are not there yet, in the columns of records."""
+        self._write(
+            batch, [(table.num_rows, {n: table[n].to_pylist() for n in table.schema.names})]
+        )
+
+    def has(self, batch: int) -> bool:
+        """Return whether readers see a step, or one behind it."""
+        last = self._opened().last
+        return last is not None and batch <= last
+
+    def write_early(self) -> None:
+        """Write without transactions from now on: at least once, and seen at once."""
+        self._early = EarlyWriter(self._target)
+
+    def hurry(self) -> None:
+        """Send each record at once, and not with those that follow soon."""
+        self._target = replace(self._target, client={**_AT_ONCE, **self._target.client})
+
+    def _write(self, batch: int, parts: Sequence[_Part]) -> None:
+        if not any(count for count, _ in parts):
+            return
+        if self._early is not None:
+            self._early.write(_records(parts, self._target.topic))
+        else:
             self._opened().write(batch, lambda: _records(parts, self._target.topic))
 
     @property
@@ -139,10 +176,6 @@ def _columns(schema: T.StructType, target: KafkaTarget) -> list[Column]:
     known = {"key": "binary", "value": "binary", "topic": "string", "partition": "int"}
     columns = [F.col(name).cast(kind).alias(name) for name, kind in known.items() if name in have]
     return [*columns, F.col("headers")] if "headers" in have else columns
-
-
-_Part = tuple[int, Mapping[str, Sequence[Any]]]
-"""Some rows: their number, and their values by column."""
 
 
 def _parts(frame: DataFrame) -> list[_Part]:

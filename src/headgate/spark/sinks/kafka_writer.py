@@ -145,6 +145,11 @@ class KafkaWriter:
             )
             raise CheckpointError(msg)
 
+    @property
+    def last(self) -> int | None:
+        """Return the last step that readers see; None for none."""
+        return self._last
+
     def close(self) -> None:
         """Let go of the broker; what is under way is left to `open`."""
         producer, self._producer = self._producer, None
@@ -156,26 +161,10 @@ class KafkaWriter:
         producer = self._producer
         producer.begin_transaction()
         for record in records:
-            self._produce(record, until_s)
-        self._produce(KafkaRecord(NOTES, self._name.encode(), note(step), None, 0), until_s)
+            _produce(self._client, producer, record, until_s)
+        mine = KafkaRecord(NOTES, self._name.encode(), note(step), None, 0)
+        _produce(self._client, producer, mine, until_s)
         self._call(producer.commit_transaction, until_s)
-
-    def _produce(self, record: KafkaRecord, until_s: float) -> None:
-        """Hand one record to the client, waiting where its queue is full."""
-        more: dict[str, Any] = {}
-        if record.headers is not None:
-            more["headers"] = record.headers
-        if record.partition is not None:
-            more["partition"] = record.partition
-        while True:
-            try:
-                self._producer.produce(record.topic, record.value, record.key, **more)
-                return
-            except BufferError:
-                self._producer.poll(_POLL_S)
-                if time.monotonic() > until_s:
-                    timed_out = self._client.KafkaError(_TIMED_OUT)
-                    raise self._client.KafkaException(timed_out) from None
 
     def _call(self, call: Callable[[float], Any], until_s: float) -> None:
         """Call what may be called again until it has been done, or the time is over."""
@@ -248,3 +237,58 @@ class KafkaWriter:
                 "it runs, and start the query again."
             )
         return EngineError(msg, transient=True)
+
+
+class EarlyWriter:
+    """Writes records without transactions: readers see them at once, and perhaps again."""
+
+    def __init__(self, target: KafkaTarget) -> None:
+        self._target = target
+        self._client = confluent()
+        settings = {**target.client, "enable.idempotence": True, "on_delivery": self._delivered}
+        settings["message.timeout.ms"] = round(target.patience_s * 1e3)
+        self._producer = self._client.Producer(settings, logger=_LOG)
+        self._error: Any = None
+
+    def write(self, records: Iterable[KafkaRecord]) -> None:
+        """Write records, and wait until the broker has them.
+
+        Raises
+        ------
+        EngineError
+            The broker has not got all of them.
+        """
+        until_s = time.monotonic() + self._target.patience_s
+        self._error = None
+        for record in records:
+            _produce(self._client, self._producer, record, until_s)
+        left = self._producer.flush(self._target.patience_s)
+        if left or self._error is not None:
+            why = "" if self._error is None else f" ({str(self._error.str()).strip().rstrip('.')})"
+            msg = (
+                f"Kafka at {self._target.servers} has not got all records within "
+                f"{self._target.patience_s:g} s{why}; see that it runs and has the topic, and start "
+                "the query again."
+            )
+            raise EngineError(msg, transient=True)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        del message
+        self._error = error or self._error
+
+
+def _produce(client: Any, producer: Any, record: KafkaRecord, until_s: float) -> None:
+    """Hand one record to the client, waiting where its queue is full."""
+    more: dict[str, Any] = {}
+    if record.headers is not None:
+        more["headers"] = record.headers
+    if record.partition is not None:
+        more["partition"] = record.partition
+    while True:
+        try:
+            producer.produce(record.topic, record.value, record.key, **more)
+            return
+        except BufferError:
+            producer.poll(_POLL_S)
+            if time.monotonic() > until_s:
+                raise client.KafkaException(client.KafkaError(_TIMED_OUT)) from None

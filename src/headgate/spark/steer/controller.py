@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from headgate.control.estimators.examiner import Examiner
 from headgate.control.estimators.task_cost import makespan_ms
-from headgate.control.grant import Grant
-from headgate.control.granted import Granted
+from headgate.control.fleet.grant import Grant
+from headgate.control.fleet.granted import Granted
 from headgate.control.policy import Policy
 from headgate.control.sample import Sample
 from headgate.core.assignment import spread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.control.grant import UNLIMITED, Grant
+from headgate.control.fleet.grant import UNLIMITED, Grant
 from headgate.journal.fleet import GrantChange, SlotRequest
 from headgate.journal.schema import Event
 from headgate.spark.job.changes import Changes

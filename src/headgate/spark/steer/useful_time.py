@@ -238,7 +238,8 @@ class UsefulTime:
                 f"and {in_slots_ms:.3g} ms in {slots} slots"
             )
         most = self._at_once()
-        why = f"the cores are the limit: Spark runs {most} slots at a time"
+        at_once = "one slot" if most == 1 else f"{most} slots"
+        why = f"the cores are the limit: Spark runs {at_once} at a time"
         computing = self.computing
         if computing is not None and cores / computing < most:
             most = max(1, math.floor(cores / computing + _ROUNDING))

@@ -1,4 +1,4 @@
-"""The thread that does a batch, from whose Python code others may raise."""
+"""Keeps the threads that do a query's batches, from whose Python code others may raise."""
 
 from __future__ import annotations
 
@@ -21,36 +21,59 @@ def does_batch() -> bool:
     return getattr(_this, "batches", 0) > 0
 
 
-class BatchThread:
-    """The thread of the batch that is under way, if one is."""
+class BatchThreads:
+    """The threads that do batches and deliveries of a query, while they do.
+
+    Attributes
+    ----------
+    idle : Event
+        Set while nothing is under way.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._id: int | None = None
+        self._ids: set[int] = set()
+        self._begun = 0
+        self.idle = threading.Event()
+        self.idle.set()
 
     @property
     def is_this(self) -> bool:
-        """Return whether it is the thread that asks."""
-        return self._id == threading.get_ident()
+        """Return whether the thread that asks is one of them."""
+        return threading.get_ident() in self._ids
+
+    def begin(self) -> None:
+        """Take note of a batch or delivery that is to be waited for."""
+        with self._lock:
+            self._begun += 1
+            self.idle.clear()
+
+    def end(self) -> None:
+        """Take note that one of them is over."""
+        with self._lock:
+            self._begun -= 1
+            if not self._begun:
+                self.idle.set()
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Do a batch in this thread."""
-        self._id = threading.get_ident()
+        this = threading.get_ident()
+        self._ids.add(this)
         _this.batches = getattr(_this, "batches", 0) + 1
         try:
             yield
         finally:
             _this.batches -= 1
             with self._lock:
-                _raise_in(threading.get_ident(), None)  # what comes too late
-                self._id = None
+                _raise_in(this, None)  # what comes too late
+                self._ids.discard(this)
 
     def raise_in(self) -> None:
-        """Raise `BrokenOff` in the thread, at its next step of Python code."""
+        """Raise `BrokenOff` in the threads, at their next step of Python code."""
         with self._lock:
-            if self._id is not None:
-                _raise_in(self._id, BrokenOff)
+            for one in self._ids:
+                _raise_in(one, BrokenOff)
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
 from headgate.checkpoint.spark_log import FIELD
 from headgate.checkpoint.traffic import Traffic
 from headgate.core.errors import AnotherDriver, CheckpointError, EngineError, without_panics
@@ -29,7 +29,7 @@ from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.sinks.sinks import Sink
-from headgate.spark.step.batch_thread import BatchThread, BrokenOff
+from headgate.spark.step.batch_thread import BatchThreads, BrokenOff
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.commit import delivers
@@ -155,6 +155,8 @@ class StepMachine(Generic[R]):
         How many wait for batches.
     stopping, interrupted, idle : Event
         Set where no batch shall be done any more; where the one under way is broken off; while none is.
+    threads : BatchThreads
+        Those that do batches and deliveries.
     """
 
     def __init__(
@@ -184,9 +186,8 @@ class StepMachine(Generic[R]):
         self._log_note: dict[str, Any] = {}
         self.log = SparkLog(spark)
         self.stopping, self.interrupted = threading.Event(), threading.Event()
-        self.idle = threading.Event()
-        self.idle.set()
-        self._thread = BatchThread()
+        self.threads = BatchThreads()
+        self.idle = self.threads.idle
         self._drains = False
         self._failed: Exception | None = None
         self.batches_begun = 0
@@ -218,9 +219,17 @@ class StepMachine(Generic[R]):
             self._process_or_fail(batch, batch_id)
 
     def epoch(
-        self, batch_id: int, watermark_us: int, sources: list[str], *, read_ms: float
-    ) -> None:
-        """Do the step of an epoch, of which Spark knows nothing, as of a drain.
+        self,
+        batch_id: int,
+        watermark_us: int,
+        sources: list[str],
+        clock: Phases,
+        *,
+        read_ms: float,
+    ) -> Manifest:
+        """Commit the step of an epoch, of which Spark knows nothing, as of a drain.
+
+        Who calls delivers its output, and says so to `note_delivered`.
 
         Parameters
         ----------
@@ -229,34 +238,51 @@ class StepMachine(Generic[R]):
         watermark_us : int
         sources : list of str
             Offsets of the sources at the end of the epoch.
+        clock : Phases
+            Of the epoch.
         read_ms : float
             When the first of its records was read, since 1970.
         """
         self.batches_begun += 1
         with self._under_way():
             self._sources, self._read_ms = sources, read_ms
-            started_ms = time.time() * 1e3
+            begun = self._begun(batch_id, watermark_us, started_ms=time.time() * 1e3, drain=True)
             # its records are with the slots already; the stream stands for a batch of them
-            stream = self.work.intake.stream
-            self._step(stream, batch_id, watermark_us, started_ms=started_ms, drain=True)
+            manifest, reports, attempts = self._commit(self.work.intake.stream, begun, clock)
+            emitted = Outputs.read(manifest).rows
+            outcome = Outcome(manifest, reports, clock.phases_ms, attempts, emitted)
+            self.work.done(outcome, begun)
+        return manifest
+
+    def note_delivered(self, manifests: Sequence[Manifest]) -> None:
+        """Note that the outputs of committed epochs are out, and remove what no restart needs."""
+        for manifest in manifests:
+            crash_point("after-sink", manifest.step)
+        step = manifests[-1].step
+        self.checkpoint.write_intent(step, {"step": step, "delivered": True})
+        for manifest in manifests:
+            self._collect(manifest)
+
+    def _collect(self, manifest: Manifest) -> None:
+        self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
         """Let others know, while a batch is done, in which thread it is."""
-        self.idle.clear()
+        self.threads.begin()
         try:
-            with self._thread.working():
+            with self.threads.working():
                 yield
         except BaseException:
-            if not self._is_broken_off:
+            if not self.is_broken_off:
                 raise
             # to Spark, too, it is no failure
             self.log.refuse_batch()
         finally:
-            self.idle.set()
+            self.threads.end()
 
     @property
-    def _is_broken_off(self) -> bool:
+    def is_broken_off(self) -> bool:
         """Return whether the query was stopped within a batch, perhaps by Spark's own handle."""
         try:
             return self.interrupted.is_set() or not (self._drains or self.log.active)
@@ -266,13 +292,13 @@ class StepMachine(Generic[R]):
     @property
     def is_of_this_thread(self) -> bool:
         """Return whether this thread does the batch under way."""
-        return self._thread.is_this
+        return self.threads.is_this
 
     def cancel(self, run: str, *, raising: bool) -> None:
         """Cancel the jobs of a run of Spark's query; if `raising`, raise from its user's code."""
         self.spark.sparkContext.cancelJobGroup(run)
         if raising:
-            self._thread.raise_in()
+            self.threads.raise_in()
 
     def _process_or_fail(self, batch: DataFrame, batch_id: int) -> None:
         try:
@@ -449,18 +475,23 @@ class StepMachine(Generic[R]):
         self._garbage.close()
 
     def redeliver_drained(self) -> None:
-        """At the start: deliver what a drain had committed, if the driver died before its sink."""
+        """At the start: deliver what drains and epochs had committed, and no sink has got."""
         latest = self.latest
         if latest is None or not drained(latest):
             return
-        noted = self.checkpoint.read_intent(latest.step) or {}
-        if not noted.get("delivered"):
-            self._deliver_again(latest)
+        first = latest.engine.get(REAL_TIME, {}).get(DELIVERED, latest.step - 1) + 1
+        open_ = []
+        for step in range(latest.step, first - 1, -1):
+            if (self.checkpoint.read_intent(step) or {}).get("delivered"):
+                break  # and all before it
+            open_.insert(0, latest if step == latest.step else self.checkpoint.read(step))
+        for manifest in open_:
+            self._deliver_again(manifest, again=manifest is not latest)
 
-    def _deliver_again(self, latest: Manifest) -> None:
+    def _deliver_again(self, latest: Manifest, *, again: bool = False) -> None:
         path, columns = self.checkpoint.location, self.work.columns
         check_columns(path, latest, columns, "an output that is not delivered yet")
-        self._deliver(latest)
+        self._deliver(latest, again=again)
 
     # -- a step -----------------------------------------------------------------------------------
 
@@ -474,10 +505,28 @@ class StepMachine(Generic[R]):
         drain: bool = False,
     ) -> None:
         begun = self._begun(batch_id, watermark_us, started_ms=started_ms, drain=drain)
+        clock = Phases()
+        manifest, reports, attempts = self._commit(batch, begun, clock)
+        step = begun.number
+        emitted = self._deliver(manifest)
+        if drain:
+            # Spark has no batch of its own for a drain whose commit would say so
+            self.checkpoint.write_intent(step, {"step": step, "delivered": True})
+        crash_point("after-sink", step)
+        clock.lap("sink")
+        outcome = Outcome(
+            manifest, reports, clock.phases_ms, attempts, emitted, self._traffic_since()
+        )
+        self.work.done(outcome, begun)
+        self._collect(manifest)
+
+    def _commit(
+        self, batch: DataFrame, begun: Begun, clock: Phases
+    ) -> tuple[Manifest, list[R], int]:
+        """Run a step's tasks and write its manifest; return that, the reports and the attempts."""
         step = begun.number
         more = self.work.prepare(begun)
-        clock = Phases()
-        intent = {"step": step, "spark_batch": batch_id, **more}
+        intent = {"step": step, "spark_batch": begun.spark_batch, **more}
         self._intents.do(lambda: self._begin_on_store(step, intent))
         crash_point("after-intent", step)
         clock.lap("plan")
@@ -498,17 +547,7 @@ class StepMachine(Generic[R]):
             self._keeper.committed(step)
         crash_point("after-manifest", step)
         clock.lap("manifest")
-        emitted = self._deliver(manifest)
-        if drain:
-            # Spark has no batch of its own for a drain whose commit would say so
-            self.checkpoint.write_intent(step, {"step": step, "delivered": True})
-        crash_point("after-sink", step)
-        clock.lap("sink")
-        outcome = Outcome(
-            manifest, reports, clock.phases_ms, attempts, emitted, self._traffic_since()
-        )
-        self.work.done(outcome, begun)
-        self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
+        return manifest, reports, attempts
 
     def _traffic_since(self) -> Traffic | None:
         """Return what was asked of the checkpoint's store since the last call."""
@@ -556,14 +595,18 @@ class StepMachine(Generic[R]):
                 if failed is not None:
                     raise failed from None  # it would fail again, and its trace says no more
                 last = attempt >= self.work.attempts or is_final(error)
-                if last or self.stopping.is_set() or self._is_broken_off:
+                if last or self.stopping.is_set() or self.is_broken_off:
                     raise
                 self.work.retry(begun.number, attempt, error)
 
-    def _deliver(self, manifest: Manifest) -> int:
-        """Give a committed step's output to the sink; return its rows before the user's filters."""
+    def _deliver(self, manifest: Manifest, *, again: bool = False) -> int:
+        """Give a committed step's output to the sink; return its rows before the user's filters.
+
+        `again` where the sink may have later steps already.
+        """
         outputs = Outputs.read(manifest)
-        if delivers(manifest):
+        has = getattr(self.sink, "has", None) if again else None
+        if delivers(manifest) and not (has is not None and has(manifest.engine["sink_batch"])):
             try:
                 self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
             except Exception:

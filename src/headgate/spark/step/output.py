@@ -7,7 +7,7 @@ slots twice. It gets committed bytes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from headgate.core.errors import CheckpointError
 from headgate.operators.hidden import without_hidden_nulls
 from headgate.spark.job.reports import Payload
 from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.observed import CountedRows, observes
 from headgate.spark.jvm.planned import Planned
 from headgate.spark.jvm.plans import (
@@ -78,6 +79,18 @@ class Outputs:
         """Rows that the slots put out."""
         return sum(entry["rows"] for entry in self.entries)
 
+    def table(self, checkpoint: Checkpoint) -> pa.Table | None:
+        """Return the rows, read in this process; None of none."""
+        tables = [
+            read_table(
+                self.inline[entry["inline"]]
+                if "inline" in entry
+                else _file(checkpoint, entry["file"], entry["crc32"])
+            )
+            for entry in self.entries
+        ]
+        return pa.concat_tables(tables) if tables else None
+
     def add(
         self, report: Reported, payloads: dict[str, bytes], files: dict[str, FileEntry]
     ) -> None:
@@ -133,13 +146,17 @@ class _ReadOutput:
             for row in batch.to_pylist():
                 data = row["data"]
                 if data is None:
-                    data = checkpoint.read_file("output", row["file"])
-                    if zlib.crc32(data) != row["crc32"]:
-                        msg = (
-                            f"output file {row['file']} was altered; see headgate inspect --verify."
-                        )
-                        raise CheckpointError(msg)
+                    data = _file(checkpoint, row["file"], row["crc32"])
                 yield from read_table(data).to_batches()
+
+
+def _file(checkpoint: Checkpoint, name: str, crc32: int) -> bytes:
+    """Return an output file's bytes, compared with their checksum."""
+    data = checkpoint.read_file("output", name)
+    if zlib.crc32(data) != crc32:
+        msg = f"output file {name} was altered; see headgate inspect --verify."
+        raise CheckpointError(msg)
+    return data
 
 
 class Results:
@@ -188,6 +205,19 @@ class Results:
             self._observed = CountedRows(frame)
         rows = self._observed.rows if self._observed is not None else computed_rows(frame)
         return of_rows(self._spark, leaf(self._spark, self._columns, rows))
+
+    def narrow(self, above: Callable[[DataFrame], DataFrame]) -> NarrowPlan | None:
+        """Return the plan from an operator's rows to `above` of the results, to be computed in place.
+
+        None where the results are more than a narrow plan makes of one operator's rows.
+        """
+        last = self._last[0]
+        if self._counts or len(self._last) > 1 or _stored(last.raw_schema) != last.raw_schema:
+            return None
+        empty = internal_rows(no_rows(self._spark, last.raw_schema))
+        hole = leaf(self._spark, last.placeholder.output(), empty)
+        plan = replace_leaf(self._spark, self._plan, last.placeholder, hole)
+        return NarrowPlan.of(above(of_rows(self._spark, plan)), hole, last.raw_schema)
 
     def at_hand(self, outputs: Outputs, checkpoint: Checkpoint) -> DataFrame:
         """Return the result rows of a step with few rows; as `stored` where some are in files.

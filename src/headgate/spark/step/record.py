@@ -187,9 +187,13 @@ class Recorder(StepRecorder):
         )
 
     def batch(
-        self, outcome: Outcome[Report], states: Mapping[str, OperatorState], slo: SloState | None
+        self,
+        outcome: Outcome[Report],
+        states: Mapping[str, OperatorState],
+        slo: SloState | None,
+        epochs: int = 0,
     ) -> None:
-        """Write a committed batch; `slo` is what its line says of the SLO."""
+        """Write a committed batch, or several epochs; `slo` is what its line says of the SLO."""
         manifest, reports, phases_ms = outcome.manifest, outcome.reports, outcome.phases_ms
         entering = [r for r in reports if r.operator in self._first]
         merged = histogram.merge(r.histogram for r in entering)
@@ -206,7 +210,7 @@ class Recorder(StepRecorder):
             spark_batch=manifest.spark_batch,
             epoch=manifest.epoch,
             slots=max(s.assignment.slots for s in states.values()),
-            duration_ms=round(sum(phases_ms.values()), 3),
+            duration_ms=round(_duration_ms(phases_ms, epochs), 3),
             phases_ms={name: round(ms, 3) for name, ms in phases_ms.items()},
             arrived=sum(r.arrived for r in entering),
             served=sum(r.served for r in entering),
@@ -233,6 +237,7 @@ class Recorder(StepRecorder):
             store_requests=store_requests,
             store_bytes=store_bytes,
             memory=_memory(reports),
+            epochs=epochs,
         )
         self.late_records += event.late
         self.progress.add(event, self.operators(states, reports), emitted=event.emitted)
@@ -367,27 +372,40 @@ def _slot_stats(
     states: Mapping[str, OperatorState], entering: list[Report]
 ) -> tuple[SlotStats, ...]:
     stats = []
-    for report in sorted(entering, key=lambda r: (r.operator, r.slot)):
-        state = states[report.operator]
-        groups = state.assignment.groups_of(report.slot)
-        keys = state.assignment.waiting_at(report.slot)
+    for (operator, slot), mine in _by_slot(entering).items():
+        state = states[operator]
+        groups = state.assignment.groups_of(slot)
+        keys = state.assignment.waiting_at(slot)
         backlog = sum(s[2] for key in keys for s in state.backlog.get(key, ()))
-        latency = latency_of([report], report.latency_max_ms)
+        latency = latency_of(mine, max(report.latency_max_ms for report in mine))
         stats.append(
             SlotStats(
-                slot=report.slot,
+                slot=slot,
                 groups=len(groups),
-                served=report.served,
+                served=sum(report.served for report in mine),
                 backlog=backlog,
-                useful_ms=round(report.useful_ms, 3),
+                useful_ms=round(sum(report.useful_ms for report in mine), 3),
                 latency_mean_ms=latency.mean if latency else None,
                 latency_p95_ms=latency.p95 if latency else None,
-                computing_ms=round(report.cpu_ms, 3),
-                waited_ms=round(report.waited_ms, 3),
-                operator=report.operator,
+                computing_ms=round(sum(report.cpu_ms for report in mine), 3),
+                waited_ms=round(sum(report.waited_ms for report in mine), 3),
+                operator=operator,
             )
         )
     return tuple(stats)
+
+
+def _by_slot(reports: list[Report]) -> dict[tuple[str, int], list[Report]]:
+    """Return the reports of each slot: several where epochs are summed."""
+    found: dict[tuple[str, int], list[Report]] = {}
+    for report in sorted(reports, key=lambda r: (r.operator, r.slot)):
+        found.setdefault((report.operator, report.slot), []).append(report)
+    return found
+
+
+def _duration_ms(phases_ms: Mapping[str, float], epochs: int) -> float:
+    """Return how long phases took one after the other: outputs of epochs go out beside the next ones."""
+    return sum(ms for name, ms in phases_ms.items() if not (epochs and name == "sink"))
 
 
 def _holder(entering: list[Report], watermark_us: int) -> Report | None:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.control.fleet_view import FleetPolicy
-from headgate.control.policies.henge import Henge
+from headgate.control.fleet.henge import Henge
+from headgate.control.fleet.view import FleetPolicy
 from headgate.core.errors import ConfigError
 from headgate.report.plot import panels
 from headgate.workloads.traces import read_totals

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headgate.control.policies.henge import Henge
+from headgate.control.fleet.henge import Henge
 from headgate_lab.experiments.henge.fleets import (
     STORM,
     actions_of,

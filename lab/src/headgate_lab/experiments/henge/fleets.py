@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.control.policies.henge import Henge
+from headgate.control.fleet.henge import Henge
 from headgate.core.utility import Intent, Metric, Utility
 from headgate.report.plot import panels
 from headgate_lab.sim.fleet.model import RESTART, Cluster, Rate, SimJob

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headgate.control.policies.henge import Henge, HengeParameters
+from headgate.control.fleet.henge import Henge, HengeParameters
 from headgate.report.plot import panels
 from headgate_lab.experiments.henge.fleets import STORM, all_met_s, page_load_job, within
 from headgate_lab.experiments.registry import Request

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.control.fleet_view import FleetPolicy
-from headgate.control.policies.henge import Henge
+from headgate.control.fleet.henge import Henge
+from headgate.control.fleet.view import FleetPolicy
 from headgate.report.plot import panels
 from headgate_lab.experiments.henge.fleets import STORM, within
 from headgate_lab.experiments.registry import Request

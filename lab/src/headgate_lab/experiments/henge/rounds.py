@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.control.policies.henge import Henge
+from headgate.control.fleet.henge import Henge
 from headgate.report.plot import panels
 from headgate_lab.experiments.henge.fleets import STORM, page_loads
 from headgate_lab.experiments.registry import Request

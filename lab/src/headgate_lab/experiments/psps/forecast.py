@@ -28,7 +28,7 @@ from headgate.control.estimators.forecast import (
     Regression,
     daily_blend,
 )
-from headgate.control.policies.psps import Psps
+from headgate.control.pools.psps import Psps
 from headgate.core.errors import ConfigError, NotReady
 from headgate.report.plot import panels
 from headgate.workloads.traces import read_totals

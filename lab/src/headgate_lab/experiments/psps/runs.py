@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.policies.psps import Psps
-from headgate.control.replicas import ReplicaPolicy
+from headgate.control.pools.psps import Psps
+from headgate.control.pools.replicas import ReplicaPolicy
 from headgate.report.plot import panels
 from headgate_lab.experiments.psps import workloads
 from headgate_lab.experiments.psps.workloads import Application

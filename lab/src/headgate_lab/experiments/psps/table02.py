@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headgate.control.policies.psps import Psps, edge_shares, predict
-from headgate.control.replicas import Interval, OperatorInterval
+from headgate.control.pools.psps import Psps, edge_shares, predict
+from headgate.control.pools.replicas import Interval, OperatorInterval
 from headgate.report.plot import panels
 from headgate_lab.experiments.registry import Request
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from headgate.control.policies.psps import Psps
+from headgate.control.pools.psps import Psps
 from headgate_lab.experiments.psps.runs import PAPERS_OWN, Case, Load, draw_measures, seeds, table
 from headgate_lab.experiments.registry import Request
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.control.policies.unified_pools import UnifiedPools
+from headgate.control.pools.unified_pools import UnifiedPools
 from headgate.whatif.model import SlotPool
 from headgate_lab.experiments.psps import workloads
 from headgate_lab.experiments.psps.runs import (

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from headgate.control.fleet_view import FleetPolicy
-from headgate.control.policies.henge import Henge
-from headgate.control.policies.unified_fleet import UnifiedFleet
+from headgate.control.fleet.henge import Henge
+from headgate.control.fleet.unified_fleet import UnifiedFleet
+from headgate.control.fleet.view import FleetPolicy
 from headgate_lab.experiments.henge.fig12 import BOUND_S, DAY_S, rate_of
 from headgate_lab.experiments.henge.fleets import STORM, page_load_job, within
 from headgate_lab.experiments.unified.beside import Beside, Measure

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.control.policies.psps import Psps
-from headgate.control.policies.unified_pools import UnifiedPools
-from headgate.control.replicas import ReplicaPolicy
+from headgate.control.pools.psps import Psps
+from headgate.control.pools.replicas import ReplicaPolicy
+from headgate.control.pools.unified_pools import UnifiedPools
 from headgate_lab.experiments.psps import workloads
 from headgate_lab.experiments.psps.runs import KEEPING, Case, Load, row, run_once
 from headgate_lab.experiments.unified.beside import Beside, Measure

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.fleet_view import Action, FleetDecision, FleetPolicy, FleetView
-from headgate.control.policies.henge import Henge, HengeParameters
-from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.henge import Henge, HengeParameters
+from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.view import Action, FleetDecision, FleetPolicy, FleetView
 from headgate.report.plot import panels
 from headgate.whatif.parallel import run_all
 from headgate_lab.experiments.henge.fleets import within
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 F64 = npt.NDArray[np.float64]
 
 KINDS = ("sinusoid", "steps", "ramp", "flash", "mmpp", "silence")
-BUDGETS = (16, 20, 24, 28, 34, 42, 56, 80)
+BUDGETS = (14, 16, 20, 24, 28, 34, 42, 56, 80)
 """Slots of the operators that work; the mean of all loads together needs 24."""
 
 SERVICE_S = 0.1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headgate.control.fleet_view import FleetDecision, FleetJob, FleetPolicy, FleetView
+from headgate.control.fleet.view import FleetDecision, FleetJob, FleetPolicy, FleetView
 from headgate_lab.sim.fleet.kernels import F64
 from headgate_lab.sim.fleet.model import Cluster, Jobs
 from headgate_lab.sim.fleet.simulation import FleetSimulation

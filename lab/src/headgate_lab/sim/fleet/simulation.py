@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.control.fleet_view import (
+from headgate.control.fleet.juice import Flow, JuiceWindow
+from headgate.control.fleet.view import (
     FleetJob,
     FleetOperator,
     FleetView,
     Slots,
     operator_capacity,
 )
-from headgate.control.juice import Flow, JuiceWindow
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.utility import Intent, Metric
 from headgate_lab.sim.fleet import kernels

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from headgate.control.estimators.grouping import load_aware, round_robin, shuffle, utilisation
 from headgate.control.estimators.service_time import ServiceTimeEstimate
-from headgate.control.replicas import OperatorInterval, ReplicaPool
+from headgate.control.pools.replicas import OperatorInterval, ReplicaPool
 from headgate_lab.sim.replicas import kernels
 from headgate_lab.sim.replicas.kernels import (
     ARRIVE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPolicy
+from headgate.control.pools.replicas import Interval, ReplicaDecision, ReplicaPolicy
 from headgate.core.errors import ConfigError
 from headgate.loop.replicas import run_interval
 from headgate_lab import replica_metrics

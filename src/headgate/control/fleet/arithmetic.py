@@ -1,0 +1,83 @@
+"""Computes the slots that a fleet policy adds to or takes from a job's operators: Henge's arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from headgate.control.fleet.view import FleetJob, Slots
+
+_ROUNDING = 1e-9
+"""(0.9 / 0.3 - 1) x 10 is 20 and 10 x (1 - 0.8) is 2, also in floating point."""
+
+
+def extra_slots(congestion: float, threshold: float, per_unit: float) -> int:
+    """Return how many more slots an operator needs: ceil((congestion / threshold - 1) x per_unit).
+
+    References
+    ----------
+    Henge 5.1, equation 4, with threshold 0.3 and 10 per unit. The paper leaves the rounding open;
+    up, so that every congested operator gets at least one.
+    """
+    return max(0, math.ceil((congestion / threshold - 1.0) * per_unit - _ROUNDING))
+
+
+def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
+    """Return `wanted`, cut down in proportion where it exceeds `room`.
+
+    Parameters
+    ----------
+    wanted : mapping of str to int
+        Slots wanted, by operator; >= 0.
+    room : int
+        How many there are; nothing is given where it is negative.
+
+    Returns
+    -------
+    dict of str to int
+        Operators that get something, with what they get; largest remainders are rounded up.
+    """
+    total, room = sum(wanted.values()), max(room, 0)
+    if total <= room:
+        return {name: count for name, count in wanted.items() if count}
+    exact = {name: count * room / total for name, count in wanted.items()}
+    given = {name: math.floor(share) for name, share in exact.items()}
+    rest = room - sum(given.values())
+    by_remainder = sorted(exact, key=lambda name: (given[name] - exact[name], name))
+    for name in by_remainder[:rest]:
+        given[name] += 1
+    return {name: count for name, count in given.items() if count}
+
+
+def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[str, int]:
+    """Return the operators of `job` that lose slots, with the slots that each keeps.
+
+    Parameters
+    ----------
+    congested : mapping of str to bool
+        By operator; congested ones keep what they have.
+    cut : float
+        The share that is taken away, in (0, 1).
+
+    References
+    ----------
+    Henge 5.2: un-congested operators except spouts lose 80 %. What is kept is rounded up and is at
+    least one slot, on which the paper is silent.
+    """
+    kept = {}
+    for name, operator in job.operators.items():
+        if operator.source or congested[name]:
+            continue
+        left = max(operator.slots_min, math.ceil(operator.slots * (1.0 - cut) - _ROUNDING), 1)
+        if left < operator.slots:
+            kept[name] = left
+    return kept
+
+
+def difference(now: Slots, wanted: Slots) -> dict[str, dict[str, int]]:
+    """Return the part of `wanted` that differs from `now`, by job and operator, without empty jobs."""
+    changes = {
+        job: {op: n for op, n in operators.items() if now[job][op] != n}
+        for job, operators in wanted.items()
+    }
+    return {job: operators for job, operators in changes.items() if operators}

@@ -1,0 +1,248 @@
+"""Runs a policy within a fleet's grant: limits its slots, and finds its request and the excess.
+
+The request is the number of slots that the policy would use without the grant. The excess is the number
+of slots above the grant, which the job gives up.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from headgate.control.decision import Change, Decision
+from headgate.control.decorators import Decorator
+from headgate.control.fleet.grant import UNLIMITED, Grant
+from headgate.control.observation import Observation, OperatorView
+from headgate.control.policy import Policy, asked
+from headgate.control.pools.replicas import Interval, ReplicaDecision, ReplicaPolicy
+from headgate.control.slots.rescaling import rescaled
+from headgate.control.slots.strategies import best_scale_in, change_of, joined, view_after
+
+AnyPolicy = TypeVar("AnyPolicy", Policy, ReplicaPolicy)
+
+
+_KEPT_S = 10.0
+"""How long a request stands: a policy asks for more in one cycle and balances in the next. Chosen."""
+
+
+_ASKED_MOST = 64
+"""How often a copy of a policy is asked for one more slot."""
+
+
+class _Requests:
+    """Remembers the largest wish of each operator within the last `_KEPT_S`, while its grant is spent."""
+
+    def __init__(self) -> None:
+        self._wishes: dict[str, list[tuple[float, int]]] = {}
+
+    def noted(
+        self,
+        time_s: float,
+        wishes: Mapping[str, int],
+        most: Mapping[str, int],
+        full: Collection[str],
+    ) -> dict[str, int]:
+        """Return the requests at `time_s`, of operators in `full` that would like more than `most`."""
+        for name, slots in wishes.items():
+            self._wishes.setdefault(name, []).append((time_s, slots))
+        self._wishes = {
+            name: [(at_s, slots) for at_s, slots in made if at_s > time_s - _KEPT_S]
+            for name, made in self._wishes.items()
+            if name in full
+        }
+        largest = {n: max((s for _, s in made), default=0) for n, made in self._wishes.items()}
+        return {name: slots for name, slots in largest.items() if slots > most.get(name, 0)}
+
+
+class Granted(Decorator):
+    """Shows a policy no more slots than are granted, and finds how many the policy would use.
+
+    Where an operator holds more than its grant, its least loaded slots are merged before anything else
+    is decided. Where an operator holds all of its grant, a copy of the policy is asked for its decision
+    without a grant: the slots that it wants above the grant are the request. The policy itself never
+    hears that question, so a request changes nothing about its later decisions.
+
+    Attributes
+    ----------
+    grant : Grant
+        Replaced when the fleet grants anew; used from the next decision on.
+    requests : dict of str to int
+        By operator: slots that the policy would like, each more than granted. Replaced, never changed.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self.grant: Grant = UNLIMITED
+        self.requests: dict[str, int] = {}
+        self._kept = _Requests()
+
+    def decide(self, observation: Observation) -> Decision:
+        """Return the decision of the policy inside, within its grant."""
+        most = {
+            n: v.slots if v.held else self.grant.most(n, v.slots_max)
+            for n, v in observation.operators.items()
+        }
+        over = {n: v for n, v in observation.operators.items() if v.slots > most[n]}
+        if over and self.grant is not UNLIMITED:
+            return _given_up(over, most)
+        bounded = {n for n, v in observation.operators.items() if most[n] < v.slots_max}
+        if not bounded:
+            self.requests, self._kept = {}, _Requests()
+            return asked(self._policy, observation)
+        free = _copy_of(self._policy)
+        within = {n: _limited(v, most[n]) for n, v in observation.operators.items()}
+        decision = asked(self._policy, replace(observation, operators=within))
+        full = {n for n in bounded if _after(decision, n, observation) >= most[n]}
+        wishes = _wishes(free, observation, full) if full else {}
+        # what is not observed now, since it changes, wants what it wanted
+        unseen = self.requests.keys() - observation.operators.keys()
+        self.requests = self._kept.noted(observation.time_s, wishes, most, full | unseen)
+        return decision
+
+
+class GrantedPools:
+    """Shows a policy over pools no more replicas than are granted, and finds how many it would use.
+
+    As `Granted`, for pools of replicas: a pool is as large as its grant.
+
+    Attributes
+    ----------
+    grant : Grant
+        Replaced when the fleet grants anew; used from the next decision on.
+    requests : dict of str to int
+        By stage: replicas that the policy would like, each more than granted. Replaced, never changed.
+    """
+
+    def __init__(self, policy: ReplicaPolicy) -> None:
+        self._policy = policy
+        self.grant: Grant = UNLIMITED
+        self.requests: dict[str, int] = {}
+        self._kept = _Requests()
+        self._time_s = 0.0
+
+    @property
+    def name(self) -> str:
+        """The policy's own."""
+        return self._policy.name
+
+    def decide(self, interval: Interval) -> ReplicaDecision:
+        """Return the decision of the policy inside, within its grant."""
+        most = {n: self.grant.most(n, one.pool) for n, one in interval.operators.items()}
+        if all(most[n] == one.pool for n, one in interval.operators.items()):
+            self.requests, self._kept = {}, _Requests()
+            return self._policy.decide(interval)
+        free = _copy_of(self._policy)
+        within = {
+            n: replace(one, pool=most[n], least=min(one.least, most[n]))
+            for n, one in interval.operators.items()
+        }
+        decision = self._policy.decide(replace(interval, operators=within))
+        wishes = {} if free is None else free.decide(interval).active
+        self._time_s += interval.duration_s
+        full = {
+            n
+            for n, one in interval.operators.items()
+            if decision.active.get(n, one.active) >= most[n]
+        }
+        self.requests = self._kept.noted(self._time_s, wishes, most, full)
+        return decision
+
+
+def _copy_of(policy: AnyPolicy) -> AnyPolicy | None:
+    """Return a copy of a policy as it is now; None of one that cannot be copied."""
+    try:
+        return copy.deepcopy(policy)
+    except Exception:  # somebody else's policy: without a copy its requests are not known
+        return None
+
+
+def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> dict[str, int]:
+    """Return the slots that a policy would use in the end for operators whose grant is spent.
+
+    A policy that adds one slot at a time is asked again as if it had it, for as long as it adds more.
+    """
+    wishes: dict[str, int] = {}
+    for _ in range(_ASKED_MOST if policy is not None else 0):
+        assert policy is not None
+        try:
+            decision = policy.decide(observation)
+        except Exception:  # it fails in its own decision too, where it is told whose fault that is
+            break
+        more = {
+            name: change
+            for name, change in decision.changes.items()
+            if name in full and change.assignment.slots > wishes.get(name, 0)
+        }
+        if not more:
+            break
+        wishes |= {name: change.assignment.slots for name, change in more.items()}
+        views = dict(observation.operators)
+        views |= {name: _under(views[name], change) for name, change in more.items()}
+        observation = replace(observation, operators=views)
+    return wishes
+
+
+def _under(view: OperatorView, change: Change) -> OperatorView:
+    """Return the view after a change, with all rates as they are.
+
+    A new slot is as fast and as late as the one that its key groups come from, as far as that is told.
+    """
+    origin = change.source if change.source is not None else int(np.argmax(view.slot_rate))
+    kept = [origin if old is None else old for old in change.survivors]
+    return replace(
+        view,
+        assignment=replace(change.assignment, epoch=view.assignment.epoch),
+        slot_ids=tuple(
+            -1 - new if old is None else view.slot_ids[old]
+            for new, old in enumerate(change.survivors)
+        ),
+        latency_s=view.latency_s[kept],
+        service_rate=view.service_rate[kept],
+        utilisation=view.utilisation[kept],
+    )
+
+
+def _after(decision: Decision, operator: str, observation: Observation) -> int:
+    change = decision.changes.get(operator)
+    return observation.operators[operator].slots if change is None else change.assignment.slots
+
+
+def _limited(view: OperatorView, most: int) -> OperatorView:
+    return replace(view, slots_max=most, slots_min=min(view.slots_min, most))
+
+
+def _given_up(over: Mapping[str, OperatorView], most: Mapping[str, int]) -> Decision:
+    """Return the changes that give up slots above the grant."""
+    changes = {name: merged(view, most[name]) for name, view in over.items()}
+    counts = ", ".join(f"{name} {view.slots} -> {most[name]}" for name, view in over.items())
+    return Decision(
+        changes, f"Given up, since no longer granted: {counts} slots.", "grant taken back"
+    )
+
+
+def merged(view: OperatorView, slots: int) -> Change:
+    """Return the change to `slots` slots, fewer than there are, by the best merges one after another.
+
+    Where nothing is known of the slots' service rates, key groups are spread evenly instead.
+
+    References
+    ----------
+    StreamSwitch 3.4, Algorithm 1, as many times as it takes.
+    """
+    if not (view.service_rate > 0.0).all():
+        spread = rescaled(replace(view, slots_min=1, slots_max=view.slots), slots)
+        assert spread is not None  # it has more
+        return spread
+    change: Change | None = None
+    while view.slots > slots:
+        strategy = best_scale_in(view, 0.0)
+        assert strategy is not None  # there are two slots or more
+        one = change_of(view, strategy)
+        change = one if change is None else joined(change, one)
+        view = view_after(view, strategy)
+    assert change is not None  # it has more
+    return change

@@ -1,0 +1,165 @@
+"""Finds fleet policies by name, and scales their times to the length of a round.
+
+The papers' times fit rounds of 10 s on a cluster where a change takes minutes. Jobs in micro-batches
+are steered in rounds of any length; what takes a number of rounds in the paper takes as many here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from headgate.control.fleet.henge import Goal, Henge, HengeParameters
+from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.view import FleetPolicy
+from headgate.core.errors import ConfigError, nearest
+from headgate.core.installed import FLEET_POLICIES, installed
+
+_OBSERVE_ROUNDS = 90
+_FRESH_ROUNDS = 30
+_SETTLE_ROUNDS = 6
+_SETTLE_MAX_ROUNDS = 30
+_BLACKLIST_ROUNDS = 360
+"""Henge's 900 s, 5 min, 1 min, 5 min and 1 h in rounds of 10 s."""
+
+_AHEAD_ROUNDS = 12
+_CATCH_UP_ROUNDS = 30
+"""The 120 s and 300 s of `UnifiedFleet` likewise."""
+
+_FREE_MARGIN, _FREE_KEPT = 0.1, 1
+"""`epsilon` and `kept` of `UnifiedFleet` where a change of slots stops no job, so that nothing is kept
+for fear of one: `Unified`'s own margin."""
+
+_INPUT_STEADY = 0.2
+_INPUT_CHANGE = 0.3
+"""Above the noise of an input rate over six rounds of batches: up to 10 % either way where a round is
+4 s (measured)."""
+
+
+def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any) -> HengeParameters:
+    """Return Henge's parameters for jobs in micro-batches, with its times in proportion to a round.
+
+    Parameters
+    ----------
+    round_s : float
+        Time between two rounds, in seconds.
+    observe_s : float, optional
+        How long a new fleet is only watched; 90 rounds where it is not given.
+    **changes
+        Other fields of `HengeParameters`.
+    """
+    given = HengeParameters(
+        round_s=round_s,
+        observe_s=_OBSERVE_ROUNDS * round_s if observe_s is None else observe_s,
+        fresh_s=_FRESH_ROUNDS * round_s,
+        settle_s=_SETTLE_ROUNDS * round_s,
+        settle_max_s=_SETTLE_MAX_ROUNDS * round_s,
+        blacklist_s=_BLACKLIST_ROUNDS * round_s,
+        input_steady=_INPUT_STEADY,
+        input_change=_INPUT_CHANGE,
+        blame_falling=False,
+    )
+    return replace(given, **changes)
+
+
+def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> Henge:
+    """Return Henge with the parameters of `in_rounds`."""
+    return Henge(in_rounds(round_s, observe_s=observe_s, **changes))
+
+
+def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -> UnifiedFleet:
+    """Return the unified policy over a fleet whose changes stop no job.
+
+    Parameters
+    ----------
+    round_s, observe_s
+        As of `in_rounds`.
+    **changes
+        Other fields of `UnifiedFleetParameters`.
+    """
+    given = UnifiedFleetParameters(
+        epsilon=_FREE_MARGIN,
+        kept=_FREE_KEPT,
+        ahead_s=_AHEAD_ROUNDS * round_s,
+        look_back_s=_AHEAD_ROUNDS * round_s,
+        observe_s=_OBSERVE_ROUNDS * round_s if observe_s is None else observe_s,
+        settle_s=_SETTLE_ROUNDS * round_s,
+        catch_up_s=_CATCH_UP_ROUNDS * round_s,
+    )
+    return UnifiedFleet(replace(given, **changes))
+
+
+_Make = Callable[[float, float | None, Goal], FleetPolicy]
+"""From a round and what is only watched, in seconds, and what is maximised."""
+
+_POLICIES: Mapping[str, _Make] = {
+    "henge": lambda round_s, observe_s, goal: henge(round_s, observe_s=observe_s, goal=goal),
+    "unified": lambda round_s, observe_s, _: unified(round_s, observe_s=observe_s),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of headgate's own fleet policies."""
+    return tuple(_POLICIES)
+
+
+def check(name: str, goal: str = Goal.TOTAL) -> None:
+    """Refuse a name that no fleet policy has, and a goal that is not the policy's.
+
+    Raises
+    ------
+    ConfigError
+        There is no such policy or goal, only Henge has that goal, or what another distribution
+        brings cannot be loaded.
+    """
+    others = {} if name in _POLICIES else installed(FLEET_POLICIES)
+    if name in others:
+        others[name].load()
+    elif name not in _POLICIES:
+        known = [*_POLICIES, *others]
+        hint = nearest(name, known) or f"; known: {', '.join(known)}"
+        msg = f'unknown fleet policy "{name}"{hint}.'
+        raise ConfigError(msg)
+    if goal not in list(Goal):
+        msg = f'unknown goal "{goal}"{nearest(goal, Goal)}; use total or max-min.'
+        raise ConfigError(msg)
+    if goal != Goal.TOTAL and name != "henge":
+        msg = f'the fleet policy {name} has no goal "{goal}"; use policy = "henge", or no goal.'
+        raise ConfigError(msg)
+
+
+def fleet_policy(
+    name: str, round_s: float, *, observe_s: float | None = None, goal: str = Goal.TOTAL
+) -> FleetPolicy:
+    """Return the fleet policy of a name.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`, or one that another distribution brings (`headgate.core.installed`).
+    round_s : float
+        Time between two rounds, in seconds.
+    observe_s : float, optional
+        How long a new fleet is only watched, by policies that watch first; 90 rounds by default.
+    goal : str
+        What Henge maximises: *total* or *max-min*.
+
+    Raises
+    ------
+    ConfigError
+        As `check`.
+    """
+    check(name, goal)
+    if name in _POLICIES:
+        return _POLICIES[name](round_s, observe_s, Goal(goal))
+    plugin = installed(FLEET_POLICIES)[name]
+    make = plugin.load()
+    with plugin.blamed("made"):
+        made: FleetPolicy = make(round_s=round_s)
+        if not (callable(getattr(made, "decide", None)) and isinstance(made.name, str)):
+            msg = (
+                f"{plugin} has no method decide, or no text called name; repair that distribution."
+            )
+            raise ConfigError(msg)
+    return made

@@ -1,0 +1,298 @@
+"""Chooses one operator's slots by the rule that would have done best on the operator's own load."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headgate.control.decision import Change
+from headgate.control.observation import OperatorView
+from headgate.control.slots.hindsight.demand import F64
+from headgate.control.slots.hindsight.hindsight import REST, Hindsight
+from headgate.control.slots.projection import projected_latency_s
+from headgate.control.slots.repacking import repacked
+from headgate.control.slots.splitting import best_split, best_whole, hottest_at, share_rate
+from headgate.control.slots.strategies import UnitStrategy, change_of
+
+_FIRST = "what half the bound needs, the most in 30 bounds, and 40% more"
+"""The rule at the start: it holds what a burst asked for."""
+
+_WATCH_S = 30.0
+"""Seconds that are watched before another rule is chosen. Chosen."""
+
+_CHANGE_SLOT_S = 10.0
+"""Seconds of a slot that a change is worth avoiding. Chosen."""
+
+_DEAR = 2.0
+"""Twice the misses that are allowed are worth it for a quarter of the slots: this power. Chosen."""
+
+_HOPELESS, _CHEAP = 1.5, 0.7
+"""So many times the misses allowed, beyond which the bound is lost: misses count this power. Chosen."""
+
+_SAFE, _SAFER = 0.4, 1.5
+"""A rule that has had this share of the misses allowed is safe, since the next hour is not the last one;
+one that has had all of them must need so many times fewer slots. 1 would aim at what is just allowed.
+Tuned on the loads of note 0163."""
+
+_BETTER = 0.08
+"""Share by which another rule must be cheaper to be followed. Chosen."""
+
+_NOW = 0.1
+"""Share of windows missed in the short memory that no rule may have, if another has not. Chosen."""
+
+_OFF = (0.4, 4.0)
+"""How far misses that were measured correct those that were expected. Chosen."""
+
+_CALM = 0.9
+"""Load of a slot up to which it is left alone. Chosen."""
+
+_UNEVEN = 1.1
+"""A slot with so many times the mean load is relieved. Chosen."""
+
+_GAIN = 0.75
+"""If the busiest slot ends with at most so much of its load. With 0.95 most changes relieved a slot of
+what chance had brought it. Chosen."""
+
+_SOON = 4.0
+"""A slot that will be rid of what waits within so many times a change's own time, or within a bound, is
+not relieved. Chosen."""
+
+_USUAL, _CLEAR = 0.5, 3.0
+"""Share of the bound that waiting records of each slot may be worth, and bounds within which unexpected
+records beyond that are to be served. Not tuned."""
+
+_BATCHES_WITHIN = 3.0
+"""Batches that fit into a bound. A leap of the load is seen one batch late, the answer is in force one
+batch later, and that batch has to serve. More cost slots. Compared on the loads of note 0176."""
+
+_TOOK_S, _TOOK_GAIN = 0.3, 0.25
+"""What a change is taken to take at first, seconds, and the weight of one that was measured."""
+
+
+@dataclass(frozen=True)
+class RuleChange:
+    """Holds the change that one operator should make, and the reason."""
+
+    change: Change
+    rule: str
+    reason: str
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+class FollowsRules:
+    """Chooses the slots of one operator by following the best rule.
+
+    Parameters
+    ----------
+    view : OperatorView
+        The first one.
+    epsilon : float
+        Share of the load that every rule has to spare, at least.
+
+    Attributes
+    ----------
+    key_groups : int
+        G of the operator.
+    """
+
+    def __init__(self, view: OperatorView, epsilon: float) -> None:
+        self.key_groups = view.assignment.key_groups
+        self._hindsight = Hindsight(view, epsilon)
+        self.aim(view.success)
+        names = [str(rule) for rule in self._hindsight.rules.all]
+        self._chosen = names.index(_FIRST)
+        self._last_s: float | None = None
+        self._elapsed_s = 0.0
+        self._took_s = _TOOK_S
+        self._extra = 0
+        self._chosen_s = self._moved_s = self._added_s = -math.inf
+
+    def aim(self, goal: float) -> None:
+        """Aim at a share of windows within the bound, below 1."""
+        self._missed = 1.0 - goal
+        self._hindsight.missed = _SAFE * self._missed
+
+    def applied(self, took_s: float) -> None:
+        """Learn how long a change takes, in seconds."""
+        self._took_s += _TOOK_GAIN * (took_s - self._took_s)
+
+    def decide(self, time_s: float, view: OperatorView) -> RuleChange | None:
+        """Return the change that the operator should make now; None for no change."""
+        elapsed_s = view.window_s if self._last_s is None else time_s - self._last_s
+        if elapsed_s <= 0.0:
+            return None
+        self._last_s, self._elapsed_s = time_s, elapsed_s
+        hindsight = self._hindsight
+        # Where every record waits for a batch, a change that takes no longer stops nobody.
+        stop_s = max(0.0, self._took_s - view.floor_s)
+        hindsight.watch(time_s, elapsed_s, view, stop_s, self._chosen)
+        if hindsight.cost.mean_s <= 0.0:
+            return None
+        due = time_s - self._chosen_s >= view.bound_s / 2.0
+        if due and hindsight.watched_s >= _WATCH_S:
+            self._chosen_s = time_s
+            self._choose()
+        split = self._split(view) if view.splittable else None
+        if split is not None:
+            return split
+        slots = self._slots(view)
+        if slots > view.slots:
+            self._added_s = time_s
+        resting = time_s - self._added_s < REST * view.bound_s or not hindsight.learned
+        if slots > view.slots or (slots < view.slots and not resting):
+            return self._rescale(view, slots)
+        return self._balance(time_s, view)
+
+    def _choose(self) -> None:
+        """Follow the rule with the best of slots, changes and misses."""
+        score = self._hindsight.score
+        least, most = _OFF
+        missed = self._missed / min(max(self._hindsight.off, least), most)
+        price = score.slots + _CHANGE_SLOT_S * score.changes_per_s
+        price *= misses_price(score.late / missed)
+        bad = score.late_now > max(_NOW, float(score.late_now.min()) + _NOW / 5.0)
+        price = np.where(bad, np.inf, price)
+        best = int(np.argmin(price))
+        if price[best] < price[self._chosen] * (1.0 - _BETTER):
+            self._chosen = best
+
+    def _slots(self, view: OperatorView) -> int:
+        """Return the rule's slots and those that the backlog needs, within the operator's limits."""
+        slots = int(self._hindsight.slots[self._chosen])
+        slots += self._room(view, slots)
+        most = min(max(view.slots_max, view.slots_min), view.assignment.key_groups)
+        return max(1, min(max(slots, view.slots_min), most))
+
+    def _room(self, view: OperatorView, slots: int) -> int:
+        """Return the slots that the backlog needs beyond the backlog that the rule expects.
+
+        In batches these are the slots that keep the next batch short, whatever the rule expects. That
+        batch serves the records left over by budgets and those that came during the last batch, which
+        no counter has yet.
+        """
+        hindsight = self._hindsight
+        waiting_s = float(view.backlog.sum()) * hindsight.cost.mean_s
+        within_s = _within_s(view)
+        if view.batch is not None:
+            budget_s = view.slots * view.batch.budget_s
+            next_s = max(waiting_s - budget_s, 0.0) + hindsight.rules.now * self._elapsed_s
+            serving_s = view.bound_s / _BATCHES_WITHIN - view.batch.fixed_s
+            enough = next_s / max(serving_s, 0.1 * view.bound_s)
+            self._extra = max(0, math.ceil(min(enough, view.assignment.key_groups)) - slots)
+            return self._extra
+        usual_s = max(hindsight.waiting_s(self._chosen), _USUAL * within_s * slots)
+        excess = (waiting_s - usual_s) / (_CLEAR * within_s)
+        # What the slots that there are clear in time is not chased.
+        if excess > max(1.0, slots - hindsight.rules.now):
+            self._extra = max(self._extra, math.ceil(min(excess, view.assignment.key_groups)))
+        elif waiting_s < usual_s:
+            self._extra = 0
+        return self._extra
+
+    def _rescale(self, view: OperatorView, slots: int) -> RuleChange | None:
+        hindsight = self._hindsight
+        # What waits moves along, and is load for as long as it is served.
+        load = hindsight.load + view.backlog / (10.0 * view.bound_s)
+        change = repacked(view, slots, load)
+        if change is None:
+            return None
+        score, now, waiting = hindsight.score, hindsight.rules.now, float(view.backlog.sum())
+        kept = 1.0 - float(score.late[self._chosen])
+        mean = float(score.slots[self._chosen])
+        seen = (
+            f"of {len(score.late)} rules for the number of slots, replayed on the last "
+            f"{hindsight.memory_s:.0f} s, the cheapest that keeps the bound ({kept:.1%} of the time, "
+            f"with {mean:.3g} slots in the mean) is"
+            if hindsight.watched_s >= _WATCH_S
+            else "until more is known the rule is"
+        )
+        reason = (
+            f"{now:.3g} slots of work come and {waiting:.0f} records wait: {view.slots} -> {slots} "
+            f"slots; {seen} {hindsight.rules.all[self._chosen]}"
+        )
+        numbers = {
+            "slots": float(view.slots),
+            "wanted": float(slots),
+            "load": now,
+            "waiting": waiting,
+            "kept": kept,
+            "extra": float(self._extra),
+            "slower": hindsight.slower,
+        }
+        rule = "out" if slots > view.slots else "in"
+        return RuleChange(change, f"hindsight, {rule}", reason, numbers)
+
+    def _balance(self, time_s: float, view: OperatorView) -> RuleChange | None:
+        """Return the change that relieves the busiest slot, with as many slots as there are."""
+        if view.slots == 1 or time_s - self._moved_s < REST * view.bound_s:
+            return None
+        cost_s = self._hindsight.cost.mean_s
+        # What waits is load for two bounds: a group that has just become hot shows first by its queue.
+        load = (self._hindsight.load + view.backlog / (2.0 * view.bound_s)) * cost_s
+        by_slot, waiting_s = view.by_slot(load), view.by_slot(view.backlog) * cost_s
+        worst, mean = int(np.argmax(by_slot)), float(by_slot.mean())
+        busiest = float(by_slot[worst])
+        if busiest < _CALM and float(waiting_s.max()) < 0.5 * _within_s(view):
+            return None
+        comes = float(view.by_slot(self._hindsight.load)[worst]) * cost_s
+        soon_s = max(_SOON * self._took_s, _within_s(view))
+        if comes < _CALM and waiting_s[worst] / (1.0 - comes) < soon_s:
+            return None
+        if busiest < _UNEVEN * mean or (change := repacked(view, view.slots, load)) is None:
+            return None
+        after = float(replace(view, assignment=change.assignment).by_slot(load).max())
+        if after > _GAIN * busiest:
+            return None
+        self._moved_s = time_s
+        reason = (
+            f"slot {worst} has {busiest:.0%} of what it can serve and the mean of {view.slots} slots is "
+            f"{mean:.0%}: key groups move until the busiest has {after:.0%}"
+        )
+        numbers = {"slots": float(view.slots), "busiest": busiest, "mean": mean, "after": after}
+        return RuleChange(change, "hindsight, balance", reason, numbers)
+
+    def _split(self, view: OperatorView) -> RuleChange | None:
+        """Return the split of the hottest key group that no slot can serve, or the end of one."""
+        rates = share_rate(view)
+        alone_s = view.floor_s + projected_latency_s(rates, 1.0 / self._hindsight.cost.mean_s)
+        hopeless = alone_s > view.bound_s
+        slots = np.asarray(view.assignment.slot_of)
+        for slot in np.unique(slots[hopeless]).tolist():
+            group = hottest_at(view, slot, hopeless)
+            strategy = None if group is None else best_split(view, 0.0, group)
+            if group is not None and strategy is not None and strategy.split is not None:
+                share = rates[group] * self._hindsight.cost.mean_s
+                reason = (
+                    f"key group {group} alone brings {share:.0%} of what a slot can serve: split over "
+                    f"{len(strategy.split[group])} slots"
+                )
+                return _of(view, strategy, "hindsight, split", reason)
+        if not view.assignment.split or not float(view.backlog.sum()) <= view.group_rate.sum():
+            return None
+        whole = best_whole(view, 0.0)
+        if whole is None:
+            return None
+        reason = (
+            f"all {view.slots} slots keep up, and do so with a key group split over fewer of them"
+        )
+        return _of(view, whole, "hindsight, whole", reason)
+
+
+def misses_price(misses: F64) -> F64:
+    """Return what slots are multiplied by for misses, which are counted in those allowed."""
+    unsafe = np.clip(misses / _SAFE, 1.0, 1.0 / _SAFE)
+    over = np.maximum(1.0, misses)
+    price: F64 = unsafe ** (math.log(_SAFER) / -math.log(_SAFE))
+    price *= np.minimum(over, _HOPELESS) ** _DEAR * np.maximum(1.0, over / _HOPELESS) ** _CHEAP
+    return price
+
+
+def _of(view: OperatorView, strategy: UnitStrategy, rule: str, reason: str) -> RuleChange:
+    return RuleChange(change_of(view, strategy), rule, reason, {"slots": float(view.slots)})
+
+
+def _within_s(view: OperatorView) -> float:
+    """Return the seconds above the floor that records may take, or a tenth of a bound at the least."""
+    return max(view.bound_s - view.floor_s, 0.1 * view.bound_s)

@@ -1,0 +1,155 @@
+"""Estimates the cost of a record: its mean, weighted by its certainty, and its variability."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headgate.control.observation import OperatorView
+from headgate.control.slots.hindsight.demand import F64
+from headgate.control.slots.rescaling import mean_service_rate
+
+_LEAST_RATE = 1e-9
+"""Records per second below which a service rate counts as unknown."""
+
+_POOL = 2048
+"""Measured costs that virtual records draw from."""
+
+_MEMORY_S = 60.0
+"""Seconds after which a measured cost counts a third in the mean. Chosen."""
+
+_SURE = 3.0
+"""Standard errors that the newest costs must differ by to be believed at once. Chosen."""
+
+
+class RecordCost:
+    """Estimates the useful seconds of a record, and draws costs like the measured ones.
+
+    The mean is all useful time over all records. A mean of rates, as the smoothed service rate is,
+    would count cheap records too often. The mean forgets slowly, since few costly records make much of
+    it, unless the newest measurements differ by more than chance explains.
+
+    References
+    ----------
+    Differs from StreamSwitch 4.2, whose mu is the smoothed mean of each tick's completions over its
+    useful time.
+    """
+
+    def __init__(self) -> None:
+        self.mean_s = 0.0
+        self._pool: F64 = np.zeros((_POOL, 2))
+        self._held = 0
+        self._place = 0
+        self._drawn = 0
+        self._seen = 0
+        self._records = self._useful_s = 0.0
+        self._of_tasks = False
+        self._passed = 0.0
+
+    def add(self, elapsed_s: float, view: OperatorView, stretch: float = 1.0) -> None:
+        """Add the costs that a view has measured since the last view.
+
+        In micro-batches a cost is that of a task of many records. `stretch` says how much longer a slot
+        takes for such a task than its records do.
+        """
+        rate = mean_service_rate(view)
+        if view.batch is not None:
+            tasks = view.batch.tasks
+            new = tasks[len(tasks) - min(view.batch.tasks_seen - self._seen, len(tasks)) :]
+            self._seen = view.batch.tasks_seen
+            self._of_tasks = True
+            self._take(elapsed_s, new * (1.0, stretch))
+            if self._records > 0.0:
+                self.mean_s = self._useful_s / self._records
+            elif rate > _LEAST_RATE:
+                self.mean_s = 1.0 / rate
+            return
+        if view.costs is None:
+            self.mean_s = 1.0 / rate if rate > _LEAST_RATE else self.mean_s
+            return
+        new = view.costs[len(view.costs) - min(view.costs_seen - self._seen, len(view.costs)) :]
+        self._seen = view.costs_seen
+        self._take(elapsed_s, new)
+        if self._records > 0.0:
+            self.mean_s = self._believed(view.costs)
+        elif rate > _LEAST_RATE:
+            self.mean_s = 1.0 / rate
+
+    def _take(self, elapsed_s: float, new: F64) -> None:
+        """Take measurements into the mean, and into the pool that is drawn from."""
+        kept = math.exp(-elapsed_s / _MEMORY_S)
+        self._records = self._records * kept + float(new[:, 0].sum())
+        self._useful_s = self._useful_s * kept + float((new[:, 0] * new[:, 1]).sum())
+        if len(new):
+            places = (self._place + np.arange(len(new))) % _POOL
+            self._pool[places] = new
+            self._place = int(places[-1] + 1) % _POOL
+            self._held = min(self._held + len(new), _POOL)
+
+    def _believed(self, newest: F64) -> float:
+        mean_s = self._useful_s / self._records
+        records, each_s = newest[:, 0], newest[:, 1]
+        total = float(records.sum())
+        now_s = float((records * each_s).sum()) / total
+        # of the mean, from how measurements scatter around it
+        off = float((records * (each_s - now_s)).dot(records * (each_s - now_s)))
+        error_s = math.sqrt(off) / total
+        return now_s if abs(now_s - mean_s) > _SURE * error_s else mean_s
+
+    @property
+    def variability(self) -> float:
+        """The squared coefficient of variation of a record's cost; 0 while nothing was measured."""
+        if not self._held or self.mean_s <= 0.0:
+            return 0.0
+        records, each_s = self._pool[: self._held].T
+        off_s = each_s - self.mean_s
+        # of n together, the mean varies by the nth part
+        return float((records * off_s * off_s).mean()) / self.mean_s**2
+
+    @property
+    def dear_s(self) -> float:
+        """Return the dearest of ten tasks' time beyond the mean, for dear records; of tasks only."""
+        if not self._held:
+            return 0.0
+        together, each_s = self._pool[: self._held].T
+        return float(np.quantile(together * np.maximum(each_s - self.mean_s, 0.0), 0.9))
+
+    def drawn(self, counts: F64) -> F64:
+        """Return the mean cost of `counts` records each: drawn in turn from the measured costs."""
+        if not self._held:
+            return np.full(len(counts), self.mean_s)
+        places = (self._drawn + np.arange(len(counts))) % self._held
+        self._drawn = int(self._drawn + len(counts)) % self._held
+        together, each_s = self._pool[places, 0], self._pool[places, 1]
+        wide = np.minimum(np.sqrt(together / np.maximum(counts, 1.0)), 2.0)
+        found: F64 = np.maximum(self.mean_s + (each_s - self.mean_s) * wide, 0.05 * self.mean_s)
+        return found
+
+    def dealt(self, counts: F64) -> tuple[F64, F64]:
+        """Return the usual cost of a record of each of some key groups, and what dear ones add.
+
+        Which of its records made a task dear nobody knows, and mostly it was one. So what a task took
+        beyond the mean falls to a single record, the one in the middle of its task, and all others cost
+        alike; records are counted through the tasks, over and over again.
+
+        Returns
+        -------
+        float64[n], float64[n]
+            Seconds of each record, and seconds of a group besides.
+        """
+        if not self._held or not self._of_tasks:
+            return self.drawn(counts), np.zeros(len(counts))
+        together, each_s = self._pool[: self._held].T
+        total = float(together.sum())
+        mean_s = max(float((together * each_s).sum()) / total, 1e-12)
+        more_s = together * np.maximum(each_s - mean_s, 0.0)
+        upto_s = np.concatenate([[0.0], np.cumsum(more_s)])
+        middles = np.cumsum(together) - together / 2.0
+        ends = self._passed + np.concatenate([[0.0], np.cumsum(counts)])
+        self._passed = float(ends[-1]) % total
+        laps, inside = np.divmod(ends, total)
+        passed_s = laps * upto_s[-1] + upto_s[np.searchsorted(middles, inside)]
+        believed = self.mean_s / mean_s
+        usual_s = (mean_s - upto_s[-1] / total) * believed
+        return np.full(len(counts), usual_s), np.diff(passed_s) * believed

@@ -1,0 +1,226 @@
+"""Defines the rules: functions from the slots that the load keeps busy to a number of slots."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.control.slots.hindsight.demand import F64, Mean, Most, Quantiles
+
+_CURVE = 0.0
+"""The window of a signal that is not a mean, but the least number of slots with which nothing that has
+come would have waited for more than `_ROOM` of a bound."""
+
+_SIGNALS = (
+    (_CURVE, 0.0),
+    (_CURVE, 3.0),
+    (_CURVE, 10.0),
+    (_CURVE, 30.0),
+    (_CURVE, 100.0),
+    (_CURVE, 300.0),
+    (10.0, 0.0),
+    (10.0, 60.0),
+    (60.0, 0.0),
+)
+"""What is followed: the curve or the mean over so many bounds, and its most over so many. Chosen."""
+
+_WINDOWS = (0.3, 0.6, 1.0, 2.0, 4.0)
+"""Bounds over which arrivals are counted for the curve. Chosen."""
+
+_ROOM, _LEAN_ROOM = 0.5, 0.75
+"""Share of a bound that waiting may take: the rest is for a change, and for serving. Chosen."""
+
+_SPARE = (0.1, 0.2, 0.4, 0.8, 1.3)
+"""Which share of it is added. Chosen."""
+
+_RUNGS = (1.0, 1.6)
+"""Slots are as many as wanted, or a power of this: few levels, and few changes. Chosen."""
+
+_SHARES = np.array([0.5, 0.9])
+"""Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
+
+_EARLY, _EARLY_S = 0.25, 100.0
+"""What every rule has to spare beyond that at the start, and after how many seconds it is a third of it.
+Chosen."""
+
+
+_MANY = 1e6
+"""More slots than any operator may have: a number to round."""
+
+_SELDOM, _IDLE_MOST = 0.02, 0.4
+"""How often a record may wait too long, by the queue model, and the most of a slot that is left idle for
+its sake: beyond that what has been measured must tell. Chosen."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Holds the parameters of one rule.
+
+    Attributes
+    ----------
+    constant : int
+        The number of slots, whatever comes; 0 for a rule that follows the load.
+    signal : int
+        Which of the signals is followed.
+    spare : float
+        What share of it is added.
+    base : int
+        0: none; n: no fewer slots than did for the n-th of the shares of time.
+    rung : float
+        1: as many slots as that; else the next power of this that is no less.
+    lean : bool
+        Whether slots are added late, and few of them.
+    """
+
+    constant: int = 0
+    signal: int = 0
+    spare: float = 0.0
+    base: int = 0
+    rung: float = 1.0
+    lean: bool = False
+
+    def __str__(self) -> str:
+        """Return the rule as half a sentence."""
+        lean = ", added late" if self.lean else ""
+        if self.constant:
+            return f"{self.constant} slots, more only if that is less than what comes{lean}"
+        window, hold = _SIGNALS[self.signal]
+        what = f"the mean of the last {window:g} bounds"
+        if window == _CURVE:
+            what = "what half the bound needs"
+        if hold:
+            what += f", the most in {hold:g} bounds,"
+        base = (
+            f", at least what did for {_SHARES[self.base - 1]:.0%} of the time" if self.base else ""
+        )
+        steps = f", in steps of {self.rung - 1.0:.0%}" if self.rung > 1.0 else ""
+        return f"{what} and {self.spare:.0%} more{base}{steps}{lean}"
+
+
+class Rules:
+    """Evaluates all rules over one operator's load.
+
+    Parameters
+    ----------
+    most : int
+        The most slots that a constant rule has.
+    unit_s : float
+        What windows are counted in: the bound, seconds.
+    memory_s : float
+        Of the bases.
+    epsilon : float
+        Share of the load that every rule has to spare, at least.
+    """
+
+    def __init__(self, most: int, unit_s: float, memory_s: float, epsilon: float) -> None:
+        following = [
+            Rule(signal=signal, spare=spare, base=base, rung=rung, lean=lean)
+            for lean in (False, True)
+            for signal in range(len(_SIGNALS))
+            for spare in _SPARE
+            for base in range(len(_SHARES) + 1)
+            for rung in _RUNGS
+        ]
+        self.all = [
+            *(Rule(constant=n, lean=lean) for lean in (False, True) for n in range(1, most + 1)),
+            *following,
+        ]
+        windows = {*_WINDOWS, *(window for window, _ in _SIGNALS if window != _CURVE)}
+        self._means = {window: Mean(window * unit_s) for window in sorted(windows)}
+        self.spare = self._epsilon = epsilon
+        self._lean = np.array([rule.lean for rule in self.all])
+        self._watched_s = 0.0
+        self._mosts = [Most(hold * unit_s) for _, hold in _SIGNALS]
+        self._quantiles = Quantiles(memory_s)
+        self._constant: F64 = np.array([rule.constant for rule in self.all], dtype=float)
+        self._signal = np.array([rule.signal for rule in self.all])
+        self._more = 1.0 + np.array([max(rule.spare, epsilon) for rule in self.all])
+        self._base = np.array([rule.base for rule in self.all])
+        rungs = np.array([rule.rung for rule in self.all])
+        self._stepped = np.flatnonzero(rungs > 1.0)
+        self._rungs: F64 = np.log(rungs[self._stepped])
+
+    def expect(self, record_s: float, variability: float, within_s: float) -> None:
+        """Compute the idle share that a slot must keep so that records seldom wait too long.
+
+        Parameters
+        ----------
+        record_s, variability : float
+            Mean of what a record takes, seconds, and its squared coefficient of variation.
+        within_s : float
+            What it may take and wait, seconds.
+
+        References
+        ----------
+        Kingman (1962): in heavy traffic a G/G/1 queue's waiting time is exponential with a mean of
+        ``(ca^2 + cs^2) / 2 x record_s / (1 - load)``; arrivals at a slot, of many, count as Poisson's.
+        """
+        room_s = within_s - record_s
+        idle = _IDLE_MOST
+        if room_s > 0.0:
+            idle = math.log(1.0 / _SELDOM) * (1.0 + variability) / 2.0 * record_s / room_s
+        self.spare = max(self._epsilon, 1.0 / (1.0 - min(idle, _IDLE_MOST)) - 1.0)
+
+    def expect_batches(self, fixed_s: float, dear_s: float, bound_s: float) -> None:
+        """Take note of what a slot must have to spare so that batches stay short enough.
+
+        A batch is as long as its fixed time, what dear records add, and what came during the batch
+        before: ``(fixed + dear) / (1 - load)`` in the end. Records wait for half a batch and are served
+        in the next one, which is to be within the bound.
+
+        Parameters
+        ----------
+        fixed_s, dear_s : float
+            Of a batch, seconds.
+        bound_s : float
+        """
+        idle = min(1.5 * (fixed_s + dear_s) / bound_s, _IDLE_MOST)
+        self.spare = max(self._epsilon, 1.0 / (1.0 - idle) - 1.0)
+
+    @property
+    def now(self) -> float:
+        """Return the number of slots that the load of the last bound keeps busy."""
+        return max(self._means[1.0].slots, self._means[_WINDOWS[0]].surely)
+
+    @property
+    def lately(self) -> float:
+        """Return the number of slots that the load of the last sixty bounds kept busy."""
+        return self._means[60.0].slots
+
+    def wanted(
+        self, time_s: float, elapsed_s: float, work_s: float, records: float
+    ) -> tuple[F64, F64]:
+        """Add the arrivals of the last `elapsed_s`, and return the slots that each rule wants.
+
+        Returns
+        -------
+        float64[R], float64[R]
+            Slots, not rounded; and how many it leaps to once it wants more than there are.
+        """
+        for mean in self._means.values():
+            mean.add(elapsed_s, work_s, records)
+        means = {window: mean.slots for window, mean in self._means.items()}
+        curve = max(means[w] * w / (w + _ROOM) for w in _WINDOWS)
+        lean = max(means[w] * w / (w + _LEAN_ROOM) for w in _WINDOWS)
+        self._quantiles.add(elapsed_s, curve)
+        means[_CURVE] = curve
+        signals = np.array(
+            [most.add(time_s, means[w]) for (w, _), most in zip(_SIGNALS, self._mosts, strict=True)]
+        )
+        bases = np.concatenate([[0.0], self._quantiles.at(_SHARES)])
+        wanted = np.maximum(signals[self._signal], bases[self._base]) * self._more
+        wanted = np.where(self._constant > 0.0, self._constant, wanted)
+        self._watched_s += elapsed_s
+        early = _EARLY * math.exp(-self._watched_s / _EARLY_S)
+        least = means[10.0] * (1.0 + self.spare + early)
+        wanted = np.maximum(wanted, np.where(self._lean, max(least, lean), max(least, signals[1])))
+        leap = np.where(self._lean, means[2.0] * (1.0 + self.spare), self.now * self._more)
+        leap = np.maximum(wanted, leap)
+        return self._on_rungs(np.minimum(wanted, _MANY)), self._on_rungs(np.minimum(leap, _MANY))
+
+    def _on_rungs(self, slots: F64) -> F64:
+        exact = np.log(np.maximum(slots[self._stepped], 1e-3))
+        slots[self._stepped] = np.exp(np.ceil(exact / self._rungs) * self._rungs)
+        return slots

@@ -1,0 +1,194 @@
+"""Computes splits: the fewest slots over which the records of one hot key group are within the bound.
+
+Pure functions over an `OperatorView`, as `strategies`. A split is for a key group that no slot can serve
+alone, which no move can cure. The records of the group are dealt to several slots, each slot merges its
+own records, and the group's owner merges the results. Only aggregates can be merged so; a view says
+whether its operator can.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headgate.control.decision import ChangeKind
+from headgate.control.observation import OperatorView
+from headgate.control.slots.projection import F64, pressure, projected_latency_s
+from headgate.control.slots.strategies import Flags, UnitStrategy
+
+_SPARE = 1.25
+"""A split ends where the group would fit on fewer slots with so many times its load. Chosen, not tuned:
+without it the end of one split is the reason for the next."""
+
+
+_WINDOWS = 5
+"""So many windows of the SLO has a split to be more than is needed before it ends. Chosen, not tuned."""
+
+_DOUBLED_MOST = 6
+"""How often that time doubles: to 320 windows."""
+
+
+class Patience:
+    """Decides how long a split must be unneeded before it ends; the time doubles after an early end.
+
+    Ending a split and beginning it again stops a hot key twice, and a lull is soon over. So a split ends
+    only after it was more than needed in every cycle of five windows. Where a key group gets more shares
+    again after it was given fewer, the end was too early, and the time of that key group doubles.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+        self._shares: dict[tuple[str, int], int] = {}
+        self._ended: set[tuple[str, int]] = set()
+        self._doubled: dict[tuple[str, int], int] = {}
+
+    def observe(self, operator: str, view: OperatorView) -> None:
+        """Take note of the shares that there are now."""
+        known = {group for name, group in self._shares if name == operator}
+        for group in known | view.assignment.split.keys():
+            key, shares = (operator, group), len(view.assignment.shares_of(group))
+            before = self._shares.get(key, shares)
+            if shares < before:
+                self._ended.add(key)
+            elif shares > before and key in self._ended:
+                self._ended.remove(key)
+                self._doubled[key] = min(self._doubled.get(key, 0) + 1, _DOUBLED_MOST)
+            self._shares[key] = shares
+
+    def needed(self, operator: str) -> None:
+        """Take note that now the split is not more than is needed."""
+        self._since_s.pop(operator, None)
+
+    def left_s(self, operator: str, group: int, time_s: float, window_s: float) -> float:
+        """Return how long a split that is more than is needed at `time_s` still has to be so."""
+        since_s = self._since_s.setdefault(operator, time_s)
+        wait_s = _WINDOWS * window_s * 2.0 ** self._doubled.get((operator, group), 0)
+        return since_s + wait_s - time_s
+
+
+def share_rate(view: OperatorView) -> F64:
+    """Return the arrivals per second of the largest share of each key group, shape [G]."""
+    rates = view.group_rate.copy()
+    for group, shares in view.assignment.split.items():
+        rates[group] = rates[group] / len(shares) + view.merging_rate(group, len(shares))
+    return rates
+
+
+def hottest_at(view: OperatorView, slot: int, which: Flags) -> int | None:
+    """Return the key group among `which`, bool[G], that weighs most on a slot; None without one."""
+    assignment = view.assignment
+    there = [*assignment.groups_of(slot), *assignment.shares_at(slot)]
+    found = [group for group in there if which[group]]
+    rates = share_rate(view)
+    return max(found, key=lambda group: (rates[group], -group), default=None)
+
+
+def best_split(view: OperatorView, epsilon: float, group: int) -> UnitStrategy | None:
+    """Return the split of a key group over the fewest slots on which it is within the bound.
+
+    Slots that have a share keep it; others get one that are within the bound with it, those with the
+    least load first; new slots are added where these are too few and more are allowed. Where no number
+    of slots is enough, it is the split whose busiest share is best off.
+
+    Returns
+    -------
+    UnitStrategy or None
+        None where no slot can be had, or where none of that helps.
+    """
+    held = view.assignment.shares_of(group)
+    most = min(view.slots_max, view.assignment.key_groups)
+    best: UnitStrategy | None = None
+    least = float(pressure(view.slot_rate, view.service_rate, epsilon)[list(held)].max())
+    for shares in range(len(held) + 1, max(most, view.slots) + 1):
+        strategy, fits, worst = _split_over(view, epsilon, group, shares, most)
+        if strategy is not None and fits:
+            return strategy
+        if strategy is not None and worst < least:
+            best, least = strategy, worst
+    return best
+
+
+def _split_over(
+    view: OperatorView, epsilon: float, group: int, shares: int, most: int
+) -> tuple[UnitStrategy | None, bool, float]:
+    """Return the split over `shares` slots, whether its shares fit, and the largest pressure of them."""
+    held = view.assignment.shares_of(group)
+    owner, mu = held[0], view.service_rate
+    part = float(view.group_rate[group]) / shares
+    merging = view.merging_rate(group, shares)
+    others = _without(view, group)
+    with_part = view.floor_s + projected_latency_s(others + part, mu, epsilon)
+    order = np.argsort(pressure(others + part, mu, epsilon), kind="stable").tolist()
+    free = [slot for slot in order if slot not in held]
+    room = [slot for slot in free if with_part[slot] <= view.bound_s]
+    taken = [*held, *room][:shares]
+    new = min(shares - len(taken), max(most - view.slots, 0))
+    if len(taken) + new < shares:
+        # no slot more is allowed: those that are too busy for it have to do
+        taken += [slot for slot in free if slot not in taken][: shares - len(taken) - new]
+    if len(taken) + new < shares:
+        return None, False, np.inf
+    chosen = (*taken, *range(view.slots, view.slots + new))
+    mu = np.append(mu, np.full(new, mu[owner]))
+    rates = np.append(others, np.zeros(new))
+    rates[list(chosen)] += part
+    rates[owner] += merging
+    latency = projected_latency_s(rates, mu, epsilon)
+    # what else its owner has can move away; the shares of others were chosen with what is there
+    alone = view.floor_s + float(projected_latency_s(part + merging, mu[owner], epsilon))
+    helpers = view.floor_s + latency[list(chosen[1:])]
+    fits = alone <= view.bound_s and bool(np.all(helpers <= view.bound_s))
+    worst = float(pressure(rates, mu, epsilon)[list(chosen)].max())
+    strategy = UnitStrategy(
+        ChangeKind.SPLIT,
+        (),
+        owner,
+        chosen[-1],
+        (*range(view.slots), *[None] * new),
+        latency,
+        {**view.assignment.split, group: chosen},
+    )
+    return strategy, fits, worst
+
+
+def best_whole(view: OperatorView, epsilon: float) -> UnitStrategy | None:
+    """Return the split that can do with fewer slots, or end, where one can, with some load to spare.
+
+    Its load is what arrives of the key group, and what waits of it, to be served within the bound.
+    """
+    for group, held in sorted(view.assignment.split.items()):
+        others = _without(view, group)
+        order = np.argsort(pressure(others, view.service_rate, epsilon), kind="stable").tolist()
+        helpers = [slot for slot in order if slot in held[1:]]
+        for shares in range(1, len(held)):
+            chosen = (held[0], *helpers[: shares - 1])
+            rates = others.copy()
+            waiting = float(view.backlog[group]) / view.bound_s
+            rates[list(chosen)] += (float(view.group_rate[group]) + waiting) / shares
+            if shares > 1:
+                rates[held[0]] += view.merging_rate(group, shares)
+            grown = others + (rates - others) * _SPARE
+            latency = projected_latency_s(grown, view.service_rate, epsilon)
+            if np.any(view.floor_s + latency[list(chosen)] > view.bound_s):
+                continue
+            left = {g: slots for g, slots in view.assignment.split.items() if g != group}
+            if shares > 1:
+                left[group] = chosen
+            return UnitStrategy(
+                ChangeKind.SPLIT,
+                (),
+                held[0],
+                held[0],
+                tuple(range(view.slots)),
+                projected_latency_s(rates, view.service_rate, epsilon),
+                left,
+            )
+    return None
+
+
+def _without(view: OperatorView, group: int) -> F64:
+    """Return the arrivals per second at each slot without those of a key group, shape [N]."""
+    held = view.assignment.shares_of(group)
+    others = view.slot_rate
+    others[list(held)] -= float(view.group_rate[group]) / len(held)
+    others[held[0]] -= view.merging_rate(group, len(held))
+    return np.maximum(others, 0.0)

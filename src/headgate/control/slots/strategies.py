@@ -1,0 +1,396 @@
+"""Finds the best way to move key groups from one slot to one other: StreamSwitch's unit strategies.
+
+Pure functions over an `OperatorView`. Each returns a `UnitStrategy`, or None where no strategy helps; a
+policy decides whether a strategy is worth its cost. Slots compare by `pressure`: by projected latency,
+and where that is infinite by load. Ties go by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.decision import Change, ChangeKind
+from headgate.control.observation import OperatorView
+from headgate.control.slots.projection import F64, pressure, projected_latency_s
+from headgate.core.assignment import Assignment
+
+I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_NO_SLOT_YET = -1
+"""Identity of a slot that is only thought of."""
+
+
+@dataclass(frozen=True)
+class UnitStrategy:
+    """Holds one move of key groups: `groups` go from `source` to `destination`.
+
+    Attributes
+    ----------
+    kind : ChangeKind
+        Scale-out, scale-in or balance.
+    groups : tuple of int
+        K: the key groups that move, in the order in which they were chosen.
+    source, destination : int
+        s and d, by the numbers that hold now; a new slot has the next number.
+    survivors : tuple of (int or None)
+        As `Change.survivors`: the old number of each slot that there is afterwards.
+    latency_s : float64[len(survivors)]
+        Projected latency of each slot that there is afterwards.
+    split : mapping of int to tuple of int, or None
+        For a split, and for its end: what is split afterwards, and over which slots. None: as before.
+    """
+
+    kind: ChangeKind
+    groups: tuple[int, ...]
+    source: int
+    destination: int
+    survivors: tuple[int | None, ...]
+    latency_s: F64
+    split: Mapping[int, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Holds the first groups of a source, to be moved.
+
+    Attributes
+    ----------
+    rate, kept : float
+        Arrivals per second of these groups, and of those that stay.
+    pressure : float
+        The larger pressure of source and destination afterwards.
+    pressure_before : float
+        Pressure of the source before the move.
+    """
+
+    groups: tuple[int, ...]
+    rate: float
+    kept: float
+    pressure: float
+    pressure_before: float
+
+
+def change_of(view: OperatorView, strategy: UnitStrategy) -> Change:
+    """Return the change that carries out `strategy`: the next epoch."""
+    slot_of = np.array(view.assignment.slot_of)
+    slot_of[list(strategy.groups)] = strategy.destination
+    number = {old: new for new, old in enumerate(strategy.survivors) if old is not None}
+    # A new slot has a number that no old one has.
+    moved = tuple(number.get(slot, slot) for slot in slot_of.tolist())
+    split = strategy.split
+    if split is None:
+        merged = strategy.kind is ChangeKind.SCALE_IN
+        split = {
+            # shares of a slot that goes move with what else it had
+            group: tuple(
+                number[strategy.destination if merged and slot == strategy.source else slot]
+                for slot in shares
+            )
+            for group, shares in view.assignment.split.items()
+        }
+    assignment = Assignment(moved, len(strategy.survivors), view.assignment.epoch + 1, split)
+    return Change(
+        strategy.kind, assignment, strategy.survivors, strategy.source, strategy.destination
+    )
+
+
+def view_after(view: OperatorView, strategy: UnitStrategy) -> OperatorView:
+    """Return the view after `strategy`, with all rates as they are.
+
+    Records that wait move with their key groups: a new slot is as late as its source, and one that
+    another merges into as late as the later of the two.
+    """
+    change = change_of(view, strategy)
+    kept = [strategy.source if old is None else old for old in strategy.survivors]
+    latency_s = view.latency_s.copy()
+    if strategy.kind is ChangeKind.SCALE_IN:
+        ends = latency_s[[strategy.source, strategy.destination]]
+        latency_s[strategy.destination] = np.fmax(*ends)
+    return replace(
+        view,
+        assignment=replace(change.assignment, epoch=view.assignment.epoch),
+        slot_ids=tuple(
+            _NO_SLOT_YET if old is None else view.slot_ids[old] for old in strategy.survivors
+        ),
+        latency_s=latency_s[kept],
+        service_rate=view.service_rate[kept],
+        utilisation=view.utilisation[kept],
+    )
+
+
+def joined(first: Change, second: Change) -> Change:
+    """Return one change for two in the same epoch; `second` starts from the result of `first`."""
+    kind = first.kind if second.kind is ChangeKind.BALANCE else second.kind
+    survivors = tuple(None if slot is None else first.survivors[slot] for slot in second.survivors)
+    return replace(first, kind=kind, assignment=second.assignment, survivors=survivors)
+
+
+def best_prefix(
+    view: OperatorView,
+    epsilon: float,
+    source: int,
+    mu_destination: float,
+    rate_destination: float,
+    *,
+    fixed: Flags | None = None,
+) -> Prefix | None:
+    """Return the groups to move from `source` so that the worse of the two slots is best off.
+
+    Parameters
+    ----------
+    epsilon : float
+        Safety margin in [0, 1).
+    mu_destination : float
+        Service rate of the destination.
+    rate_destination : float
+        Arrivals per second of the destination, before the move.
+    fixed : bool[G] or None
+        Key groups that are not to move; None for none.
+
+    Returns
+    -------
+    Prefix or None
+        The shortest of the best; None where nothing may move: some group always stays, as moving
+        all of them would replace the slot.
+
+    References
+    ----------
+    StreamSwitch 3.4, Algorithm 2, FindOptimalSubstreams: groups by mean latency, ascending, those
+    without completions first. Differs: printed, the loop keeps the group that made it worse, stops
+    at the first group that does not help (so it finds nothing where the source stays overloaded
+    after one group) and assigns where it should add and subtract.
+    """
+    found = _best_prefixes(
+        view, epsilon, source, np.array([mu_destination]), np.array([rate_destination]), fixed
+    )
+    return None if found is None else found[1]
+
+
+def best_balance(
+    view: OperatorView, epsilon: float, source: int, *, fixed: Flags | None = None
+) -> UnitStrategy | None:
+    """Return the best move from `source` to another slot; None where none relieves it.
+
+    Parameters
+    ----------
+    view, epsilon, source, fixed
+        As for `best_prefix`.
+
+    References
+    ----------
+    StreamSwitch 3.4, Algorithm 2, FindOptimalLBStrategy; every destination with its own measured
+    service rate. Differs: a third slot that is worse off than the source does not forbid the move.
+    The destination with the least of max(L_s, L_d) also has the least maximum over all slots.
+    """
+    others = np.flatnonzero(np.arange(view.slots) != source)
+    rates = view.slot_rate
+    found = _best_prefixes(view, epsilon, source, view.service_rate[others], rates[others], fixed)
+    if found is None or not found[1].pressure < found[1].pressure_before:
+        return None
+    destination, prefix = int(others[found[0]]), found[1]
+    rates[source] = prefix.kept
+    rates[destination] += prefix.rate
+    return UnitStrategy(
+        ChangeKind.BALANCE,
+        prefix.groups,
+        source,
+        destination,
+        tuple(range(view.slots)),
+        projected_latency_s(rates, view.service_rate, epsilon),
+    )
+
+
+def best_scale_out(
+    view: OperatorView, epsilon: float, source: int, *, fixed: Flags | None = None
+) -> UnitStrategy | None:
+    """Return the best move from `source` to a new slot; None where none relieves it.
+
+    Parameters
+    ----------
+    view, epsilon, source, fixed
+        As for `best_prefix`.
+
+    References
+    ----------
+    StreamSwitch 3.4: the service rate of the new slot is taken to be that of its source.
+    """
+    mu_source = float(view.service_rate[source])
+    prefix = best_prefix(view, epsilon, source, mu_source, 0.0, fixed=fixed)
+    if prefix is None or not prefix.pressure < prefix.pressure_before:
+        return None
+    rates = view.slot_rate
+    rates[source] = prefix.kept
+    return UnitStrategy(
+        ChangeKind.SCALE_OUT,
+        prefix.groups,
+        source,
+        view.slots,
+        (*range(view.slots), None),
+        projected_latency_s(
+            np.append(rates, prefix.rate), np.append(view.service_rate, mu_source), epsilon
+        ),
+    )
+
+
+def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
+    """Return the best merge of one slot into another; None where there is one slot only.
+
+    None as well where all slots have a share of one split key group: that has to end first.
+
+    References
+    ----------
+    StreamSwitch 3.4, Algorithm 1: of all ordered pairs, the one whose projected latencies, sorted
+    in descending order, come first lexicographically. Differs: printed, it starts from the vector
+    of doing nothing, so that equal slots never merge; here it starts from none.
+    """
+    slots = view.slots
+    if slots < 2:  # noqa: PLR2004
+        return None
+    rates = view.slot_rate
+    now = pressure(rates, view.service_rate, epsilon)
+    merged = pressure(rates[:, None] + rates[None, :], view.service_rate[None, :], epsilon)
+    # Of slots that are alike the first two stand for all: one to merge, one to merge into.
+    alike = (rates[:, None] == rates) & (view.service_rate[:, None] == view.service_rate)
+    stands = np.tril(alike, -1).sum(axis=1) < 2  # noqa: PLR2004
+    pairs = stands[:, None] & stands & ~np.eye(slots, dtype=bool)
+    for shares in view.assignment.split.values():
+        pairs[np.ix_(shares, shares)] = False  # one of them would have two shares
+    if not pairs.any():
+        return None
+    source, destination = _least_pair(now, merged, pairs)
+    survivors = list(range(slots - 1))
+    if source < slots - 1:
+        survivors[source] = slots - 1
+    rates[destination] += rates[source]
+    latency = projected_latency_s(rates, view.service_rate, epsilon)
+    return UnitStrategy(
+        ChangeKind.SCALE_IN,
+        view.assignment.groups_of(source),
+        source,
+        destination,
+        tuple(survivors),
+        latency[survivors],
+    )
+
+
+def _best_prefixes(
+    view: OperatorView, epsilon: float, source: int, mu: F64, rate: F64, fixed: Flags | None
+) -> tuple[int, Prefix] | None:
+    """Return the first of the best destinations, and the groups to move to it.
+
+    None where nothing may move, or where there is no destination. `mu` and `rate` are float64[D].
+    """
+    groups = np.flatnonzero(np.asarray(view.assignment.slot_of) == source)
+    stays = np.zeros(len(groups), dtype=bool) if fixed is None else fixed[groups]
+    stays[[int(np.searchsorted(groups, g)) for g in view.assignment.split if g in groups]] = True
+    movable = groups[~stays]
+    longest = len(movable) if stays.any() else len(movable) - 1
+    if longest < 1 or not len(mu):
+        return None
+    latency = view.group_latency_s[movable]
+    order = movable[np.argsort(np.where(np.isnan(latency), -np.inf, latency), kind="stable")]
+    moved = np.cumsum(view.group_rate[order])
+    # One sum for all, so that moving groups without arrivals is no improvement, not even a tiny one.
+    total = moved[-1] + view.group_rate[groups[stays]].sum()
+    if view.assignment.split:
+        # of split groups a slot has shares, of others' as well as of its own
+        total = max(float(view.slot_rate[source]), float(moved[-1]))
+    kept, moved = (total - moved)[:longest], moved[:longest]
+    mu_source = float(view.service_rate[source])
+    lengths, scores = _best_lengths(kept, moved, mu_source, mu, rate, epsilon)
+    best = int(np.argmin(scores))
+    length = int(lengths[best])
+    prefix = Prefix(
+        groups=tuple(order[:length].tolist()),
+        rate=float(moved[length - 1]),
+        kept=float(kept[length - 1]),
+        pressure=float(scores[best]),
+        pressure_before=float(pressure(total, mu_source, epsilon)),
+    )
+    return best, prefix
+
+
+def _best_lengths(
+    kept: F64, moved: F64, mu_source: float, mu: F64, rate: F64, epsilon: float
+) -> tuple[I64, F64]:
+    """Return, per destination, how many groups to move and the larger pressure that results.
+
+    The source's pressure falls and the destination's grows with every group, so the best prefix is
+    the last one before they cross or the first one after: a binary search, for all destinations at
+    once, with at most ``log2(K) + 4`` projections of each.
+
+    Parameters
+    ----------
+    kept, moved : float64[K]
+        What the source keeps and gives away with 1, 2, ... K groups moved; K >= 1.
+    mu, rate : float64[D]
+        Service rate and present arrival rate of each destination.
+
+    Returns
+    -------
+    lengths : int64[D]
+        In [1, K]; the shortest of the best.
+    scores : float64[D]
+    """
+
+    def pressures(lengths: I64) -> tuple[F64, F64]:
+        at = lengths - 1
+        return pressure(kept[at], mu_source, epsilon), pressure(rate + moved[at], mu, epsilon)
+
+    longest = len(moved)
+    low = np.ones(len(mu), dtype=np.int64)
+    high = np.full(len(mu), longest + 1)
+    # Afterwards low is the shortest prefix with source <= destination; longest + 1 where none is.
+    while np.any(low < high):
+        middle = np.minimum((low + high) // 2, longest)
+        source, destination = pressures(middle)
+        crossed = (source <= destination) & (low < high)
+        low = np.where(crossed | (low >= high), low, middle + 1)
+        high = np.where(crossed, middle, high)
+    after = np.minimum(low, longest)
+    # Groups without arrivals change nothing: of equal prefixes the shortest.
+    before = np.searchsorted(-kept, -kept[np.maximum(low - 2, 0)], side="left") + 1
+    before = np.minimum(before, after)
+    score_after, score_before = (np.maximum(*pressures(n)) for n in (after, before))
+    nearer = score_before <= score_after
+    return np.where(nearer, before, after), np.where(nearer, score_before, score_after)
+
+
+def _least_pair(now: F64, merged: F64, pairs: Flags) -> tuple[int, int]:
+    """Return the pair (source, destination) with the lexicographically least descending vector.
+
+    Parameters
+    ----------
+    now : float64[N]
+        Pressure of each slot.
+    merged : float64[N, N]
+        Entry (s, d): pressure of d with all of s.
+    pairs : bool[N, N]
+        Entry (s, d): whether the pair is to be looked at.
+    """
+    slots = len(now)
+    source, destination = np.nonzero(pairs)
+    new = merged[source, destination]
+    order = np.argsort(-now, kind="stable")
+    rank = np.argsort(order, kind="stable")
+    first, second = np.sort((rank[source], rank[destination]), axis=0)
+    # One element of all vectors at a time, largest first: few pairs survive the first ones.
+    ranked = np.append(now[order], (-np.inf, -np.inf))
+    above = np.full(len(new), np.inf)
+    for place in range(slots - 1):
+        # The slots that are left as they are skip two ranks; the merged one falls in among them.
+        others = ranked[place + (place >= first) + (place + 1 >= second)]
+        values = np.maximum(others, np.minimum(above, new))
+        keep = np.flatnonzero(values == values.min())
+        if len(keep) == 1:
+            return int(source[keep[0]]), int(destination[keep[0]])
+        if len(keep) < len(values):
+            source, destination, new = source[keep], destination[keep], new[keep]
+            first, second, others = first[keep], second[keep], others[keep]
+        above = others
+    return int(source[0]), int(destination[0])

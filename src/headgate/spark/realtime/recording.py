@@ -1,0 +1,107 @@
+"""Writes a journal line once a second, which sums the epochs of that second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from headgate.journal.schema import Event, SloState
+from headgate.spark.job.job import OperatorState
+from headgate.spark.job.reports import Report
+from headgate.spark.read.plan import PlannedQuery
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.outcome import Outcome
+from headgate.spark.step.record import Recorder
+
+EVERY_S = 1.0
+"""Seconds that a line sums. A line per epoch made 100 MB an hour."""
+
+
+class EpochRecorder(Recorder):
+    """Writes the journal of a query in real time; for all threads."""
+
+    def __init__(self, path: Path, query: PlannedQuery, *, texts: bool = False) -> None:
+        super().__init__(path, query, texts=texts)
+        self._lock = threading.RLock()
+        self._outcomes: list[Outcome[Report]] = []
+        self._since_s = time.monotonic()
+        self._slo: SloState | None = None
+
+    def follow(self, states: Mapping[str, OperatorState], took_ms: Callable[[], float]) -> None:
+        """Take what a line is about.
+
+        Parameters
+        ----------
+        states : mapping of str to OperatorState
+        took_ms : callable
+            Returns how long deliveries took since the last call.
+        """
+        self._states, self._took_ms = states, took_ms
+
+    def begun(self, begun: Begun) -> None:
+        """Write nothing: the next line comes soon."""
+
+    def batch(
+        self,
+        outcome: Outcome[Report],
+        states: Mapping[str, OperatorState],
+        slo: SloState | None,
+        epochs: int = 1,
+    ) -> None:
+        """Take an epoch for the next line."""
+        del states, epochs
+        with self._lock:
+            reports = [_without_bytes(report) for report in outcome.reports]
+            self._outcomes.append(replace(outcome, reports=reports))
+            self._slo = slo
+        self.look()
+
+    def look(self) -> None:
+        """Write a line if it is time for one."""
+        if time.monotonic() - self._since_s >= EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write a line of the epochs since the last one."""
+        with self._lock:
+            self._flush()
+
+    def write(self, event: Event) -> None:
+        """Append an event to the journal, behind the epochs before it."""
+        with self._lock:
+            self._flush()
+            super().write(event)
+
+    def stop(self, reason: str, error: Exception | None = None) -> None:
+        """Write that the query ended, and close the journal."""
+        with self._lock:
+            super().stop(reason, error)
+
+    def _flush(self) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        self._since_s = time.monotonic()
+        if not outcomes:
+            return
+        phases: Counter[str] = Counter()
+        for outcome in outcomes:
+            phases.update(outcome.phases_ms)
+        phases["sink"] = self._took_ms()
+        together = Outcome(
+            outcomes[-1].manifest,
+            [report for outcome in outcomes for report in outcome.reports],
+            dict(phases),
+            max(outcome.attempts for outcome in outcomes),
+            sum(outcome.emitted for outcome in outcomes),
+        )
+        super().batch(together, self._states, self._slo, len(outcomes))
+
+
+def _without_bytes(report: Report) -> Report:
+    changelog = report.changelog
+    if changelog is not None:
+        changelog = replace(changelog, data=None)
+    return replace(report, output=None, changelog=changelog)

@@ -1,0 +1,114 @@
+"""Outputs of epochs: they go out in order beside the next epochs, and open ones again after a start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_machine import FakeWork, machine
+
+from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
+from headgate.spark.job.phases import Phases
+from headgate.spark.realtime.deliveries import Deliveries
+from headgate.spark.sinks.kafka_sink import KafkaSink
+from headgate.spark.step.batch_thread import BatchThreads
+
+
+class Out:
+    """Takes outputs, when it may."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        self.did: list[tuple[str, list[int]]] = []
+        self.error: Exception | None = None
+        self.threads = BatchThreads()
+        self.deliveries = Deliveries(self.threads, self.deliver, self.note, lambda: None)
+
+    def deliver(self, manifests: Sequence[Manifest]) -> None:
+        assert self.may.wait(30)
+        if self.error is not None:
+            raise self.error
+        self.did.append(("rows", [m.step for m in manifests]))
+
+    def note(self, manifests: Sequence[Manifest]) -> None:
+        self.did.append(("noted", [m.step for m in manifests]))
+
+    def put(self, step: int) -> None:
+        manifest: Any = SimpleNamespace(step=step)
+        self.deliveries.put_rows(manifest)
+        self.deliveries.put_committed(manifest)
+
+
+def test_outputs_that_wait_go_out_together_in_their_order() -> None:
+    out = Out()
+    for step in range(5):
+        out.put(step)
+        assert not out.threads.idle.is_set()
+    out.may.set()
+    out.deliveries.close()
+    assert [n for what, steps in out.did if what == "rows" for n in steps] == list(range(5))
+    assert [n for what, steps in out.did if what == "noted" for n in steps] == list(range(5))
+    assert len(out.did) <= 4
+    assert out.threads.idle.is_set()
+
+
+def test_a_delivery_that_fails_is_raised_where_the_next_epoch_begins() -> None:
+    out = Out()
+    out.error = ValueError("no sink")
+    out.put(0)
+    out.may.set()
+    assert out.threads.idle.wait(30)
+    with pytest.raises(ValueError, match="no sink"):
+        out.deliveries.wait_for_room(threading.Event())
+    out.put(1)
+    assert out.threads.idle.is_set()
+    assert not out.did
+
+
+class Epochs(FakeWork):
+    """Work whose steps are epochs, of which none is delivered by itself."""
+
+    def manifest(self, begun: Any, reports: list[Any]) -> Manifest:
+        made = super().manifest(begun, reports)
+        return replace(made, engine={**made.engine, "drain": True, REAL_TIME: {DELIVERED: -1}})
+
+
+def epochs(path: Path, count: int, has: Any = None) -> tuple[Any, Epochs, list[Manifest]]:
+    work = Epochs()
+    work.intake.stream = None
+    made = machine(path, work, {})
+    if has is not None:
+        made.sink.has = has
+    first = 0 if made.latest is None else made.latest.step + 1
+    found = [made.epoch(n, 0, [str(n)], Phases(), read_ms=0.0) for n in range(first, first + count)]
+    return made, work, found
+
+
+def test_what_was_committed_and_not_delivered_goes_out_at_the_next_start(tmp_path: Path) -> None:
+    made, work, found = epochs(tmp_path, 4)
+    assert not [one for one in work.did if "sink" in one]
+    made.note_delivered(found[:2])
+    made.close()
+    again, work, _ = epochs(tmp_path, 0)
+    again.redeliver_drained()
+    assert work.did == ["sink 2", "sink 3"]
+
+
+def test_a_sink_that_has_a_later_step_gets_no_earlier_one_again(tmp_path: Path) -> None:
+    epochs(tmp_path, 3)[0].close()
+    again, work, _ = epochs(tmp_path, 0, has=lambda number: number <= 1)
+    again.redeliver_drained()
+    assert work.did == ["sink 2"]
+
+
+def test_kafka_says_which_steps_readers_see() -> None:
+    sink: Any = object.__new__(KafkaSink)
+    sink._writer = SimpleNamespace(last=4)
+    assert [sink.has(number) for number in (3, 4, 5)] == [True, True, False]
+    sink._writer.last = None
+    assert not sink.has(0)
