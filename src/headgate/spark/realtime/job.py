@@ -22,7 +22,9 @@ batches, and more padding. Note 0180 has what was measured."""
 
 _CONF = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(PADDING),
+    "spark.sql.execution.python.udf.maxRecordsPerBatch": str(PADDING),
     "spark.sql.execution.pandas.udf.buffer.size": "8",
+    "spark.sql.execution.python.udf.buffer.size": "8",
     "spark.sql.adaptive.enabled": "false",
     # each branch has tasks of its own, whatever Spark thinks of how its rows lie
     "spark.sql.unionOutputPartitioning": "false",
@@ -67,8 +69,10 @@ class SparkJob:
             schema = from_arrow_schema(feed.schema)
             for marker in MARKERS:
                 schema = schema.add(marker)
-            # the JVM, too, may keep the last bytes of a batch: so one more follows
-            feeder = Feeder(meeting, feed, share, feed.schema, 2 * PADDING)
+            # the JVM, too, may keep the last bytes of a batch: so one more follows; and on each way to
+            # Python and back as many rows may stay
+            padding = (2 + 4 * branch.stages) * PADDING
+            feeder = Feeder(meeting, feed, share, feed.schema, padding)
             numbers = session.range(0, share.count, 1, share.count)
             routed = branch.over(numbers.mapInArrow(feeder, schema))
             router = Router(meeting, branch.operator, branch.operator in self._shared)

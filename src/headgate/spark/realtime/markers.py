@@ -378,6 +378,9 @@ def _map(plan: Jvm, below: _Passing) -> _Passing:
     return _Passing(spark, project(spark, [*named, *marks], made), marks)
 
 
+PYTHON = ("BatchEvalPython", "ArrowEvalPython", "MapInPandas", "MapInArrow")
+"""Nodes that hand rows to Python, and take them back."""
+
 _NODES: Mapping[str, Callable[[Jvm, _Passing], _Passing]] = {
     "Project": _project,
     "Filter": _filter,
@@ -387,9 +390,6 @@ _NODES: Mapping[str, Callable[[Jvm, _Passing], _Passing]] = {
     "Generate": _generate,
     "Expand": _expand,
     "Join": _join,
-    "BatchEvalPython": _functions,
-    "ArrowEvalPython": _functions,
-    "MapInPandas": _map,
-    "MapInArrow": _map,
+    **dict(zip(PYTHON, (_functions, _functions, _map, _map), strict=True)),
 }
 """Lets markers through a node, over a plan that they have passed."""
