@@ -119,10 +119,11 @@ def explain(
 def _real_time(df: DataFrame, query: PlannedQuery) -> str:
     """Return whether a query could run in real time."""
     try:
-        flow_below(df.sparkSession, passed(df.sparkSession, query))
+        flow = flow_below(df.sparkSession, passed(df.sparkSession, query))
     except UnsupportedQuery as error:
         return f"no real time  {error}"
-    return f"real time     yes, on one host; experimental: {own.REAL_TIME.key}"
+    cores = flow.feeds.tasks + 1
+    return f"real time     yes, on one host with {cores} cores; experimental: {own.REAL_TIME.key}"
 
 
 def _of_mode(error: UnsupportedQuery) -> bool:
