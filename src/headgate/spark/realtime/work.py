@@ -24,7 +24,7 @@ from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
-from headgate.spark.realtime.recording import EpochRecorder
+from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.router import as_bytes, to_slots
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.sinks import Sink
