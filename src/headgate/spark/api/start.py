@@ -53,7 +53,7 @@ from headgate.spark.read.meaning import meaning
 from headgate.spark.read.passing import passed
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
-from headgate.spark.realtime.recording import EpochRecorder
+from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own

@@ -20,11 +20,11 @@ from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import named_as, physical
 from headgate.spark.read.plan import PlannedOperator
+from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
-from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.realtime.router import as_bytes, to_slots
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.sinks import Sink
