@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.jvm.plans import as_it_is, mapped, union
-from headgate.spark.jvm.sessions import clone_of, make_active
+from headgate.spark.jvm.sessions import clone_of, make_active, pipeline_python
 from headgate.spark.realtime import words
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.feeder import Feeder
@@ -62,6 +62,8 @@ class SparkJob:
         """Run the job until the feeders end; raise what it failed with."""
         session = self._session
         make_active(session)
+        if any(branch.stages for branch in self._plan.branches):
+            pipeline_python(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
         branches = zip(self._plan.branches, self._feeds.feeds, self._feeds.shares, strict=True)
         pipes = []
