@@ -11,9 +11,9 @@ import pytest
 
 from headgate.core.errors import CheckpointError
 from headgate.core.input import FLOAT_MAX, KEY_GROUPS_MAX, WHOLE_MAX
-from headgate.journal import Batch, BatchBegun, JournalWriter, Start, read, reader, writer
+from headgate.journal import Batch, BatchBegun, JournalWriter, Start, Stop, read, reader, writer
 from headgate.journal.codec import decode, encode
-from headgate.journal.document import _section
+from headgate.journal.document import _section, field_docs
 from headgate.journal.histogram import (
     BUCKETS,
     EDGES_MS,
@@ -213,3 +213,31 @@ def test_a_number_that_no_journal_has_is_damage(field: str, least: float, most: 
     ):
         with pytest.raises(CheckpointError, match="line 1 is not a journal line"):
             decode(json.dumps(line | {field: value}).encode(), where="line 1")
+
+
+@pytest.mark.parametrize("value", ["1e300", "1" * 40, "[" * 200 + "]" * 200])
+@pytest.mark.parametrize("field", ["parameters", "summary"])
+def test_what_people_may_write_into_an_event_is_bounded(field: str, value: str) -> None:
+    event = {"parameters": START, "summary": Stop("user", None, {}, 5)}[field]
+    line = encode(event).decode()
+    assert decode(line.encode(), where="line 1") == event
+    wild = line.replace(f'"{field}":{{}}', f'"{field}":{{"a":{value}}}').encode()
+    assert wild != line.encode()
+    with pytest.raises(CheckpointError, match="line 1 is not a journal line"):
+        decode(wild, where="line 1")
+
+
+def test_only_fields_with_words_below_them_are_documented() -> None:
+    assert [name for name, *_ in field_docs(Mixed)] == ["first", "last"]
+
+
+class Mixed:
+    """Has fields, and what is none."""
+
+    first: int
+    """The first."""
+    other = 5
+    """No field: it has no type."""
+    bare: int
+    last: str = "x"
+    """The last."""
