@@ -83,7 +83,7 @@ FIRES = """
           sloth_service: clicks
         exp_annotations:
           summary: Query clicks uses up the error budget of its SLO
-          description: headgate diagnose CHECKPOINT says what limits it; see docs/guide.md.
+          description: headgate diagnose CHECKPOINT says what limits it; see docs/runbook.md#headgatesloburn.
 """
 
 
