@@ -102,7 +102,7 @@ class RealTimeWork(StatefulWork):
         self.before_commit = lambda _: None
         self._narrow: NarrowPlan | None = None
         if isinstance(sink, KafkaSink):
-            self._narrow = self._results.narrow(sink.in_columns)
+            self._narrow = self._results.narrow(sink.in_columns, self.run.path / "results")
 
     @property
     def delivers_together(self) -> bool:
