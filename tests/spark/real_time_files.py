@@ -20,6 +20,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from headgate.core.installed import SOURCES, Plugin, installed
 from headgate.spark.realtime import feed
@@ -28,18 +29,24 @@ from headgate.spark.realtime import feed
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NAME = "written_files"
-COUNT = grammar_data.FILES
+MOST = 64
+"""Files of a stream at the most."""
 
 
 def prepare(spark: SparkSession, folder: Path) -> None:
     """Keep the files of `grammar_data.write` as Arrow, too."""
     for name, schema in (("events", grammar_data.EVENTS), ("clicks", grammar_data.CLICKS)):
-        for number in range(COUNT):
+        for number in range(grammar_data.FILES):
             read = spark.read.schema(schema).json(str(folder / name / f"{number}.json"))
-            table = read.coalesce(1).toArrow()
-            with pa.OSFile(str(folder / f"{name}-{number}.arrow"), "wb") as out:
-                with pa.ipc.new_stream(out, table.schema) as writer:
-                    writer.write_table(table)
+            keep(folder, name, number, read.coalesce(1).toArrow())
+
+
+def keep(folder: Path, stream: str, number: int, table: pa.Table) -> None:
+    """Keep a file of a stream."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with pa.OSFile(str(folder / f"{stream}-{number}.arrow"), "wb") as out:
+        with pa.ipc.new_stream(out, table.schema) as writer:
+            writer.write_table(table)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
@@ -79,7 +86,7 @@ class Released:
 
     def left(self, stream: str, number: int) -> None:
         """Forget that a stream has met others from a file on, since it reads again from there."""
-        for later in range(number, COUNT):
+        for later in range(number, MOST):
             (self.folder / f"at-{stream}-{later}").unlink(missing_ok=True)
 
 
@@ -92,9 +99,13 @@ class Given(grammar_data.Given):
     def _read(self, name: str, schema: str, time: str) -> DataFrame:
         if not self.stream:
             return super()._read(name, schema, time)
-        reader = self.spark.readStream.format(NAME).option("schema", schema)
-        reader = reader.option("folder", str(self.folder)).option("run", str(self.run))
-        return reader.option("stream", name).load()
+        return stream(self.spark, self.folder, self.run, name, schema)
+
+
+def stream(spark: SparkSession, folder: Path, run: Path, name: str, schema: str) -> DataFrame:
+    """Return a stream of files; its schema is text, or JSON."""
+    options = {"schema": schema, "folder": str(folder), "run": str(run), "stream": name}
+    return spark.readStream.format(NAME).options(**options).load()
 
 
 def _file(number: int) -> str:
@@ -208,8 +219,9 @@ class WrittenFiles(DataSource):
     def feed(cls, options: Mapping[str, str]) -> WrittenFeed:
         return WrittenFeed(_files(options))
 
-    def schema(self) -> str:
-        return str(self.options["schema"])
+    def schema(self) -> Any:
+        given = str(self.options["schema"])
+        return StructType.fromJson(json.loads(given)) if given.startswith("{") else given
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         del schema

@@ -123,14 +123,8 @@ def within(session: Any) -> DataFrame:
     return read.dropDuplicatesWithinWatermark(["auction"]).select("auction")
 
 
-@F.udf(T.LongType(), useArrow=False)
-def plain(price: int) -> int:
-    return price + 1
-
-
-@F.udf(T.LongType(), useArrow=True)
-def by_arrow(price: int) -> int:
-    return price + 2
+plain = F.udf(lambda price: price + 1, T.LongType())
+by_arrow = F.udf(lambda price: price + 2, T.LongType(), useArrow=True)
 
 
 @F.pandas_udf(T.LongType())
@@ -225,7 +219,7 @@ class Form:
 
 FORMS = {
     "duplicates": Form(auctions),
-    "duplicates within watermark": Form(within),
+    "duplicates within watermark": Form(within, answer=auctions),
     "processor of rows": Form(by_rows, "update", ("auction",), thirds),
     "processor of frames": Form(by_frames, "update", ("auction",), thirds),
     "function with state": Form(by_function, "update", ("auction",), thirds),

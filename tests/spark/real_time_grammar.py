@@ -1,6 +1,6 @@
 """A program that runs generated queries in real time, in a session with cores for all sources.
 
-``python real_time_grammar.py FOLDER HAPPENINGS SEED ...`` prints a line of JSON for each: its fault, or
+``python real_time_grammar.py FOLDER HAPPENINGS QUERY ...`` prints a line of JSON for each: its fault, or
 nothing. While a query runs, its slots change, processes are killed, and micro-batches go on in between.
 """
 
@@ -9,16 +9,22 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grammar_data
+import nexmark_oracle as oracle
+import nexmark_runs as runs
+import pyarrow as pa
 import pytest
 import real_time_files
 from generated import generate
@@ -26,6 +32,7 @@ from grammar import Query
 from grammar_forms import FORMS
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from test_grammar import _SETTINGS, UNJUDGED, expected
 from written import counted, final, shape
 
@@ -33,6 +40,10 @@ import headgate as hg
 from headgate.core.errors import UnsupportedQuery
 from headgate.spark.jvm.plans import analysed
 from headgate.spark.jvm.streams import option_of, streams_of
+from headgate_demo.generators import nexmark
+from headgate_demo.spark import queries
+
+Build = Callable[[Path], DataFrame]
 
 LEFT_OUT = "NOT IN REAL TIME"
 HAPPENINGS = {
@@ -50,15 +61,18 @@ class Run:
     ----------
     place : Path
         Of the run's files.
+    build : callable
+        From where it is said which files there are to the query.
+    mode : str
+    files : int
+        Of each stream.
     """
 
-    def __init__(self, spark: SparkSession, folder: Path, place: Path, query: Query) -> None:
-        self.spark, self.query, self.place = spark, query, place
+    def __init__(self, place: Path, build: Build, mode: str, files: int) -> None:
+        self.place, self.mode, self.files = place, mode, files
         self.released = real_time_files.Released(place / "released")
         self.released.release(0)
-        self.build = lambda: query.build(
-            real_time_files.Given(spark, folder, run=self.released.folder)
-        )
+        self.build = build
         self.batches: dict[int, list[Any]] = {}
         self.came_again = 0
         self.shape: list[tuple[str, str]] = []
@@ -71,10 +85,10 @@ class Run:
         self.shape = shape(batch)
 
     def start(self, *, real_time: bool, slots: int) -> Any:
-        frame = self.build()
+        frame = self.build(self.released.folder)
         leaves = streams_of(analysed(frame))
         self.released.together(str(option_of(leaf, "stream")) for leaf in leaves)
-        made = hg.writeStream(frame).outputMode(self.query.mode).slots(start=slots).keyGroups(16)
+        made = hg.writeStream(frame).outputMode(self.mode).slots(start=slots).keyGroups(16)
         made = made.option("checkpointLocation", str(self.place / "checkpoint"))
         made = made.foreachBatch(self.keep)
         if real_time:
@@ -87,9 +101,13 @@ class Run:
         query = self.start(real_time=True, slots=rng.randint(1, 3))
         real_time = True
         try:
-            for files in range(1, real_time_files.COUNT + 1):
+            for files in range(1, self.files + 1):
                 happening = rng.choice(happenings)
                 self.done.append(happening)
+                if happening == "switch" and all(
+                    one.startswith("pass") for one in query.assignment()
+                ):
+                    happening = "nothing"  # what has no state has no steps in micro-batches
                 if happening == "scale":
                     query.scale(rng.randint(1, 4))
                 elif happening == "remap":
@@ -119,43 +137,115 @@ class Run:
         with suppress(ProcessLookupError):
             os.kill(processes[name], signal.SIGKILL)
 
-    def rows(self) -> Counter[str]:
-        steps = [self.batches[step] for step in sorted(self.batches)]
-        keys = [] if self.query.stream else self.query.keys
-        return counted(self.spark, final(steps, self.query.mode, keys))
+    @property
+    def steps(self) -> list[list[Any]]:
+        """The rows of each step."""
+        return [self.batches[step] for step in sorted(self.batches)]
+
+    def fault(self, got: Counter[Any], wanted: Counter[Any]) -> str:
+        """Return what is wrong with the rows that came."""
+        missing, extra = wanted - got, got - wanted
+        if missing or extra:
+            return (
+                f"WRONG {self.done}\n    missing {missing.total()} {list(missing)[:2]}\n"
+                f"    extra {extra.total()} {list(extra)[:2]}"
+            )
+        return f"AGAIN {self.done}" if self.came_again else ""
+
+
+def nexmark_outcome(
+    spark: SparkSession, folder: Path, place: Path, name: str, happenings: tuple[str, ...]
+) -> str:
+    """Return what is wrong with a query of NEXMark, named as ``q5 3`` with its seed."""
+    query, seed = name.split()
+    schema = json.dumps(from_arrow_schema(nexmark.schema(None)).jsonValue())
+    files = runs.EVENTS // runs.BATCH
+    for number in range(files):
+        begin = number * runs.BATCH
+        made = nexmark.events(runs.config(int(seed)), begin, begin + runs.BATCH, runs.BASE_US, None)
+        real_time_files.keep(folder, f"nexmark {seed}", number, pa.Table.from_batches([made]))
+
+    def build(released: Path) -> DataFrame:
+        stream = real_time_files.stream(spark, folder, released, f"nexmark {seed}", schema)
+        made: DataFrame = getattr(queries, query)(_Recorded(stream), **runs.more_options(query))
+        return made
+
+    run = Run(place, build, "append", files)
+    run.go(random.Random(f"real time {name}"), happenings)
+    got = Counter(oracle.ROWS[query](row) for step in run.steps for row in step)
+    wanted = oracle.expected(query, oracle.events(int(seed)), place / "checkpoint")
+    assert wanted or seed != "0", "the first seed must show something"
+    return run.fault(got, wanted)
+
+
+@dataclass
+class _Recorded:
+    """A session as NEXMark's queries use it."""
+
+    stream: DataFrame
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def format(self, name: str) -> Any:
+        return self
+
+    def options(self, **given: str) -> Any:
+        return self
+
+    def load(self) -> DataFrame:
+        return self.stream
 
 
 def outcome(
-    spark: SparkSession, folder: Path, place: Path, seed: int | str, happenings: tuple[str, ...]
+    spark: SparkSession, folder: Path, place: Path, name: str, happenings: tuple[str, ...]
 ) -> str:
-    """Return nothing where all is well, and what is wrong with a query otherwise; a form has a name."""
-    query = FORMS[seed] if isinstance(seed, str) else generate(seed)[0]
-    query = replace(query, text=query.text or f"{query.mode}: {seed}")
+    """Return nothing where all is well, and what is wrong with a query otherwise.
+
+    Parameters
+    ----------
+    name : str
+        A seed, a form's name, or a query of NEXMark with a seed, as ``q5 3``.
+    """
+    try:
+        if re.fullmatch(r"q\d \d+", name):
+            return nexmark_outcome(spark, folder, place, name, happenings)
+        query = generate(int(name))[0] if name.isdigit() else FORMS[name]
+        return generated_outcome(spark, folder, place, query, name, happenings)
+    except Exception:
+        return f"FAILED {traceback.format_exc()[-1500:]}"
+
+
+def generated_outcome(
+    spark: SparkSession,
+    folder: Path,
+    place: Path,
+    query: Query,
+    name: str,
+    happenings: tuple[str, ...],
+) -> str:
+    """Return the same of a generated query, or of a form."""
+    text = query.text or f"{query.mode}: {name}"
     try:
         wanted, wanted_shape = expected(spark, folder, query)
     except (AnalysisException, StreamingQueryException) as error:
-        return f"{UNJUDGED} {query.text}\n    {str(error)[:300]}"
-    run = Run(spark, folder, place, query)
+        return f"{UNJUDGED} {text}\n    {str(error)[:300]}"
+
+    def build(released: Path) -> DataFrame:
+        return query.build(real_time_files.Given(spark, folder, run=released))
+
+    run = Run(place, build, query.mode, grammar_data.FILES)
     try:
-        run.go(random.Random(f"real time {seed}"), happenings)
+        run.go(random.Random(f"real time {name}"), happenings)
     except UnsupportedQuery as error:
-        return f"{LEFT_OUT} {query.text}\n    {error}"
+        return f"{LEFT_OUT} {text}\n    {error}"
     except Exception as error:
-        told = f"{type(error).__name__}: {str(error)[:900]}"
-        return f"FAILED {query.text}\n    {run.done} {told}"
-    got = run.rows()
-    if got != wanted:
-        missing, extra = wanted - got, got - wanted
-        return (
-            f"WRONG {query.text}\n    {run.done}\n"
-            f"    missing {missing.total()} {list(missing)[:2]}\n"
-            f"    extra {extra.total()} {list(extra)[:2]}"
-        )
-    if run.came_again:
-        return f"AGAIN {query.text}\n    {run.done}"
-    if run.shape and run.shape != wanted_shape:
-        return f"SCHEMA {query.text}\n    {run.shape}\n    wanted {wanted_shape}"
-    return ""
+        return f"FAILED {text}\n    {run.done} {type(error).__name__}: {str(error)[:900]}"
+    keys = [] if query.stream else query.keys
+    fault = run.fault(counted(spark, final(run.steps, query.mode, keys)), wanted)
+    if not fault and run.shape and run.shape != wanted_shape:
+        fault = f"SCHEMA {run.shape}\n    wanted {wanted_shape}"
+    return fault and f"{text}\n    {fault}"
 
 
 def session_of(folder: Path) -> SparkSession:
@@ -172,11 +262,10 @@ def session_of(folder: Path) -> SparkSession:
 def main() -> None:
     folder, happenings = Path(sys.argv[1]), HAPPENINGS[sys.argv[2]]
     spark = session_of(folder / "files")
-    for name in sys.argv[3:]:
-        seed = int(name) if name.isdigit() else name
+    for number, name in enumerate(sys.argv[3:]):
         started_s = time.monotonic()
-        wrong = outcome(spark, folder / "files", folder / str(name), seed, happenings)
-        line = {"seed": seed, "wrong": wrong, "seconds": round(time.monotonic() - started_s, 1)}
+        wrong = outcome(spark, folder / "files", folder / str(number), name, happenings)
+        line = {"query": name, "wrong": wrong, "seconds": round(time.monotonic() - started_s, 1)}
         print(json.dumps(line), flush=True)
 
 

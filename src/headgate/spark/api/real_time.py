@@ -19,6 +19,7 @@ from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery
 from headgate.spark.api.query import Query
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.arrow import from_arrow_schema
+from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import template
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.realtime.epochs import Epochs
@@ -109,6 +110,12 @@ def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) 
     UnsupportedQuery
     """
     plan = PipePlan.of(spark, [chain[0] for chain in query.sources], key_groups)
+    if any(branch.stages for branch in plan.branches) and not adapter().pipelines_python:
+        msg = (
+            "a Python function before the first stateful operator cannot run in real time before Spark "
+            f"4.3; use that, or {_LEAVE_OUT}."
+        )
+        raise UnsupportedQuery(msg)
     leaves = [branch.leaf for branch in plan.branches]
     feeds = tuple(feed_of(leaf) for leaf in leaves)
     same_as = tuple(

@@ -22,6 +22,9 @@ class Spark43:
     name = "4.3"
     """The minor release."""
 
+    pipelines_python = True
+    """Whether rows can go to a Python function while others come back from it."""
+
     def logical_rdd(self, node: Jvm, *fields: Jvm) -> Jvm:
         """Return a leaf of the class `node`; `fields` are those up to constraints."""
         return node(*fields, False)
@@ -56,6 +59,7 @@ class Spark42(Spark43):
     """Spark 4.2: a leaf, the rule of common table expressions and a sink are told less."""
 
     name = "4.2"
+    pipelines_python = False
 
     def logical_rdd(self, node: Jvm, *fields: Jvm) -> Jvm:
         """As of 4.3."""

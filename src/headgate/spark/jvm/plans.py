@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
@@ -80,11 +80,40 @@ def template(spark: SparkSession, schema: StructType) -> DataFrame:
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """Return an empty DataFrame that no Python worker is asked for, as `createDataFrame` does."""
-    tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
-    nothing = spark.sparkContext._jsc.sc().makeRDD(seq(spark, []), 1, tag)
+    nothing = _nothing(spark)
     java_schema = spark._jsparkSession.parseDataType(schema.json())
     made = spark._jsparkSession.internalCreateDataFrame(nothing, java_schema, False)
     return DataFrame(made, spark)
+
+
+def _nothing(spark: SparkSession) -> Jvm:
+    """Return an RDD without rows."""
+    tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
+    return spark.sparkContext._jsc.sc().makeRDD(seq(spark, []), 1, tag)
+
+
+def resolved(
+    spark: SparkSession, attributes: Iterable[Jvm], columns: Iterable[Column]
+) -> list[Jvm]:
+    """Return columns over attributes as Catalyst's named expressions, for a plan that has these.
+
+    Catalyst does not see that plan: in one that is optimised the same ids may stand at several places,
+    where it would give new ones.
+    """
+    made = of_rows(spark, leaf(spark, seq(spark, attributes), _nothing(spark))).select(*columns)
+    return list(each(analysed(made).projectList()))
+
+
+def mapped(spark: SparkSession, plan: Jvm, change: Callable[[DataFrame], DataFrame]) -> Jvm:
+    """Return the node that `change` puts above a plan, which Catalyst does not see, as in `resolved`."""
+    node = analysed(change(of_rows(spark, leaf(spark, plan.output(), _nothing(spark)))))
+    return node.withNewChildren(seq_of_one(spark, plan))
+
+
+def as_it_is(spark: SparkSession, plan: Jvm) -> DataFrame:
+    """Return the DataFrame of a plan that is resolved, and not analysed again."""
+    plan.setAnalyzed()
+    return of_rows(spark, plan)
 
 
 def leaf(spark: SparkSession, attributes: Jvm, rows: Jvm) -> Jvm:
@@ -140,12 +169,12 @@ def join_of(
 
 
 def outer_join(spark: SparkSession, left: Jvm, right: Jvm, condition: Jvm) -> Jvm:
-    """Return the rows of `left`, each with those of `right` that meet it, or with nulls."""
+    """Return the rows of `left`, each with those of `right`, a broadcast, that meet it, or with nulls."""
     return _join(spark, left, right, _join_type(spark, "LeftOuter"), condition)
 
 
 def marked_join(spark: SparkSession, left: Jvm, right: Jvm, condition: Jvm, mark: Jvm) -> Jvm:
-    """Return the rows of `left`, each with the attribute `mark`: whether one of `right` meets it."""
+    """Return the rows of `left`, each with the attribute `mark`: whether one of a broadcast meets it."""
     kind = java_class(spark, "org.apache.spark.sql.catalyst.plans.ExistenceJoin")(mark)
     return _join(spark, left, right, kind, condition)
 
@@ -156,9 +185,12 @@ def _join_type(spark: SparkSession, name: str) -> Jvm:
 
 def _join(spark: SparkSession, left: Jvm, right: Jvm, kind: Jvm, condition: Jvm) -> Jvm:
     some = java_class(spark, "scala.Some")(condition)
-    hint = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.JoinHint$.MODULE$").NONE()
-    node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Join")
-    return node(left, right, kind, some, hint)
+    logical = "org.apache.spark.sql.catalyst.plans.logical"
+    broadcast = java_class(spark, f"{logical}.BROADCAST$.MODULE$")
+    info = java_class(spark, f"{logical}.HintInfo")(java_class(spark, "scala.Some")(broadcast))
+    none = java_class(spark, "scala.None$.MODULE$")
+    hint = java_class(spark, f"{logical}.JoinHint")(none, java_class(spark, "scala.Some")(info))
+    return java_class(spark, f"{logical}.Join")(left, right, kind, some, hint)
 
 
 def generate(spark: SparkSession, node: Jvm, generator: Jvm, child: Jvm, *, outer: bool) -> Jvm:

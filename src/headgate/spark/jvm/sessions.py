@@ -41,6 +41,14 @@ def driver_conf(spark: SparkSession) -> Jvm:
     return spark.sparkContext._jsc.sc().conf()
 
 
+def pipeline_python(spark: SparkSession) -> None:
+    """Have a task read what comes back from Python while it waits for more to send there; in one process.
+
+    Without it a row stays in Python until the next one comes.
+    """
+    driver_conf(spark).set("spark.python.udf.pipelined.enabled", "true")
+
+
 def ships_modules(spark: SparkSession) -> bool:
     """Return whether Spark brings Python modules of the user's to its workers."""
     return bool(spark.sparkContext._python_includes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
-from headgate.spark.jvm.sessions import clone_of, make_active
+from headgate.spark.jvm.plans import as_it_is, mapped, union
+from headgate.spark.jvm.sessions import clone_of, make_active, pipeline_python
 from headgate.spark.realtime import words
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.feeder import Feeder
@@ -21,12 +22,18 @@ batches, and more padding. Note 0180 has what was measured."""
 
 _CONF = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(PADDING),
+    "spark.sql.execution.python.udf.maxRecordsPerBatch": str(PADDING),
     "spark.sql.execution.pandas.udf.buffer.size": "8",
+    "spark.sql.execution.python.udf.buffer.size": "8",
     "spark.sql.adaptive.enabled": "false",
     # each branch has tasks of its own, whatever Spark thinks of how its rows lie
     "spark.sql.unionOutputPartitioning": "false",
 }
 """Settings of the pipe's session: batches are small, and no buffer of a socket keeps a part of one."""
+
+
+def _into(router: Router, routed: DataFrame) -> DataFrame:
+    return routed.mapInArrow(router, "nothing int")
 
 
 class SparkJob:
@@ -55,6 +62,8 @@ class SparkJob:
         """Run the job until the feeders end; raise what it failed with."""
         session = self._session
         make_active(session)
+        if any(branch.stages for branch in self._plan.branches):
+            pipeline_python(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
         branches = zip(self._plan.branches, self._feeds.feeds, self._feeds.shares, strict=True)
         pipes = []
@@ -62,13 +71,15 @@ class SparkJob:
             schema = from_arrow_schema(feed.schema)
             for marker in MARKERS:
                 schema = schema.add(marker)
-            # the JVM, too, may keep the last bytes of a batch: so one more follows
-            feeder = Feeder(meeting, feed, share, feed.schema, 2 * PADDING)
+            # the JVM, too, may keep the last bytes of a batch: so one more follows; and on each way to
+            # Python and back as many rows may stay
+            padding = (2 + 4 * branch.stages) * PADDING
+            feeder = Feeder(meeting, feed, share, feed.schema, padding)
             numbers = session.range(0, share.count, 1, share.count)
             routed = branch.over(numbers.mapInArrow(feeder, schema))
             router = Router(meeting, branch.operator, branch.operator in self._shared)
-            pipes.append(routed.mapInArrow(router, "nothing int"))
-        reduce(DataFrame.union, pipes).collect()
+            pipes.append(mapped(session, routed, partial(_into, router)))
+        as_it_is(session, pipes[0] if len(pipes) == 1 else union(session, pipes)).collect()
 
     def cancel(self, group: str) -> None:
         """Have Spark cancel a run, and interrupt what its tasks wait for."""

@@ -29,14 +29,14 @@ from headgate.spark.jvm.expressions import (
 )
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import (
-    analysed,
     expand,
     filtered,
     generate,
+    mapped,
     marked_join,
-    of_rows,
     outer_join,
     project,
+    resolved,
 )
 from headgate.spark.jvm.userfunctions import call, called_by
 from headgate.spark.read.wording import wording
@@ -143,11 +143,6 @@ class _Passing:
             if not any(one.exprId().equals(mine) for mine in ids)
         ]
 
-    def frame(self, *more: Column) -> DataFrame:
-        """Return all columns, and more of them behind."""
-        kept = [column(self.spark, one) for one in [*self.data, *self.ours]]
-        return of_rows(self.spark, self.plan).select(*kept, *more)
-
     def over(self, plan: Jvm) -> _Passing:
         """Return another plan that has the markers' columns."""
         return _Passing(self.spark, plan, self.ours)
@@ -158,13 +153,15 @@ class _Passing:
 
     def having(self, columns: Mapping[str, Column]) -> _Passing:
         """Return a plan with new columns of ours in place of those of the same name."""
-        data, spark = self.data, self.spark
-        kept = {str(one.name()): column(spark, one) for one in self.ours}
-        named = [value.alias(name) for name, value in (kept | dict(columns)).items()]
-        made = analysed(
-            of_rows(spark, self.plan).select(*(column(spark, one) for one in data), *named)
-        )
-        return _Passing(spark, made, tuple(list(each(made.output()))[len(data) :]))
+        named = [value.alias(name) for name, value in columns.items()]
+        made = dict(zip(columns, self.resolved(*named), strict=True))
+        ours = {str(one.name()): one for one in self.ours} | made
+        plan = project(self.spark, [*self.data, *ours.values()], self.plan)
+        return _Passing(self.spark, plan, tuple(one.toAttribute() for one in ours.values()))
+
+    def resolved(self, *columns: Column) -> list[Jvm]:
+        """Return named columns over the plan's as Catalyst's expressions."""
+        return resolved(self.spark, each(self.plan.output()), columns)
 
 
 def _nullable(expression: Jvm) -> Jvm:
@@ -254,7 +251,8 @@ def _emptied(below: _Passing, keeps: Column) -> _Passing:
     """Return the markers, and the records that a condition holds for; of others the time counts."""
     spark = below.spark
     if len(below.ours) == len(MARKERS):
-        return below.over(analysed(of_rows(spark, below.plan).where(below.is_marker | keeps)))
+        (condition,) = below.resolved((below.is_marker | keeps).alias("keeps"))
+        return below.over(filtered(spark, condition.child(), below.plan))
     kept = F.when(keeps, F.lit(None).cast("int")).otherwise(DROPPED)
     to = F.when(below.is_marker, column(spark, below.marker)).otherwise(kept)
     return below.having({MARKER_TO: to})
@@ -282,30 +280,22 @@ def _guarded(below: _Passing, expression: Jvm) -> Jvm:
 def _join(plan: Jvm, below: _Passing) -> _Passing:
     """Return the join of a stream and a table, which every task has whole."""
     spark, kind = below.spark, str(plan.joinType().sql()).upper()
-    from_left = bool(plan.left().isStreaming())
-    table = of_rows(spark, plan.right() if from_left else plan.left())
+    from_left, output = bool(plan.left().isStreaming()), list(each(plan.output()))
+    table = plan.right() if from_left else plan.left()
     condition = absent_and(spark, below.marker, each(plan.condition()))
+    (true,) = resolved(spark, [], [F.lit(True).alias(_MEETS)])
+    mark = true.toAttribute()
+    meets = column(spark, mark)
     if kind in ("INNER", "CROSS"):
-        table = table.withColumn(_MEETS, F.lit(True))
-        meets = column(spark, list(each(analysed(table).output()))[-1]).isNotNull()
-        made = outer_join(spark, below.plan, analysed(F.broadcast(table)), condition)
-        return _emptied(below.over(made), meets).only(each(plan.output()))
-    whole = analysed(F.broadcast(table))
+        table = project(spark, [*each(table.output()), true], table)
+        made = below.over(outer_join(spark, below.plan, table, condition))
+        return _emptied(made, column(spark, mark.withNullability(True)).isNotNull()).only(output)
     if kind == ("LEFT OUTER" if from_left else "RIGHT OUTER"):
-        made = outer_join(spark, below.plan, whole, condition)
-        return below.over(made).only(each(plan.output()))
+        return below.over(outer_join(spark, below.plan, table, condition)).only(output)
     if kind in ("LEFT SEMI", "LEFT ANTI") and from_left:
-        mark = _new(spark, F.lit(True))
-        meets = column(spark, mark)
-        made = below.over(marked_join(spark, below.plan, whole, condition, mark))
-        return _emptied(made, meets if kind == "LEFT SEMI" else ~meets).only(each(plan.output()))
+        made = below.over(marked_join(spark, below.plan, table, condition, mark))
+        return _emptied(made, meets if kind == "LEFT SEMI" else ~meets).only(output)
     raise refused(f"a {kind.lower()} join")
-
-
-def _new(spark: SparkSession, value: Column) -> Jvm:
-    """Return a new attribute of the type of a value."""
-    (made,) = each(analysed(spark.range(1).select(value.alias(_MEETS))).output())
-    return made
 
 
 # --- Python ----------------------------------------------------------------------------------------
@@ -313,14 +303,12 @@ def _new(spark: SparkSession, value: Column) -> Jvm:
 
 def _functions(plan: Jvm, below: _Passing) -> _Passing:
     """Return what functions of the user's make of records."""
-    spark, results = below.spark, list(each(plan.resultAttrs()))
-    made = analysed(below.frame(*(_call(below, one) for one in each(plan.udfs()))))
-    columns = list(each(made.output()))
+    calls = below.resolved(*(_call(below, one).alias("value") for one in each(plan.udfs())))
     named = [
-        alias(spark, new, old.name(), old.exprId(), old.metadata())
-        for new, old in zip(columns[-len(results) :], results, strict=True)
+        alias(below.spark, made.child(), old.name(), old.exprId(), old.metadata())
+        for made, old in zip(calls, each(plan.resultAttrs()), strict=True)
     ]
-    return below.over(made).only([*below.data, *named])
+    return below.only([*below.data, *named])
 
 
 def _call(below: _Passing, expression: Jvm) -> Column:
@@ -368,23 +356,30 @@ def _map(plan: Jvm, below: _Passing) -> _Passing:
     schema = T.StructType([T.StructField(one.name(), data_type(one.dataType())) for one in results])
     pandas = class_name(plan) == "MapInPandas"
     function = OfBatches(
-        _unpacked(plan.func()),
+        _unpacked(plan.functionExpr()),
         tuple(str(one.name()) for one in below.data),
         to_arrow_schema(schema, timezone="UTC"),
         to_arrow_schema(T.StructType(ours)),
         pandas=pandas,
     )
-    frame = below.frame()
     whole = T.StructType([*schema, *ours])
-    made = frame.mapInPandas(function, whole) if pandas else frame.mapInArrow(function, whole)
-    columns = list(each(analysed(made).output()))
+
+    def change(frame: DataFrame) -> DataFrame:
+        return frame.mapInPandas(function, whole) if pandas else frame.mapInArrow(function, whole)
+
+    below = below.only(below.data)
+    made = mapped(spark, below.plan, change)
+    columns = list(each(made.output()))
+    marks = tuple(columns[len(results) :])
     named = [
         alias(spark, new, old.name(), old.exprId(), old.metadata())
         for new, old in zip(columns, results, strict=False)
     ]
-    marks = tuple(columns[len(results) :])
-    return _Passing(spark, project(spark, [*named, *marks], analysed(made)), marks)
+    return _Passing(spark, project(spark, [*named, *marks], made), marks)
 
+
+PYTHON = ("BatchEvalPython", "ArrowEvalPython", "MapInPandas", "MapInArrow")
+"""Nodes that hand rows to Python, and take them back."""
 
 _NODES: Mapping[str, Callable[[Jvm, _Passing], _Passing]] = {
     "Project": _project,
@@ -395,9 +390,6 @@ _NODES: Mapping[str, Callable[[Jvm, _Passing], _Passing]] = {
     "Generate": _generate,
     "Expand": _expand,
     "Join": _join,
-    "BatchEvalPython": _functions,
-    "ArrowEvalPython": _functions,
-    "MapInPandas": _map,
-    "MapInArrow": _map,
+    **dict(zip(PYTHON, (_functions, _functions, _map, _map), strict=True)),
 }
 """Lets markers through a node, over a plan that they have passed."""

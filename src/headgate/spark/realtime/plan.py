@@ -16,7 +16,7 @@ from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, of_rows, optimised_stream, project
 from headgate.spark.jvm.streams import streams_of
 from headgate.spark.read.plan import PlannedOperator
-from headgate.spark.realtime.markers import passing, refused
+from headgate.spark.realtime.markers import PYTHON, passing, refused
 from headgate.spark.step.exchange import routed_columns
 
 _MONTH_DAYS, _DAY_MS = 31, 86_400_000
@@ -39,15 +39,18 @@ class Branch:
         The source.
     watermarks : mapping of str to int
         Numbers of the watermarks in it, by the id of their node.
+    stages : int
+        How many of its nodes run Python.
     """
 
     operator: str
     plan: Jvm
     leaf: Jvm
     watermarks: dict[str, int]
+    stages: int
 
-    def over(self, source: DataFrame) -> DataFrame:
-        """Return the routed rows of `source`, which has the source's columns and `MARKERS`.
+    def over(self, source: DataFrame) -> Jvm:
+        """Return the plan of the routed rows of `source`, which has the source's columns and `MARKERS`.
 
         The times of each watermark are a column more, in microseconds.
 
@@ -56,8 +59,7 @@ class Branch:
         UnsupportedQuery
             Markers cannot pass a part of the plan.
         """
-        spark = source.sparkSession
-        return of_rows(spark, passing(spark, self.plan, analysed(source), self.watermarks))
+        return passing(source.sparkSession, self.plan, analysed(source), self.watermarks)
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,12 @@ class PipePlan:
             if len(lines) != len(streams_of(whole)):
                 raise refused("a stream of which no row can come")
             for line in lines:
-                leaf, delays = _looked_through(line)
+                *above, leaf = _nodes(line)
+                delays = _delays_ms(above)
                 delays_ms |= delays
                 numbers = {one: list(delays_ms).index(one) for one in delays}
-                branches.append(Branch(operator.id, line, leaf, numbers))
+                stages = sum(class_name(node) in PYTHON for node in above)
+                branches.append(Branch(operator.id, line, leaf, numbers, stages))
         least = str(spark.conf.get(_POLICY, "min")).lower() == "min"
         return cls(tuple(branches), tuple(delays_ms.values()), least)
 
@@ -153,13 +157,20 @@ def _named_as(spark: SparkSession, child: Jvm, union: Jvm) -> list[Jvm]:
     ]
 
 
-def _looked_through(plan: Jvm) -> tuple[Jvm, dict[str, int]]:
-    """Return the source of a line of nodes, and the delay of each watermark in it."""
-    delays_ms: dict[str, int] = {}
-    while children := [child for child in each(plan.children()) if child.isStreaming()]:
-        if class_name(plan) == "EventTimeWatermark":
-            months, days, micros = interval_parts(plan.delay())
+def _nodes(plan: Jvm) -> list[Jvm]:
+    """Return the nodes of a line, the source last."""
+    found = [plan]
+    while children := [child for child in each(found[-1].children()) if child.isStreaming()]:
+        found += children
+    return found
+
+
+def _delays_ms(nodes: list[Jvm]) -> dict[str, int]:
+    """Return the delay of each watermark among nodes, by its id."""
+    delays_ms = {}
+    for node in nodes:
+        if class_name(node) == "EventTimeWatermark":
+            months, days, micros = interval_parts(node.delay())
             delay_ms = (months * _MONTH_DAYS + days) * _DAY_MS + micros // 1000
-            delays_ms[str(plan.nodeId().toString())] = delay_ms
-        (plan,) = children
-    return plan, delays_ms
+            delays_ms[str(node.nodeId().toString())] = delay_ms
+    return delays_ms

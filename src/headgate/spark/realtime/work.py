@@ -16,9 +16,10 @@ from headgate.core.assignment import Assignment
 from headgate.operators.spec import NEVER_US
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
+from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
-from headgate.spark.jvm.plans import named_as, physical
+from headgate.spark.jvm.plans import internal_rows, leaf, named_as, no_rows, physical
 from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.feed import Feeds
@@ -84,6 +85,10 @@ class RealTimeWork(StatefulWork):
         self.pipe = Pipe(job, feeds, tasks, routers, name)
         self.next_us = next_us
         self._newest_us: dict[int, int] = {}
+        self._between: dict[str, NarrowPlan | None] = {}
+        """The plan between an operator and the one that it reads, where it can be computed in place."""
+        self._routed: dict[str, pa.Schema] = {}
+        """What comes of it."""
         self.delivered = -1 if self.job.latest is None else self.job.latest.step
 
     @property
@@ -187,6 +192,12 @@ class RealTimeWork(StatefulWork):
         What an operator reads of others, and, in the query's first step, a processor's initial state.
         """
         session, key_groups = self.intake.session, self.config.key_groups
+        narrow = None if first and operator.initial is not None else self._narrow(operator)
+        if narrow is not None:
+            table = Outputs.reported(read).table(self.checkpoint)
+            if table is None:
+                return {}
+            return self._to_slots(operator, narrow.rows(table).cast(self._routed[operator.id]))
         if operator.parents:
             frame = self._fed(session, operator, read)
             if first:
@@ -195,7 +206,31 @@ class RealTimeWork(StatefulWork):
             frame = exchange.initial_rows(session, operator.initial, key_groups)
         else:
             return {}
-        table = frame.toArrow()
+        return self._to_slots(operator, frame.toArrow())
+
+    def _narrow(self, operator: PlannedOperator) -> NarrowPlan | None:
+        """Return the plan between an operator and the only one that it reads, to be computed in place.
+
+        None where there is another one, or more than a narrow plan.
+        """
+        if operator.id not in self._between:
+            found, session = None, self.intake.session
+            if len(operator.parents) == 1 and '"udt"' not in operator.parents[0].raw_schema.json():
+                (parent,) = operator.parents
+                empty = internal_rows(no_rows(session, parent.raw_schema))
+                hole = leaf(session, parent.placeholder.output(), empty)
+                frame = exchange.fed_input(
+                    session, operator, {parent.id: hole}, self.config.key_groups
+                )
+                found = NarrowPlan.of(frame, hole, parent.raw_schema)
+                self._routed[operator.id] = to_arrow_schema(
+                    frame.schema, session.conf.get("spark.sql.session.timeZone")
+                )
+            self._between[operator.id] = found
+        return self._between[operator.id]
+
+    def _to_slots(self, operator: PlannedOperator, table: pa.Table) -> dict[int, bytes]:
+        """Return routed rows by slot, as Arrow streams."""
         assignment = self.states[operator.id].assignment
         slot_of = np.array(assignment.slot_of, dtype=np.int32)
         parts = to_slots(table, slot_of, assignment.slots, shared=operator.shared)
