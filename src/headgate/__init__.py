@@ -37,6 +37,7 @@ _WHERE = {
     "export": "headgate.spark.plain.exporting",
     "inspect": "headgate.scenario.inspection",
     "merge": "headgate.spark.sinks.merge",
+    "on_event": "headgate.journal.listeners",
     "session": "headgate.spark.cluster.session",
     "stateful": "headgate.spark.api.operator_plus",
     "verify": "headgate.spark.api.verify",
@@ -62,6 +63,7 @@ __all__ = [
     "export",
     "inspect",
     "merge",
+    "on_event",
     "session",
     "stateful",
     "verify",
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
     from headgate.control.policy import Policy
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.core.slo import Slo
+    from headgate.journal.listeners import on_event
     from headgate.operators.operator_plus import OperatorPlus
     from headgate.scenario.inspection import inspect
     from headgate.spark.api.explain import explain

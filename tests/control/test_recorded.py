@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from headgate.control.estimators.task_cost import TaskCost
 from headgate.control.fleet.henge import Goal, Henge, HengeParameters
 from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
 from headgate.control.fleet.view import FleetJob, FleetOperator, FleetPolicy, FleetView
+from headgate.control.observation import Observation, OperatorView
 from headgate.control.pools.psps import Psps
 from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaPolicy
 from headgate.control.pools.unified_pools import UnifiedPools
@@ -25,16 +27,21 @@ from headgate.control.slots.following import FollowsRules
 from headgate.control.slots.hindsight.cost import RecordCost
 from headgate.control.slots.hindsight.kernels import play, play_batches
 from headgate.control.slots.hindsight.rules import Rules
+from headgate.control.slots.repacking import repacked
+from headgate.control.slots.rescaling import mean_latency_s, mean_service_rate, processing_rate
+from headgate.control.slots.streamswitch import StreamSwitch
+from headgate.control.slots.threshold import Threshold
 from headgate.control.slots.unified import Unified
+from headgate.core.assignment import Assignment
 from headgate.core.utility import Intent, Metric, Utility
 
 Recorded = Callable[[str, Iterable[str]], None]
 
 
 def shown(value: Any) -> str:
-    """Return a value as text, numbers to six digits: the last ones differ from machine to machine."""
+    """Return a value as text, numbers to six digits: the last ones are the machine's."""
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{round(value, 9) + 0.0:.6g}"
     if isinstance(value, np.ndarray):
         return shown(value.tolist())
     if isinstance(value, Mapping):
@@ -49,7 +56,7 @@ def shown(value: Any) -> str:
 
 def test_what_each_kind_of_rule_wants(recorded: Recorded) -> None:
     """Every tenth cycle: the sums over the constants, and over the rules of each signal."""
-    random, rules, lines = np.random.default_rng(3), Rules(4, 2.0, 50.0, 0.15), []
+    numbers, rules, lines = np.random.default_rng(3), Rules(4, 2.0, 50.0, 0.15), []
     kinds = [str(rule).partition(", in steps")[0] for rule in rules.all]
     lines += sorted({str(rule) for rule in rules.all})
     places = [
@@ -66,7 +73,7 @@ def test_what_each_kind_of_rule_wants(recorded: Recorded) -> None:
         elapsed_s = (0.5, 1.5, 1.0)[cycle % 3]
         time_s += elapsed_s
         load = 2.0 + math.sin(time_s / 20.0) + 6.0 * (cycle % 70 in (10, 11, 12))
-        records = float(random.poisson(8.0 * load * elapsed_s))
+        records = float(numbers.poisson(8.0 * load * elapsed_s))
         if cycle % 60 == 20:
             rules.expect(0.05 + cycle * 1e-3, 0.5, 1.5)
         if cycle % 60 == 50:
@@ -80,7 +87,7 @@ def test_what_each_kind_of_rule_wants(recorded: Recorded) -> None:
 
 def test_virtual_slots_of_a_few_rules(recorded: Recorded) -> None:
     """Three rules with other wishes, over cycles of other lengths, in continuous mode."""
-    random, lines = np.random.default_rng(4), []
+    numbers, lines = np.random.default_rng(4), []
     rules, most, groups = 3, 4, 5
     packing = np.array([np.arange(groups) * max(n, 1) // groups for n in range(most + 1)])
     slots, calm_s = np.array([1, 2, 4]), np.zeros(rules)
@@ -88,9 +95,9 @@ def test_virtual_slots_of_a_few_rules(recorded: Recorded) -> None:
     late, changed = np.zeros(rules), np.zeros(rules)
     for cycle in range(60):
         elapsed_s = (0.5, 1.0)[cycle % 2]
-        active = np.flatnonzero(random.random(groups) < 0.8)
-        work_s = random.exponential(0.3 + 0.5 * (cycle % 20 < 5), len(active)) * elapsed_s
-        wanted = random.uniform(0.5, 5.0, rules) if cycle % 7 == 0 else np.array([0.4, 1.9, 3.0])
+        active = np.flatnonzero(numbers.random(groups) < 0.8)
+        work_s = numbers.exponential(0.3 + 0.5 * (cycle % 20 < 5), len(active)) * elapsed_s
+        wanted = numbers.uniform(0.5, 5.0, rules) if cycle % 7 == 0 else np.array([0.4, 1.9, 3.0])
         play(
             elapsed_s, 0.2, 0.6, active, work_s, work_s / 4.0, 1.0 + active, wanted, wanted + 0.3,
             2.0, calm_s, most, packing, slots, waiting_s, come_s, late, changed,
@@ -101,7 +108,7 @@ def test_virtual_slots_of_a_few_rules(recorded: Recorded) -> None:
 
 @pytest.mark.parametrize("budget_s", [math.inf, 0.4])
 def test_virtual_batches_of_a_few_rules(budget_s: float, recorded: Recorded) -> None:
-    random, lines = np.random.default_rng(5), []
+    numbers, lines = np.random.default_rng(5), []
     rules, most, groups = 3, 4, 5
     packing = np.array([np.arange(groups) * max(n, 1) // groups for n in range(most + 1)])
     slots, calm_s = np.array([1, 2, 4]), np.zeros(rules)
@@ -110,13 +117,13 @@ def test_virtual_batches_of_a_few_rules(budget_s: float, recorded: Recorded) -> 
     late, changed = np.zeros(rules), np.zeros(rules)
     for cycle in range(60):
         elapsed_s = (0.8, 2.0)[cycle % 2]
-        active = np.flatnonzero(random.random(groups) < 0.8)
-        work_s = random.exponential(0.2 + 0.3 * (cycle % 20 < 5), len(active)) * elapsed_s
+        active = np.flatnonzero(numbers.random(groups) < 0.8)
+        work_s = numbers.exponential(0.2 + 0.3 * (cycle % 20 < 5), len(active)) * elapsed_s
         dear = active[: cycle % 3]
-        wanted = random.uniform(0.5, 5.0, rules) if cycle % 7 == 0 else np.array([0.4, 1.9, 3.0])
+        wanted = numbers.uniform(0.5, 5.0, rules) if cycle % 7 == 0 else np.array([0.4, 1.9, 3.0])
         play_batches(
             elapsed_s, 1.5, 0.15, 0.1, budget_s, 2, active, work_s, 1.0 + active, dear,
-            random.exponential(0.4, len(dear)), np.sort(random.uniform(0.0, elapsed_s, len(dear))),
+            numbers.exponential(0.4, len(dear)), np.sort(numbers.uniform(0.0, elapsed_s, len(dear))),
             wanted, wanted + 0.3, 4.0, calm_s, most, packing, slots, waiting_s, dear_s, pace, ends_s,
             scratch[0], scratch[1], late, changed,
         )  # fmt: skip
@@ -126,10 +133,10 @@ def test_virtual_batches_of_a_few_rules(budget_s: float, recorded: Recorded) -> 
 
 @pytest.mark.parametrize("of_tasks", [False, True])
 def test_what_a_record_costs(of_tasks: bool, recorded: Recorded) -> None:
-    random, cost, lines = np.random.default_rng(6), RecordCost(), []
+    numbers, cost, lines = np.random.default_rng(6), RecordCost(), []
     costs, seen = np.zeros((0, 2)), 0
     for cycle in range(80):
-        new = np.stack([random.integers(1, 30, 6), random.gamma(2.0, 0.005, 6)], axis=1)
+        new = np.stack([numbers.integers(1, 30, 6), numbers.gamma(2.0, 0.005, 6)], axis=1)
         if cycle > 40:
             new[:, 1] *= 3.0
         new = new[: 0 if cycle in (0, 1, 30) else 6 - cycle % 3]
@@ -141,11 +148,19 @@ def test_what_a_record_costs(of_tasks: bool, recorded: Recorded) -> None:
         else:
             operator = replace(operator, costs=costs if cycle % 9 else None, costs_seen=seen)
         cost.add(0.7, operator, 1.2)
-        counts = random.integers(0, 20, 4).astype(float)
+        counts = numbers.integers(0, 20, 4).astype(float)
         usual_s, more_s = cost.dealt(counts)
         found = [cost.mean_s, cost.variability, cost.dear_s, cost.drawn(counts), usual_s, more_s]
         lines.append(shown(found))
     recorded(f"record-cost-{'tasks' if of_tasks else 'records'}", lines)
+
+
+def scored(law: FollowsRules) -> str:
+    """Return sums of the scores of all rules, and what a law has learned of its load."""
+    seen = law._hindsight
+    score = seen.score
+    sums = [float((of * np.arange(1, len(of) + 1)).sum()) for of in vars(score).values()]
+    return shown([sums, seen.off, seen.slower, seen.memory_s, seen.load, seen.cost.mean_s])
 
 
 def wave(groups: int) -> Callable[[float], np.ndarray]:
@@ -173,23 +188,24 @@ def test_unified_on_waves_and_bursts(name: str, recorded: Recorded) -> None:
         f"{shown({n: (c.kind, c.assignment.slot_of, c.survivors) for n, c in found.changes.items()})}"
         for at_s, found in world.decisions
     ]
+    lines += [scored(found) for found in law._laws.values()]
     recorded(name, lines)
 
 
 def test_a_law_that_is_shown_batches(recorded: Recorded) -> None:
     """Batches of seconds, with dear records, a backlog and a floor; slots are as the law wants them."""
-    random, lines = np.random.default_rng(8), []
+    numbers, lines = np.random.default_rng(8), []
     groups, slots, arrived, law, time_s = 6, 2, np.zeros(6), None, 0.0
     seen = 0
     for batch in range(70):
         elapsed_s = 0.8 + 0.4 * (batch % 3)
         time_s += elapsed_s
         rate = 40.0 + 30.0 * math.sin(time_s / 15.0) + 80.0 * (batch % 25 == 20)
-        new = random.poisson(rate / groups * elapsed_s, groups)
+        new = numbers.poisson(rate / groups * elapsed_s, groups)
         arrived = arrived + new
-        costs = np.stack([random.integers(5, 30, slots), random.gamma(4.0, 0.005, slots)], axis=1)
+        costs = np.stack([numbers.integers(5, 30, slots), numbers.gamma(4.0, 0.005, slots)], axis=1)
         seen += slots
-        times = BatchTimes(0.15, 1e-4, 0.02, 0.08, 0.6, 4, costs, seen)
+        times = BatchTimes(0.15, 2e-3, 0.02, 0.08, 0.6, 4, costs, seen)
         operator = view(
             (new / elapsed_s).tolist(), 50.0, slots=slots, batch=times, arrived=arrived, bound_s=3.0,
             backlog=5.0 * (batch % 25 == 21), floor_s=0.3, latency_s=0.6 + 0.1 * (batch % 4),
@@ -197,11 +213,65 @@ def test_a_law_that_is_shown_batches(recorded: Recorded) -> None:
         )  # fmt: skip
         law = law or FollowsRules(operator, 0.1)
         wanted = law.decide(time_s, operator)
+        if batch % 10 == 9:
+            lines.append(scored(law))
         if wanted is not None:
             slots = wanted.change.assignment.slots
             law.applied(0.7)
             lines.append(f"{time_s:.1f} {wanted.rule}: {wanted.reason} {shown(wanted.numbers)}")
     recorded("following-batches", lines)
+
+
+# --- What is decided of one view ----------------------------------------------------------------------
+
+
+def nice_view(dice: random.Random) -> OperatorView:
+    """Return a view whose numbers are so round that loads and latencies often are exactly at a bound."""
+    groups, slots = dice.choice([2, 4, 6]), dice.choice([1, 2, 3])
+    slots = min(slots, groups)
+    owners = [*range(slots), *(dice.randrange(slots) for _ in range(groups - slots))]
+    split = {}
+    if dice.random() < 0.3 and slots > 1:
+        group = dice.randrange(groups)
+        others = [slot for slot in range(slots) if slot != owners[group]]
+        split = {group: (owners[group], *others[: dice.randint(1, len(others))])}
+    rates = [float(dice.choice([0, 1, 8, 16, 24, 32, 48, 98, 120])) for _ in range(groups)]
+    mu = dice.choice([100.0, 100.0, 50.0, 0.0])
+    return view(
+        rates, [mu if slot else 100.0 for slot in range(slots)],
+        assignment=Assignment(tuple(owners), slots, 2, split),
+        latency_s=[dice.choice([0.05, 0.1, 0.5, 3.0, math.nan]) for _ in range(slots)],
+        group_latency_s=np.array([dice.choice([0.05, 0.5, math.nan]) for _ in range(groups)]),
+        backlog=dice.choice([0.0, 0.0, 4.0, 150.0]), bound_s=dice.choice([1.0, 0.5, 0.02]),
+        alert_s=0.1 if dice.random() < 0.8 else 0.01, floor_s=dice.choice([0.0, 0.0, 0.25]),
+        slots_min=dice.choice([1, 2]), slots_max=dice.choice([2, 3, 6]),
+        unsplittable="" if dice.random() < 0.6 else "order counts", window_s=dice.choice([0.5, 1.0]),
+        entry_rate=np.full(groups, 2.0) if dice.random() < 0.5 else None,
+    )  # fmt: skip
+
+
+def test_decisions_about_round_numbers(recorded: Recorded) -> None:
+    dice, lines = random.Random(14), []
+    for number in range(150):
+        operator = nice_view(dice)
+        laws = [
+            StreamSwitch(0.0, alert_s=0.0), StreamSwitch(0.2, steps=3), StreamSwitch(0.0, split=0),
+            Threshold(0.9, 0.7, 0.45), Threshold(0.5, 0.25, 0.125), Unified(0.0, 0.0, even=1),
+            Unified(0.25, 0.0, even=1, clear=2.0),
+        ]  # fmt: skip
+        lines.append(f"{number} {operator.assignment} {shown(operator.group_rate)}")
+        lines.append(
+            f"  slots {shown(operator.slot_rate)}, {mean_service_rate(operator):g} records/s each, "
+            f"{mean_latency_s(operator):.6g} s late, {shown(processing_rate(operator))} completed"
+        )
+        for law in laws:
+            decision = law.decide(Observation(1.0, {"it": operator}))
+            change = decision.changes.get("it")
+            said = "" if change is None else f"{change.assignment} {change.survivors}"
+            lines.append(f"  {law.name} {decision.rule}: {decision.reason} {said}")
+        packed = repacked(operator, dice.randint(1, len(operator.group_rate)), operator.group_rate)
+        lines.append(f"  {None if packed is None else (packed.assignment, packed.survivors)}")
+    recorded("round-numbers", lines)
 
 
 # --- Fleets -------------------------------------------------------------------------------------------
@@ -224,9 +294,12 @@ def fleet_view(round_: int, slots: dict[str, dict[str, int]], budget: int) -> Fl
             )
             for op, n in mine.items()
         }  # fmt: skip
-        utility = Utility(10.0 + 20.0 * index, (Intent(Metric.LATENCY, 1.0),))
+        intents = (Intent(Metric.LATENCY, 1.0), Intent(Metric.LATENCY, 0.8))[: 1 + (name == "high")]
+        utility = Utility(10.0 + 20.0 * index, intents)
         silent = round_ % 50 == 7 and name == "low"
-        values = None if silent else (0.3 + 4.0 * over_s,)
+        values = (
+            None if silent else tuple(0.3 + 4.0 * over_s + 0.1 * n for n, _ in enumerate(intents))
+        )
         jobs[name] = FleetJob(utility, values, operators, rate)
     return FleetView(time_s, jobs, budget, hosts=3, hosts_congested=2 * (round_ % 60 > 50))
 
@@ -308,12 +381,16 @@ def test_forecasts_of_one_series(recorded: Recorded) -> None:
 
 
 def test_what_tasks_cost(recorded: Recorded) -> None:
-    random, cost, lines = np.random.default_rng(9), TaskCost(), []
+    numbers, cost, lines = np.random.default_rng(9), TaskCost(), []
     for batch in range(60):
         each_ms = 1.0 + 2.0 * (batch > 35)
         tasks = [
-            (slot, int(n), 15.0 + each_ms * n * (1.0 + 0.5 * (slot == 2)) + random.exponential(3.0))
-            for slot, n in enumerate(random.poisson(40.0 * (batch % 4), 3 + batch // 20))
+            (
+                slot,
+                int(n),
+                15.0 + each_ms * n * (1.0 + 0.5 * (slot == 2)) + numbers.exponential(3.0),
+            )
+            for slot, n in enumerate(numbers.poisson(40.0 * (batch % 4), 3 + batch // 20))
         ]
         cost.add(tasks)
         lines.append(shown([cost.fixed_ms, cost.record_ms]))

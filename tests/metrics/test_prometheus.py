@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from journals import SLO, START, batch, write
@@ -23,25 +25,30 @@ from journals import SLO, START, batch, write
 from headgate.metrics.board import PANELS, board
 from headgate.metrics.exporter import JournalMetrics
 from headgate.metrics.families import NAMES
-from headgate.metrics.rules import text
+from headgate.metrics.rules import WINDOWS, text
 
 pytestmark = pytest.mark.slow
 
 WAIT_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def binaries() -> None:
-    """Prometheus and promtool, of Debian's package where they are not there yet."""
-    if shutil.which("promtool") and shutil.which("prometheus"):
+def installed(package: str, *programs: str) -> None:
+    """Install a package of Debian's where its programs are not there yet."""
+    if all(map(shutil.which, programs)):
         return
     if os.getuid() != 0 or not shutil.which("apt-get"):
-        pytest.skip("prometheus is not there, and only root can install Debian's package of it")
-    install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", "prometheus"]
+        pytest.skip(f"{package} is not there, and only root can install Debian's package of it")
+    install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", package]
     for command in (["apt-get", "update", "-q"], install):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            pytest.skip(f"prometheus cannot be installed: {done.stderr[-200:]}")
+            pytest.skip(f"{package} cannot be installed: {done.stderr[-200:]}")
+
+
+@pytest.fixture(scope="module")
+def binaries() -> None:
+    """Prometheus and promtool."""
+    installed("prometheus", "promtool", "prometheus")
 
 
 def promtool(*arguments: str) -> None:
@@ -76,7 +83,7 @@ FIRES = """
           sloth_service: clicks
         exp_annotations:
           summary: Query clicks uses up the error budget of its SLO
-          description: headgate diagnose CHECKPOINT says what limits it; see docs/guide.md.
+          description: headgate diagnose CHECKPOINT says what limits it; see docs/runbook.md#headgatesloburn.
 """
 
 
@@ -107,30 +114,119 @@ def ask(address: str, path: str, **parameters: str) -> Any:
         pytest.fail(f"{parameters}: {error.read().decode()}")
 
 
-@pytest.fixture
-def prometheus(binaries: None, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Prometheus' address, and the journal that it scrapes once a second."""
-    journal = write(tmp_path / "journal.jsonl", [START, batch(0)])
-    serving = JournalMetrics([tmp_path]).serve("127.0.0.1", 0)
-    (tmp_path / "rules.yml").write_text(text())
-    (tmp_path / "prometheus.yml").write_text(f"""
+@contextlib.contextmanager
+def running(directory: Path, program: str, *arguments: str) -> Iterator[None]:
+    """Run a server, which is killed at the end."""
+    with (directory / f"{program}.log").open("w") as log:
+        process = subprocess.Popen([program, *arguments], stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def scraping(directory: Path, rules: str, more: str = "") -> Iterator[tuple[str, Path]]:
+    """Run a Prometheus; yield its address, and the journal that it scrapes once a second."""
+    journal = write(directory / "journal.jsonl", [START, batch(0)])
+    serving = JournalMetrics([directory]).serve("127.0.0.1", 0)
+    (directory / "rules.yml").write_text(rules)
+    (directory / "prometheus.yml").write_text(f"""
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: [rules.yml]
+{more}
 scrape_configs:
 - job_name: headgate
   static_configs: [{{targets: ["127.0.0.1:{serving.port}"]}}]
 """)
     address = f"127.0.0.1:{free_port()}"
-    command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml"]
-    command += [f"--storage.tsdb.path={tmp_path}/tsdb", f"--web.listen-address={address}"]
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+    places = [f"--config.file={directory}/prometheus.yml", f"--storage.tsdb.path={directory}/tsdb"]
     try:
-        yield address, journal
+        with running(directory, "prometheus", *places, f"--web.listen-address={address}"):
+            yield address, journal
     finally:
-        process.kill()
-        process.wait()
         serving.close()
+
+
+@pytest.fixture
+def prometheus(binaries: None, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Prometheus' address, and the journal that it scrapes."""
+    with scraping(tmp_path, text()) as found:
+        yield found
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Keeps what Alertmanager sends."""
+
+    got: ClassVar[list[tuple[str, str]]] = []
+
+    def do_POST(self) -> None:
+        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.got.extend((a["labels"]["severity"], a["status"]) for a in sent["alerts"])
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def alerted(binaries: None, tmp_path: Path) -> Iterator[tuple[Path, list[tuple[str, str]]]]:
+    """A journal, and what Alertmanager tells a receiver of it: severities, firing or resolved.
+
+    The windows of the rules are seconds, so that a test need not last for hours.
+    """
+    installed("prometheus-alertmanager", "prometheus-alertmanager")
+    receiver = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    (tmp_path / "alertmanager.yml").write_text(f"""
+route: {{receiver: on-call, group_by: [severity], group_wait: 0s, group_interval: 1s}}
+receivers:
+- name: on-call
+  webhook_configs: [{{url: "http://127.0.0.1:{receiver.server_port}/"}}]
+""")
+    address, rules = f"127.0.0.1:{free_port()}", text()
+    for window, seconds in zip(WINDOWS, (5, 5, 10, 5, 10, 10, 10), strict=True):
+        rules = rules.replace(f"[{window}]", f"[{seconds}s]")
+    alertmanager = f"""
+alerting:
+  alertmanagers:
+  - static_configs: [{{targets: ["{address}"]}}]
+"""
+    places = [f"--config.file={tmp_path}/alertmanager.yml", f"--storage.path={tmp_path}/am"]
+    listen = [f"--web.listen-address={address}", "--cluster.listen-address="]
+    with (
+        running(tmp_path, "prometheus-alertmanager", *places, *listen),
+        scraping(tmp_path, rules, alertmanager) as (_, journal),
+    ):
+        yield journal, Receiver.got
+    receiver.shutdown()
+    receiver.server_close()
+
+
+@pytest.mark.thorough
+def test_an_alert_fires_when_the_slo_is_missed_and_resolves(
+    alerted: tuple[Path, list[tuple[str, str]]],
+) -> None:
+    journal, got = alerted
+    step = judged = met = 0
+
+    def go_on(share: float, wanted: tuple[str, str]) -> None:
+        nonlocal step, judged, met
+        end = time.monotonic() + 2 * WAIT_S
+        while wanted not in got and time.monotonic() < end:
+            step, judged, met = step + 1, judged + 100, met + round(100 * share)
+            write(
+                journal,
+                [batch(step, slo=dataclasses.replace(SLO, windows_of={"a": (judged, met)}))],
+            )
+            time.sleep(0.5)
+
+    go_on(0.5, ("page", "firing"))
+    assert ("page", "firing") in got
+    go_on(1.0, ("page", "resolved"))
+    assert ("page", "resolved") in got
 
 
 def free_port() -> int:

@@ -1,8 +1,9 @@
 """Finds all changes of one place in a file that could break it, and draws lines by lot.
 
 A change is a piece of the source and the text that takes its place. Nothing is changed that only
-describes: docstrings, annotations, imports, the text of messages. `draw` gives each line that has a
-change the same chance, so that a room is drawn as often as it is large.
+describes: docstrings, annotations, imports, the text of messages; nor what only asserts, as ``strict`` of
+a zip. `draw` gives each line that has a change the same chance, so that a room is drawn as often as it is
+large.
 """
 
 from __future__ import annotations
@@ -162,9 +163,7 @@ class _Finder:
         if isinstance(node, ast.match_case) and node.guard is not None:
             yield from self._condition(node.guard)
         for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.stmt) and not (
-                isinstance(node, ast.Call) and _is_cast(node) and child is node.args[0]
-            ):
+            if not isinstance(child, ast.stmt) and not _asserts(node, child):
                 yield from self._below(child)
 
     def _expression(self, node: ast.expr) -> Iterator[Change]:
@@ -233,7 +232,7 @@ class _Finder:
             )
         arguments = [*node.args, *node.keywords]
         for keyword in node.keywords:
-            if keyword.arg is None or _is_text(keyword.value):
+            if keyword.arg is None or _is_text(keyword.value) or _asserts(node, keyword):
                 continue
             index = arguments.index(keyword)
             begin, end = self._begin(keyword), self._end(keyword)
@@ -299,8 +298,13 @@ def _is_text(node: ast.expr) -> bool:
     )
 
 
-def _is_cast(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == "cast" and bool(node.args)
+def _asserts(node: ast.AST, child: ast.AST) -> bool:
+    """Return whether a part of a call only asserts: the type of a cast, the equal lengths of a zip."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    if node.func.id == "cast":
+        return child in node.args[:1]
+    return node.func.id == "zip" and isinstance(child, ast.keyword) and child.arg == "strict"
 
 
 def sources(root: Path) -> dict[str, str]:

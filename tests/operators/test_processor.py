@@ -293,6 +293,8 @@ def test_output_that_lacks_a_column_is_refused():
         (lambda s: s.remove("tags", ZERO, ONE.select(["value"])), 'lacks column "tag"'),
         (lambda s: s.put("tags", ZERO[:0], ONE), "1 rows of state came with 0 key positions"),
         (lambda s: s.put("tags", ZERO + 1, ONE), "for the key at 1, the call has 1 keys"),
+        (lambda s: s.clear("tags", np.array([0, 1])), "for the key at 1, the call has 1 keys"),
+        (lambda s: s.clear("tags", np.array([-1, 0])), "for the key at 0, the call has 1 keys"),
         (lambda s: s.remove("tags", ZERO - 1, ONE), "for the key at -1, the call has 1 keys"),
         (
             lambda s: s.remove("list", ZERO, ONE),

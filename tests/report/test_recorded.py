@@ -181,8 +181,8 @@ def drawn_run(dice: random.Random) -> tuple[list[Event], DriverSeen, float]:
     hot = dice.choice([0, 25, 50, 60, 100])
     sink_ms = dice.choice([0.0, 0.0, 0.0, 60.0, 199.0, 200.0])
     state = SloState(
-        dice.choice(["missed", "missed", "unreachable"]), dice.random() < 0.2, 0.5, 0.1, 3, "count-0", 10, 1,
-        0.99, bound_ms, dice.choice([100.0, 1200.0, 1201.0]), 1.0, 1,
+        dice.choice(["missed", "missed", "unreachable"]), dice.random() < 0.2, 0.5, 0.1, 3, "count-0",
+        10, 1, 0.99, bound_ms, dice.choice([100.0, 1200.0, 1201.0]), 1.0, 1,
     )  # fmt: skip
     lag = dice.choice([0, 0, 7])
     for step in range(dice.randint(1, 4)):

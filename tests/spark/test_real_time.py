@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,8 +23,11 @@ from real_time_forms import FORMS, SHORT, later
 
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.control import scaled
 from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
+from headgate.spark.step.commit import delivers
 
 LIMIT_S = 120.0
 
@@ -181,6 +185,54 @@ def test_late_records_are_left_out_and_counted(spark: SparkSession, tmp_path: Pa
     assert counted + dropped == read.count()
 
 
+def test_an_slo_in_milliseconds_is_judged_and_a_policy_steers_by_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Slots change while records flow; the answer does not."""
+    build = totals()
+    rows = Rows()
+    made = writer(build(spark), rows, tmp_path, "update").policy(Wish())
+    with running(made.slo("p99 < 500 ms over 1 s").slots(1, 2, 1)) as query:
+        wait_until(lambda: query.assignment()["aggregate-0"].slots == 2, query)
+        done = len(rows.steps)
+        wait_until(lambda: len(rows.steps) > done + 10, query)
+        wait_until(lambda: '"windows_met":' in query.journal.read_text(), query)
+        assert query.decisions()
+    lines = [json.loads(line) for line in query.journal.read_text().splitlines()]
+    assert not [line for line in lines if line["event"] == "begun"]
+    batches = [line for line in lines if line["event"] == "batch"]
+    assert all(line["slo"]["bound_ms"] == 500 for line in batches)
+    assert sum(line["epochs"] for line in batches) == batches[-1]["step"] + 1
+    assert len({slot["slot"] for line in batches for slot in line["slot_stats"]}) == 2
+    assert_right(spark, build, tmp_path, rows.last_by(spark, "k"), "update")
+    assert rows.came_again == 0
+
+
+def test_what_is_released_early_comes_before_its_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = totals()
+    rows = Rows()
+    out = threading.Event()
+
+    def take(frame: Any, step: int) -> None:
+        rows(frame, step)
+        out.set()
+
+    def commit(self: Any, manifest: Any) -> Any:
+        if delivers(manifest):
+            assert out.wait(LIMIT_S), "its output waits for the commit"
+        return committed(self, manifest)
+
+    committed = Checkpoint.commit
+    monkeypatch.setattr(Checkpoint, "commit", commit)
+    made = writer(build(spark), rows, tmp_path, "update").foreachBatch(take).release("early")
+    with running(made) as query:
+        wait_until(lambda: len(rows.steps) > 5, query)
+    assert_right(spark, build, tmp_path, rows.last_by(spark, "k"), "update")
+    assert rows.came_again == 0
+
+
 @pytest.mark.parametrize("victim", ["feeder 0", pytest.param("slot 1", marks=pytest.mark.thorough)])
 def test_a_killed_process_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, victim: str
@@ -240,6 +292,26 @@ def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path
     assert_right(spark, build, tmp_path / "checkpoint", last, "update")
 
 
+def test_what_cannot_run_falls_back_to_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Only what real time refuses: what no mode runs is refused as ever."""
+    rows = Rows()
+    made = writer(totals()(spark), rows, tmp_path, "complete").fallback("micro-batch")
+    with pytest.warns(UserWarning, match="complete.* It runs in micro-batches"):
+        query = made.start()
+    try:
+        assert not isinstance(query, RealTimeQuery)
+        wait_until(lambda: len(rows.steps) > 0, query)
+    finally:
+        query.stop()
+
+
+class Wish(hg.Policy):
+    """Two slots, whatever comes."""
+
+    def decide(self, observation: Any) -> Any:
+        return scaled(observation, dict.fromkeys(observation.operators, 2), "two", "wish")
+
+
 def same(writer: Any) -> Any:
     return writer
 
@@ -260,7 +332,7 @@ REFUSED: dict[str, tuple[Build, Callable[[Any], Any], str]] = {
         "experimental",
     ),
     "complete": (totals(), lambda w: w.outputMode("complete"), "complete"),
-    "slo": (totals(), lambda w: w.slo("mean < 1 s over 1 s"), r"\.slo\(\)"),
+    "migration": (totals(), lambda w: w.migration("fluid"), r"\.migration\(\)"),
     "rate": (rate, same, 'format "rate"'),
     "clock": (clocked, same, r"current_timestamp\(\)"),
 }

@@ -15,6 +15,7 @@ from test_machine import FakeWork, machine
 from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
 from headgate.spark.job.phases import Phases
 from headgate.spark.realtime.deliveries import Deliveries
+from headgate.spark.realtime.epochs import pause_s
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.step.batch_thread import BatchThreads
 
@@ -27,7 +28,7 @@ class Out:
         self.did: list[tuple[str, list[int]]] = []
         self.error: Exception | None = None
         self.threads = BatchThreads()
-        self.deliveries = Deliveries(self.threads, self.deliver, self.note, lambda: None)
+        self.deliveries = Deliveries(self.threads, self.deliver, self.note, lambda: None, 5)
 
     def deliver(self, manifests: Sequence[Manifest]) -> None:
         assert self.may.wait(30)
@@ -55,6 +56,21 @@ def test_outputs_that_wait_go_out_together_in_their_order() -> None:
     assert [n for what, steps in out.did if what == "noted" for n in steps] == list(range(5))
     assert len(out.did) <= 4
     assert out.threads.idle.is_set()
+
+
+def test_an_epoch_waits_while_too_many_are_open() -> None:
+    out = Out()
+    for step in range(4):
+        out.put(step)
+    out.deliveries.wait_for_room(threading.Event())
+    out.put(4)
+    waiting = threading.Thread(target=out.deliveries.wait_for_room, args=(threading.Event(),))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    out.may.set()
+    waiting.join(30)
+    assert not waiting.is_alive()
 
 
 def test_a_delivery_that_fails_is_raised_where_the_next_epoch_begins() -> None:
@@ -112,3 +128,10 @@ def test_kafka_says_which_steps_readers_see() -> None:
     assert [sink.has(number) for number in (3, 4, 5)] == [True, True, False]
     sink._writer.last = None
     assert not sink.has(0)
+
+
+def test_a_pipe_that_is_lost_again_and_again_starts_after_longer_pauses() -> None:
+    assert pause_s([100.0]) == 0.0
+    assert pause_s([10.0, 100.0]) == 0.0
+    assert [pause_s([100.0] * n) for n in (2, 3, 4)] == [0.25, 0.5, 1.0]
+    assert pause_s([100.0] * 8) == 10.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,7 +23,17 @@ spark.stop()
 GREETINGS = ("incubator", "log4j", "Setting default log level", "To adjust logging level")
 
 
-def test_writer_query_and_plan_say_what_they_are(spark: Any, tmp_path: Path) -> None:
+class Cell:
+    """Takes what a notebook shows, the first time and later."""
+
+    def __init__(self, shown: list[str], html: str) -> None:
+        self.update = shown.append
+        shown.append(html)
+
+
+def test_writer_query_and_plan_say_what_they_are(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "in").mkdir()
     counts = spark.readStream.schema("k long").parquet(str(tmp_path / "in")).groupBy("k").count()
     writer = hg.writeStream(counts).format("noop").outputMode("update").queryName("shown")
@@ -37,12 +49,30 @@ def test_writer_query_and_plan_say_what_they_are(spark: Any, tmp_path: Path) -> 
         shown = repr(query)
         assert shown.startswith("<Query: running, ")
         assert shown.endswith(f"aggregate-0 2 slots, journal {journal}>")
+        with pytest.raises(hg.ConfigError, match="needs a notebook"):
+            query.display()
+        cells: list[str] = []
+        notebook = ModuleType("IPython.display")
+        notebook.HTML = str  # type: ignore[attr-defined]
+        notebook.display = lambda html, display_id: Cell(cells, html)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+        monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+        query.display(every_s=0.01)
     finally:
         query.stop()
+    assert "shown: " in cells[0]
+    (thread,) = [t for t in threading.enumerate() if t.name == "headgate-display"] or [None]
+    if thread is not None:
+        thread.join(60)
+    assert "ended" in cells[-1]
+    monkeypatch.delitem(sys.modules, "IPython")  # which matplotlib would ask for its version
+    assert query._repr_html_().startswith('<div class="headgate"><table>')
+    assert len(query.plot().axes) == 3
     assert repr(query).startswith("<Query: ended, ")
     text = hg.explain(counts, "update")
     assert repr(text) == str(text)
     assert repr(text).startswith("elastic       Aggregate keys k")
+    assert text._repr_html_().startswith('<pre class="headgate">elastic ')
 
 
 def test_a_fleet_says_what_it_has(spark: Any, tmp_path: Path) -> None:

@@ -84,3 +84,36 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names that GitHub gives a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"\]\([^)]*\)|[^\w\- ]", "", heading).lower() for heading in headings)
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        links = re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text(encoding="utf-8"))
+        for target, heading in links:
+            other = page.parent / target if target else page
+            if other.suffix == ".md" and heading not in anchors(other):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{heading}")
+    assert broken == []
+
+
+def test_the_runbook_has_each_alert_each_cause_and_each_state() -> None:
+    from headgate.loop.loop import LoopState
+    from headgate.metrics import rules
+    from headgate.report.limits import Limit
+
+    alerts = set(re.findall(r"- alert: (\w+)", rules.text()))
+    causes = set(re.findall(r"``([a-z ]+)``", (Limit.__doc__ or "").partition("why :")[0]))
+    assert {"HeadgateSLOBurn", "driver", "nothing"} <= alerts | causes
+    wanted = alerts | causes | {str(state) for state in LoopState}
+    headings = re.findall(r"^### (.*)$", (DOCS / "runbook.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(headings) == sorted(wanted)
+    linked = set(re.findall(r"docs/runbook.md#(\w+)", rules.text()))
+    assert linked == {alert.lower() for alert in alerts}

@@ -65,6 +65,7 @@ def test_a_change_says_something_else(text: str, kind: str, changed: str) -> Non
         "__all__ = ['a'] + ['b']\n",
         "@dataclass(frozen=True)\nclass A: ...\n",
         "a = cast('X | Y', b)\n",
+        "a = zip(b, c, strict=True)\n",
         "msg = f'{a + 1} of {b}'\n",
     ],
 )

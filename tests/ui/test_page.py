@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -26,6 +27,7 @@ from headgate.journal import (
     FleetStart,
 )
 from headgate.report.limits import DriverSeen
+from headgate.ui import questions
 from headgate.ui.app import app, serve
 from headgate.ui.shelf import Shelf
 
@@ -82,6 +84,66 @@ def test_what_the_page_asks_for_is_there(address: str) -> None:
     assert (fleet["slots"], fleet["jobs"][0]["job"]) == (3, "q5")
 
 
+def of_query(address: str, path: str, **headers: str) -> tuple[int, dict[str, str]]:
+    """Status and content of a question about the query."""
+    entries = json.loads(get(address, "/api/journals")[2])
+    name = next(entry["id"] for entry in entries if entry["kind"] == "query")
+    status, _, body = get(address, path.replace("ID", name), **headers)
+    return status, json.loads(body)
+
+
+def test_a_checkpoint_is_looked_into_and_what_is_none_is_a_sentence(
+    address: str, tmp_path: Path
+) -> None:
+    status, told = of_query(address, "/api/checkpoint/ID")
+    assert (status, told["error"]) == (200, "")
+    assert told["restart"]["does"] == "begin from nothing"
+    shutil.move(tmp_path / "one" / "headgate", tmp_path / "gone")
+    _, told = of_query(address, "/api/checkpoint/ID")
+    assert "is not a checkpoint of headgate" in told["error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("", "has 2 batches in the time asked for; replay 40 or more"),
+        ("policy=os:system", 'policy "os:system" is not one of headgate'),
+        ("policy=daedalus", 'policy "daedalus" is not one of headgate'),
+        ("slots_max=-1", 'slots_max="-1" is no number of slots'),
+        ("slots_max=" + "9" * 5000, "is no number of slots"),
+    ],
+)
+def test_what_if_takes_no_code_and_says_what_is_wrong(address: str, words: str, error: str) -> None:
+    status, told = of_query(address, f"/api/what-if/ID?{words}")
+    assert status == 200
+    assert error in told["error"]
+
+
+def test_another_page_starts_no_simulation_and_one_runs_at_a_time(address: str) -> None:
+    for site in ("cross-site", "same-site"):
+        assert of_query(address, "/api/what-if/ID", **{"Sec-Fetch-Site": site})[0] == 403
+    assert of_query(address, "/api/what-if/ID", **{"Sec-Fetch-Site": "same-origin"})[0] == 200
+    with questions._one_at_a_time:
+        _, told = of_query(address, "/api/what-if/ID")
+    assert "another simulation is under way" in told["error"]
+
+
+def test_a_run_is_simulated_as_it_might_have_been(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[Path, dict[str, Any]]] = []
+
+    def replay(checkpoint: Path, **words: Any) -> dict[str, Any]:
+        asked.append((checkpoint, words))
+        return {"real": 1, "error": {"success_points": 0.1}}
+
+    monkeypatch.setattr(questions, "replay", replay)
+    told = questions.what_if(tmp_path, slo="mean < 1 s over 1 s", policy="static(2)", slots_max="8")
+    words = {"slo_text": "mean < 1 s over 1 s", "policy_text": "static(2)", "slots_max": 8}
+    assert asked == [(tmp_path, words)]
+    assert told == {"real": 1, "error_of_model": {"success_points": 0.1}, "error": ""}
+
+
 @pytest.mark.parametrize("points", ["", "-1", "x", "9" * 5000, "1", "²"])
 def test_no_number_of_points_breaks_it(address: str, points: str) -> None:
     (query,) = (
@@ -97,6 +159,8 @@ def test_no_number_of_points_breaks_it(address: str, points: str) -> None:
     [
         "/api/query/none",
         "/api/fleet/none",
+        "/api/checkpoint/none",
+        "/api/what-if/none",
         "/api/query/../../etc/passwd",
         "/static/../app.py",
         "/static/%2e%2e/app.py",

@@ -151,3 +151,32 @@ def test_a_run_that_served_nothing_cannot_be_replayed():
     run = engine_run()
     idle = [replace(batch, served=0) for batch in run.batches]
     assert replace(run, batches=tuple(idle))._damage() == "no record was served"
+
+
+def test_costs_of_many_engines_are_as_recorded(recorded):
+    lines = []
+    for given in (
+        {}, {"slots": (1, 2, 4)}, {"slots": (3,), "computing": 0.4}, {"cores": 2, "slots": (4,)},
+        {"idle_ms": 300.0}, {"batches": 25}, {"factor": lambda step: 3.0 if step > 60 else 1.0},
+        {"machine_cores": 1, "slots": (2, 5)},
+    ):  # fmt: skip
+        run = engine_run(**given)
+        costs = calibrated(run)
+        engine = costs.engine
+        figures = [
+            costs.record_s, engine.plan_s, engine.read_s, engine.commit_s, engine.task_s,
+            engine.moved_group_s, engine.trigger_s, *engine.jitter_s[:5], *engine.warm_up_s[:5],
+        ]  # fmt: skip
+        lines.append(
+            f"{[f'{round(float(x), 9) + 0.0:.6g}' for x in figures]} {engine.cores} {costs.useful}"
+        )
+        if costs.factors is not None:
+            lines.append(
+                f"  factors {[f'{round(float(x), 9) + 0.0:.5g}' for x in costs.factors[::10]]}"
+            )
+            found = records_of(run, costs.factors)
+            if found is not None:
+                at_s, groups, cost = found
+                sums = [at_s.sum(), (at_s * groups).sum(), (at_s * cost).sum(), float(len(groups))]
+                lines.append(f"  records {[f'{round(float(x), 9) + 0.0:.6g}' for x in sums]}")
+    recorded("calibration", lines)

@@ -35,9 +35,9 @@ Recorded = Callable[[str, Iterable[str]], None]
 
 
 def shown(value: Any) -> str:
-    """Return a value as text, numbers to six digits: the last ones differ from machine to machine."""
+    """Return a value as text, numbers to six digits: the last ones are the machine's."""
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{round(value, 9) + 0.0:.6g}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {shown(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list | tuple):

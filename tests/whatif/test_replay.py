@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,3 +211,22 @@ def test_a_journal_chooses_no_code_of_another_distribution(tmp_path: Path) -> No
         replay(path, policy_text="static")
     with pytest.raises(ConfigError, match='unknown policy "mine"'):
         replay(path, policy_text="mine(2)")
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("as-it-was", {}),
+        ("other-policy", {"policy_text": "streamswitch(0.2)", "slots_max": 4, "oracle": True}),
+        ("other-slo", {"slo_text": "mean < 500 ms over 2 s", "since_s": 20.0, "seed": 3}),
+    ],
+)
+def test_a_replay_is_as_recorded(
+    tmp_path: Path,
+    recorded: Callable[[str, Iterable[str]], None],
+    name: str,
+    given: dict[str, Any],
+) -> None:
+    found = replay(write(tmp_path / "journal.jsonl"), **given)
+    rounded = json.loads(json.dumps(found), parse_float=lambda text: f"{float(text):.6g}")
+    recorded(f"replay-{name}", [f"{key} {value}" for key, value in rounded.items()])

@@ -255,7 +255,8 @@ def _duration(seconds: float) -> str:
     units = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
     whole = [(f"{seconds / length:.0f} {unit}", seconds / length) for unit, length in units[:3]]
     decimal = [
-        (f"{_plain(seconds / length)} {unit}", seconds / length) for unit, length in units[2:]
+        (f"{_plain(round(seconds / length, 9))} {unit}", seconds / length)
+        for unit, length in units[2:]
     ]
     for text, count in whole + decimal:
         if count >= 1.0 and parse_duration_s(text) == seconds:

@@ -15,6 +15,7 @@ from typing import Self
 from headgate.core.errors import EngineError
 from headgate.core.input import open_regular
 from headgate.journal.codec import encode
+from headgate.journal.listeners import call_listeners
 from headgate.journal.log import tell
 from headgate.journal.schema import Event
 
@@ -69,6 +70,7 @@ class JournalWriter:
                 msg = f"cannot append to the journal {self.path}: {error.strerror}; free space."
                 raise EngineError(msg) from error
         tell(stamped, str(self.path))
+        call_listeners(str(self.path), stamped)
 
     def close(self) -> None:
         """Close the file; further events are errors. May be called twice."""

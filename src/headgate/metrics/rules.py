@@ -24,7 +24,7 @@ _BURNS = (
 )
 """Severity, short window, long window, and the burn rate that both exceed: as Google's SRE workbook."""
 
-_GUIDE = "docs/guide.md"
+_RUNBOOK = "docs/runbook.md"
 
 
 def text() -> str:
@@ -59,7 +59,8 @@ def _alert(name: str, expression: str, severity: str, what: str, for_: str = "")
         f"      severity: {severity}",
         "    annotations:",
         f'      summary: "{what}"',
-        f'      description: "headgate diagnose CHECKPOINT says what limits it; see {_GUIDE}."',
+        '      description: "headgate diagnose CHECKPOINT says what limits it; see '
+        f'{_RUNBOOK}#{name.lower()}."',
     ]
 
 

@@ -266,7 +266,7 @@ def _identity(columns: Columns, parts: list[tuple[I64, pa.RecordBatch]]) -> I64:
         carried = to_leaf(column, leaf)
         if leaf.kind is Kind.BYTES:
             codes = carried.dictionary_encode().indices.fill_null(-1)
-            words.append(codes.to_numpy(zero_copy_only=False).astype(np.int64))
+            words.append(codes.to_numpy().astype(np.int64))
         else:
             encoded = codec.encode([carried], [leaf], [1], 1 + leaf.words).matrix
             words += list(encoded.T)

@@ -115,9 +115,7 @@ def encode(
             pairs = _fixed(column, np.dtype(np.int64), 2).reshape(-1, 2)
             matrix[:, word : word + 2] = pairs
         else:
-            dtype = np.float64 if leaf.kind is Kind.FLOAT else np.int64
-            values = _fixed(column, np.dtype(dtype), 1).view(np.int64)
-            matrix[:, word] = values
+            matrix[:, word] = _fixed(column, np.dtype(np.int64), 1)  # a float is its bits
         if null is not None and leaf.kind is not Kind.BYTES:
             # a null's word must be the same wherever it came from: key words decide equality
             matrix[null, word : word + leaf.words] = 0

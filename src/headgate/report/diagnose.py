@@ -141,9 +141,9 @@ def diagnose(
     return reading.diagnosis(checkpoint, now_ms, driver or DriverSeen())
 
 
-def diagnose_lines(found: dict[str, Any]) -> list[str]:
-    """Return a diagnosis for people."""
-    labelled = [
+def labelled(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return a diagnosis as rows of a label and a sentence; a label may come several times."""
+    return [
         ("query", found["query"]["text"]),
         ("SLO", found["slo"]["text"]),
         ("time", found["time"]["text"] if found["time"] else "no batch is committed"),
@@ -152,9 +152,13 @@ def diagnose_lines(found: dict[str, Any]) -> list[str]:
         *[("tried", text) for text in found["tried"] or ["nothing: no decision, nobody asked"]],
         *[("do", text) for text in found["do"] or ["nothing"]],
     ]
+
+
+def diagnose_lines(found: dict[str, Any]) -> list[str]:
+    """Return a diagnosis for people."""
     before = ""
     lines = []
-    for label, text in labelled:
+    for label, text in labelled(found):
         lines.append(f"{'' if label == before else label:<7}{shown(text, 1000)}")
         before = label
     return lines

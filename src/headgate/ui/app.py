@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.core.errors import ConfigError
 from headgate.ui.history import POINTS_MAX
+from headgate.ui.questions import checkpoint_content, what_if
 from headgate.ui.shelf import Shelf
 
 STATIC = Path(__file__).parent / "static"
@@ -54,12 +55,25 @@ def app(shelf: Shelf, host: str) -> Starlette:
     def fleet(request: Request) -> Response:
         return _answer(shelf.fleet(request.path_params["name"]))
 
+    def checkpoint(request: Request) -> Response:
+        place = shelf.checkpoint(request.path_params["name"])
+        return _answer(None if place is None else checkpoint_content(place))
+
+    def simulated(request: Request) -> Response:
+        if request.headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
+            return JSONResponse({"error": "another page asks for this"}, status_code=403)
+        place, words = shelf.checkpoint(request.path_params["name"]), request.query_params
+        asked = {key: words.get(key, "") for key in ("slo", "policy", "slots_max")}
+        return _answer(None if place is None else what_if(place, **asked))
+
     return Starlette(
         routes=[
             Route("/", index),
             Route("/api/journals", journals),
             Route("/api/query/{name:str}", query),
             Route("/api/fleet/{name:str}", fleet),
+            Route("/api/checkpoint/{name:str}", checkpoint),
+            Route("/api/what-if/{name:str}", simulated),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[

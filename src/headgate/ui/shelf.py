@@ -104,6 +104,11 @@ class Shelf:
             told = book.history.tell(str(book.checkpoint), self._now_ms(), driver, points)
         return told | {"id": name, "error": book.error}
 
+    def checkpoint(self, name: str) -> Path | None:
+        """Return the checkpoint of a query, or its journal where that lies alone; None for no query."""
+        book = self._books.get(name)
+        return None if book is None or book.is_fleet else book.checkpoint
+
     def fleet(self, name: str) -> dict[str, Any] | None:
         """Return the state of a fleet; None where there is none."""
         book = self._books.get(name)

@@ -9,6 +9,7 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.core.size import format_bytes
 from headgate.core.stores import store_url
 from headgate.operators.build import row_bytes
+from headgate.report.notebook import text_html
 from headgate.spark.api.real_time import flow_below
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.read.arrival import reads_kafka
@@ -27,12 +28,16 @@ _REQUESTS_PER_S = 1
 
 
 class Explanation(str):
-    """A text that a notebook shows as it is, line by line."""
+    """A text that a shell and a notebook show as it is, line by line."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return the text as a notebook shows it."""
+        return text_html(self)
 
 
 MODES = ("append", "update", "complete")

@@ -144,8 +144,7 @@ def check_settings(settings: QuerySettings) -> None:
     name = (settings.format or "").lower()
     refused = {
         'output mode "complete"': settings.mode == "complete",
-        ".slo()": bool(settings.slos),
-        ".policy()": settings.policy is not None or settings.replica_policy is not None,
+        ".policy() of replicas": settings.replica_policy is not None,
         ".migration()": bool(settings.migration),
         own.SLOT_RATE.key: own.SLOT_RATE.of(settings.options) is not None,
         own.MEMORY_MAX.key: own.MEMORY_MAX.of(settings.options) is not None,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.checkpoint.command_files import CommandFiles
 from headgate.core.errors import HeadgateError
+from headgate.report.notebook import history_figure
 from headgate.spark.api.ending import Ending
+from headgate.spark.api.query_view import QueryView
 from headgate.spark.job.ports import SlotHolder
 from headgate.spark.jvm.completing import complete_events
 from headgate.spark.jvm.life import JvmLife
@@ -22,6 +25,9 @@ from headgate.spark.read.brokers import kafka_sources
 from headgate.spark.step.machine import StepMachine, drained
 from headgate.spark.step.record import StepRecorder
 from headgate.spark.step.stop_requests import StopRequests
+
+if TYPE_CHECKING:
+    from headgate.report.plot import Figure
 
 _POLL_S = 0.02
 _COMMIT_WAIT_S = 5.0
@@ -92,6 +98,42 @@ class RunningQuery(Generic[R]):
         state = "running" if self.isActive else "failed" if self._end.failure else "ended"
         step = "no batch yet" if latest is None else f"step {latest.step}"
         return f"<{type(self).__name__}: {state}, {step}, journal {self.journal}>"
+
+    # -- in a notebook ----------------------------------------------------------------------------
+
+    @cached_property
+    def _view(self) -> QueryView:
+        checkpoint = self._machine.checkpoint.location
+        return QueryView(self.journal, checkpoint, lambda: self.isActive)
+
+    def _repr_html_(self) -> str:
+        """Return the query as a notebook shows it: what `headgate diagnose` says, and its latency."""
+        return self._view.html()
+
+    def display(self, every_s: float = 1.0) -> None:
+        """Show the query in a notebook's cell until it ends; returns at once.
+
+        Parameters
+        ----------
+        every_s : float
+            How often it is shown anew, in seconds.
+
+        Raises
+        ------
+        ConfigError
+            This is no notebook: IPython is not installed.
+        """
+        self._view.display(every_s)
+
+    def plot(self) -> Figure:
+        """Return a picture of the run so far: latency with its bound, what waits, and slots.
+
+        Raises
+        ------
+        ConfigError
+            matplotlib is not installed (``pip install "headgate[plot]"``).
+        """
+        return history_figure(self.journal)
 
     # -- headgate ---------------------------------------------------------------------------------
 

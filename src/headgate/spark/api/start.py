@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -52,14 +53,14 @@ from headgate.spark.read.meaning import meaning
 from headgate.spark.read.passing import passed
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
-from headgate.spark.realtime.recording import EpochRecorder
+from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
-from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.settings.query_settings import MICRO_BATCH, QuerySettings
 from headgate.spark.sinks.sinks import Sink
 from headgate.spark.steer.commands import Commands
-from headgate.spark.steer.controller import ControlConfig, Controller, Cores
+from headgate.spark.steer.controller import DELTA_S, ControlConfig, Controller, Cores
 from headgate.spark.step.live import LiveJob
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.record import Recorder
@@ -103,6 +104,13 @@ def start(
     CheckpointError
         The checkpoint belongs to something else, is held, or is damaged.
     """
+    if settings.is_real_time and settings.fallback == MICRO_BATCH:
+        try:
+            return start(df, replace(settings, fallback="error"), watch, watch_pools)
+        except UnsupportedQuery as why:
+            warnings.warn(f"{why} It runs in micro-batches.", stacklevel=3)
+        options = {k: v for k, v in settings.options.items() if k != own.RELEASE.key}
+        settings = replace(settings, trigger={}, options=options)
     if settings.is_real_time:
         check_settings(settings)
     elif own.RELEASE.of(settings.options) == own.EARLY:
@@ -352,6 +360,9 @@ def _needs_records(spark: SparkSession, settings: QuerySettings) -> bool:
     return "once" in settings.trigger or spark.conf.get(_WITHOUT_DATA) == "false"
 
 
+_WHOLE_GROUPS = "in real time key groups are not split"
+
+
 def _controller(
     settings: QuerySettings, job: LiveJob, executors: Executors, machine_cores: int | None
 ) -> Controller | None:
@@ -369,8 +380,12 @@ def _controller(
         settings.slos,
         policy or arguments.policy_of(registry.DEFAULT, {}),
         advise=settings.advise,
-        unsplittable={op.id: op.spec.unsplittable for op in operators},
+        unsplittable={
+            op.id: _WHOLE_GROUPS if settings.is_real_time else op.spec.unsplittable
+            for op in operators
+        },
         windows_us=results_after_us(operators),
+        cycle_s=DELTA_S / 2 if settings.is_real_time else 0.0,
         **configured.limits(settings, job.config, executors.cores),
     )
     parents = {op.id: tuple(one.id for one in op.parents) for op in operators if op.parents}

@@ -19,7 +19,7 @@ from headgate.spark.api.start import start
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
-from headgate.spark.settings.query_settings import SlotRange
+from headgate.spark.settings.query_settings import MICRO_BATCH, SlotRange
 
 
 def writeStream(df: DataFrame) -> Writer:
@@ -198,10 +198,13 @@ class Writer(SparkWriter):
         arguments.text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
         return self._with(migration=str(strategies.strategy(strategy)))
 
-    def fallback(self, to: Literal["error", "spark"]) -> Writer:
-        """Say what happens to a query that cannot run elastically: refuse it, or plain Spark."""
-        if to not in ("error", "spark"):
-            msg = f'unknown fallback "{to}"; use "error" or "spark".'
+    def fallback(self, to: Literal["error", "micro-batch", "spark"]) -> Writer:
+        """Say what happens to a query that cannot run so: refuse it, or what it runs as instead.
+
+        "micro-batch" is for one that cannot run in real time, "spark" for one that cannot be elastic.
+        """
+        if to not in ("error", MICRO_BATCH, "spark"):
+            msg = f'unknown fallback "{to}"; use "error", "{MICRO_BATCH}" or "spark".'
             raise ConfigError(msg)
         return self._with(fallback=to)
 

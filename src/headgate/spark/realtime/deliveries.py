@@ -10,9 +10,14 @@ from typing import NamedTuple
 from headgate.checkpoint.manifest import Manifest
 from headgate.spark.step.batch_thread import BatchThreads
 
-MOST_OPEN = 32
-"""Epochs that may be committed and not delivered before the next one waits. Fewer than the steps between
-two sweeps of a checkpoint's garbage, which would take the files of open ones for nobody's. Chosen."""
+MOST_TOGETHER = 16
+"""Epochs that may be committed and not delivered before the next one is cut, where a sink takes them
+together. Fewer than the steps between two sweeps of a checkpoint's garbage, which would take the files of
+open ones for nobody's. Chosen."""
+
+MOST_APART = 2
+"""The same for other sinks: more epochs would only wait for each other, where one that is cut later has
+their records. One is delivered while the next one is served."""
 
 
 class _Item(NamedTuple):
@@ -35,6 +40,8 @@ class Deliveries:
         Notes that outputs of committed epochs are out.
     begin : callable
         Called in the thread, at first.
+    most : int
+        Epochs that may be open.
     """
 
     def __init__(
@@ -43,15 +50,16 @@ class Deliveries:
         deliver: Callable[[Sequence[Manifest]], None],
         note: Callable[[Sequence[Manifest]], None],
         begin: Callable[[], None],
+        most: int,
     ) -> None:
         self._threads, self._deliver, self._note = threads, deliver, note
-        self._begin = begin
+        self._begin, self._most = begin, most
         self._changed = threading.Condition()
         self._items: list[_Item] = []
         self._open = 0
         self._error: BaseException | None = None
         self._closing = False
-        self._busy_ms, self._groups = 0.0, 0
+        self._busy_ms = 0.0
         self._thread = threading.Thread(target=self._run, name="headgate-sink", daemon=True)
         self._thread.start()
 
@@ -66,7 +74,8 @@ class Deliveries:
     def wait_for_room(self, stopping: threading.Event) -> None:
         """Wait while too many outputs are open; raise what a delivery failed with."""
         with self._changed:
-            while self._open > 2 * MOST_OPEN and self._error is None and not stopping.is_set():
+            # an epoch is two items
+            while self._open >= 2 * self._most and self._error is None and not stopping.is_set():
                 self._changed.wait(1.0)
         self.check()
 

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,15 +17,31 @@ from headgate.checkpoint.manifest import Manifest
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
-from headgate.spark.realtime.deliveries import Deliveries
+from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
 from headgate.spark.realtime.feed import Feeds, SourceFeed
 from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import is_final, processor_error
 
+_RECENT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 0.25, 10.0
+"""A pipe that is lost starts again at once; a second time within a minute after a pause, which doubles
+with each further one, so that what fails again and again takes no core from others. Chosen."""
+
 _QUIET_S = 1.0
 """How long the loop sleeps where nothing waits and nobody wakes it."""
+
+
+def pause_s(restarts: Sequence[float]) -> float:
+    """Return how long to wait before the pipe starts again, in seconds.
+
+    Parameters
+    ----------
+    restarts : sequence of float
+        Clock at the newest ones, ascending; the last one is now.
+    """
+    recent = sum(at > restarts[-1] - _RECENT_S for at in restarts) - 1
+    return min(_FIRST_PAUSE_S * 2 ** (recent - 1), _LONGEST_PAUSE_S) if recent else 0.0
 
 
 class Epochs:
@@ -63,8 +80,9 @@ class Epochs:
         self._batch, self._early = first_batch, early
         self._error: BaseException | None = None
         self._over = threading.Event()
-        self._lost = 0
-        self._cut_s = 0.0
+        self._begins = threading.Lock()
+        self._lost, self._restarts = 0, deque[float](maxlen=8)
+        self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
         self._had_records, self._at_us = True, 0
         """Whether the last epoch had records, and its watermark."""
@@ -119,7 +137,11 @@ class Epochs:
             work.intake.settle_in_alone()
             work.intake.enter()
             self._deliveries = Deliveries(
-                machine.threads, work.deliver, self._note, self._begin_delivering
+                machine.threads,
+                work.deliver,
+                self._note,
+                self._begin_delivering,
+                MOST_TOGETHER if work.delivers_together else MOST_APART,
             )
             work.record(self._deliveries.took_ms)
             if self._early:
@@ -168,6 +190,8 @@ class Epochs:
             raise error
         latest = self._machine.latest
         self._work.retry(0 if latest is None else latest.step + 1, self._lost, error)
+        self._restarts.append(time.monotonic())
+        self._machine.stopping.wait(pause_s(self._restarts))
 
     def _flow(self) -> None:
         """Start the pipe behind what is committed, and do epochs until somebody stops the query."""
@@ -177,7 +201,7 @@ class Epochs:
             while not machine.stopping.is_set():
                 if pipe.waits_since_ms is None and not self._has_work():
                     pipe.wait(min(work.rest_s(), _QUIET_S))
-                    work.look()
+                    self._look(quiet=True)
                     if not work.due(work.next_us, 0):
                         continue
                 pipe.pause(self._cut_s + self._interval_s)
@@ -187,13 +211,25 @@ class Epochs:
             pipe.stop(clean=False)
             raise
 
+    def _look(self, *, quiet: bool) -> None:
+        """Once a second: write the journal's line, and heed what others ask for."""
+        now_s = time.monotonic()
+        if now_s >= self._looks_s:
+            self._looks_s = now_s + _QUIET_S
+            self._machine.heed_commands()
+            self._work.look(quiet=quiet and self._work.pipe.waits_since_ms is None)
+
     def _has_work(self) -> bool:
         """Return whether there is something to do without any new record.
 
         The first epoch comes at once: from then on it is written down where the query began.
         """
         first = self._machine.latest is None
-        return first or self._work.changing or self._follows()
+        return first or self._can_change() or self._follows()
+
+    def _can_change(self) -> bool:
+        """Return whether a change of slots was asked for, and all its slots are there."""
+        return self._work.changing and self._work.pipe.have_slots(self._work.wanted_slots)
 
     def _follows(self) -> bool:
         """Return whether the clock or the last epoch has made something due.
@@ -222,14 +258,16 @@ class Epochs:
                 write_first_offsets(log, number, found)
             return found
 
-        return feeds.each(None, first)
+        with self._begins:  # who asks for `newest` may be here, too
+            return feeds.each(None, first)
 
     def _epoch(self) -> None:
         machine, work, pipe = self._machine, self._work, self._work.pipe
         latest = machine.latest
         number = 0 if latest is None else latest.step + 1
         self._deliveries.wait_for_room(machine.stopping)
-        still = work.changing and pipe.have_slots(work.wanted_slots)
+        self._look(quiet=False)
+        still = self._can_change()
         read_ms = pipe.waits_since_ms or time.time() * 1e3
         self._cut_s, clock = time.monotonic(), Phases()
         offsets = pipe.cut(number, still=still)

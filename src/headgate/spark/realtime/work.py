@@ -21,11 +21,11 @@ from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import internal_rows, leaf, named_as, no_rows, physical
 from headgate.spark.read.plan import PlannedOperator
+from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
-from headgate.spark.realtime.recording import EpochRecorder
 from headgate.spark.realtime.router import as_bytes, to_slots
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.sinks import Sink
@@ -109,6 +109,11 @@ class RealTimeWork(StatefulWork):
         if isinstance(sink, KafkaSink):
             self._narrow = self._results.narrow(sink.in_columns)
 
+    @property
+    def delivers_together(self) -> bool:
+        """Return whether the outputs of several epochs go out as one."""
+        return self._narrow is not None
+
     def deliver(self, manifests: Sequence[Manifest]) -> None:
         """Give the outputs of epochs to the sink, in their order, and together where it takes them so."""
         open_ = [manifest for manifest in manifests if delivers(manifest)]
@@ -128,9 +133,11 @@ class RealTimeWork(StatefulWork):
         """Begin to sum epochs for the journal; `took_ms` says how long deliveries took."""
         self._lines.follow(self.states, took_ms)
 
-    def look(self) -> None:
-        """Write the journal's line where it is time for it."""
+    def look(self, *, quiet: bool) -> None:
+        """Write the journal's line where it is time for it; `quiet` where no record waits."""
         self._lines.look()
+        if quiet:
+            self._observer.quiet(time.time() * 1e3)
 
     def rehearse(self) -> None:
         """Plan an empty result, and run it not."""

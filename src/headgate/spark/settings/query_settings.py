@@ -27,6 +27,10 @@ class SlotRange(NamedTuple):
     start: int | str = "auto"
 
 
+MICRO_BATCH = "micro-batch"
+"""A fallback: micro-batches for what cannot run in real time."""
+
+
 @dataclass(frozen=True)
 class QuerySettings:
     """Everything that `hg.writeStream` was told about a query, checked one by one as it was told.
@@ -51,7 +55,7 @@ class QuerySettings:
     replica_policy : ReplicaPolicy or None
         Runs the query's stages on pools of replicas.
     fallback : str
-        *error* or *spark*.
+        *error*, *micro-batch* (instead of real time) or *spark*.
     migration : str
         Empty for the default of each change.
     faults : tuple of mapping

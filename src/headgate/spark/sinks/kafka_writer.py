@@ -162,8 +162,8 @@ class KafkaWriter:
         producer.begin_transaction()
         for record in records:
             _produce(self._client, producer, record, until_s)
-        mine = KafkaRecord(NOTES, self._name.encode(), note(step), None, 0)
-        _produce(self._client, producer, mine, until_s)
+        noted = KafkaRecord(NOTES, self._name.encode(), note(step), None, 0)
+        _produce(self._client, producer, noted, until_s)
         self._call(producer.commit_transaction, until_s)
 
     def _call(self, call: Callable[[float], Any], until_s: float) -> None:

@@ -62,6 +62,8 @@ class ControlConfig:
         Why key groups of an operator cannot be split; empty where they can.
     windows_us : mapping of str to int
         As `Origins` has it.
+    cycle_s : float
+        Time between two cycles of the loop at the least: epochs may be shorter than its time slots.
     """
 
     slos: tuple[Slo, ...]
@@ -72,6 +74,7 @@ class ControlConfig:
     floor_s: float | None = None
     unsplittable: Mapping[str, str] = field(default_factory=dict)
     windows_us: Mapping[str, int] = field(default_factory=dict)
+    cycle_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ class Controller:
         self._entries = {name: EntryRates(job.key_groups) for name in self._targets}
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
-        self._due = False
+        self._due, self._next_s = False, 0.0
         self._failed = ""
         self._warned = False
         self._spent = _Spent()
@@ -319,8 +322,9 @@ class Controller:
         while (event := self._events.get()) is not None:
             began_s = time.thread_time()
             self._run_guarded(event)
-            if self._due and self._events.empty():
+            if self._due and self._events.empty() and time.monotonic() >= self._next_s:
                 self._due = False
+                self._next_s = time.monotonic() + self._config.cycle_s
                 self._run_guarded(self._cycle)
                 self._spent.cycles += 1
             self._spent.cpu_s += time.thread_time() - began_s

@@ -248,11 +248,17 @@ class StepMachine(Generic[R]):
             self._sources, self._read_ms = sources, read_ms
             begun = self._begun(batch_id, watermark_us, started_ms=time.time() * 1e3, drain=True)
             # its records are with the slots already; the stream stands for a batch of them
-            manifest, reports, attempts = self._commit(self.work.intake.stream, begun, clock)
+            manifest, reports, attempts = self._commit(
+                self.work.intake.stream, begun, clock, is_epoch=True
+            )
             emitted = Outputs.read(manifest).rows
             outcome = Outcome(manifest, reports, clock.phases_ms, attempts, emitted)
             self.work.done(outcome, begun)
         return manifest
+
+    def heed_commands(self) -> None:
+        """Carry out what control files ask for."""
+        self._commands.poll()
 
     def note_delivered(self, manifests: Sequence[Manifest]) -> None:
         """Note that the outputs of committed epochs are out, and remove what no restart needs."""
@@ -480,7 +486,7 @@ class StepMachine(Generic[R]):
         if latest is None or not drained(latest):
             return
         first = latest.engine.get(REAL_TIME, {}).get(DELIVERED, latest.step - 1) + 1
-        open_ = []
+        open_: list[Manifest] = []
         for step in range(latest.step, first - 1, -1):
             if (self.checkpoint.read_intent(step) or {}).get("delivered"):
                 break  # and all before it
@@ -521,13 +527,14 @@ class StepMachine(Generic[R]):
         self._collect(manifest)
 
     def _commit(
-        self, batch: DataFrame, begun: Begun, clock: Phases
+        self, batch: DataFrame, begun: Begun, clock: Phases, *, is_epoch: bool = False
     ) -> tuple[Manifest, list[R], int]:
         """Run a step's tasks and write its manifest; return that, the reports and the attempts."""
         step = begun.number
         more = self.work.prepare(begun)
         intent = {"step": step, "spark_batch": begun.spark_batch, **more}
-        self._intents.do(lambda: self._begin_on_store(step, intent))
+        if not (is_epoch and self._log_note):  # of epochs Spark's log knows nothing: a note will do
+            self._intents.do(lambda: self._begin_on_store(step, intent))
         crash_point("after-intent", step)
         clock.lap("plan")
         reports, attempts = self._attempts(batch, begun, clock)

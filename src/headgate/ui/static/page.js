@@ -152,6 +152,75 @@ function Verdict({ told }) {
     </dl></section>`;
 }
 
+const bytes = (value) => (value < 1024 ? `${value} B` : value < 1048576 ? `${number(value / 1024)} KB` : `${number(value / 1048576, 1)} MB`);
+
+// What a checkpoint holds; read on request, since every file's name and the newest manifests are looked at.
+function Checkpoint({ id }) {
+  const [state, setState] = useState({ answer: null, error: "", asks: false });
+  async function ask() {
+    setState((old) => ({ ...old, asks: true }));
+    try {
+      setState({ answer: await fetchJson(`/api/checkpoint/${id}`), error: "", asks: false });
+    } catch (error) {
+      setState({ answer: null, error: String(error.message || error), asks: false });
+    }
+  }
+  const { answer, error, asks } = state;
+  const told = answer && !answer.error ? answer : null;
+  return html`<section class="card"><h3>Checkpoint</h3>
+    <p><button type="button" onClick=${ask} disabled=${asks}>${told ? "Look again" : "Look into the checkpoint"}</button></p>
+    <div role="status">
+    ${(error || answer?.error) && html`<p class="bad">${error || answer.error}</p>`}
+    ${told && html`<dl>
+      <dt>sound</dt><dd class=${told.sound ? "good" : "bad"}>${told.sound ? "yes, as far as was looked" : told.problems.join("; ")}</dd>
+      <dt>newest step</dt><dd>${told.step === undefined ? "none" : `${number(told.step)}, epoch ${told.epoch}`}</dd>
+      <dt>a restart would</dt><dd>${told.restart.does}; read ${number(told.restart.rows)} rows, ${bytes(told.restart.bytes)}, in ${number(told.restart.sections)} sections of ${number(told.restart.groups)} key groups</dd>
+      <dt>all checksums</dt><dd><code>headgate inspect ${told.checkpoint} --verify</code></dd></dl>
+      <${Table} caption="Operators" rows=${Object.entries(told.operators || {})} columns=${[
+        { title: "operator", show: ([name]) => name }, { title: "slots", number: true, show: ([, o]) => number(o.slots) },
+        { title: "key groups with state", number: true, show: ([, o]) => number(o.groups_with_state) },
+        { title: "entries", number: true, show: ([, o]) => number(o.entries) }, { title: "rows that wait", number: true, show: ([, o]) => number(o.backlog_rows) }]} />
+      <${Table} caption="Files" rows=${Object.keys(told.files)} columns=${[
+        { title: "directory", show: (name) => name }, { title: "files", number: true, show: (name) => number(told.files[name]) },
+        { title: "size", number: true, show: (name) => bytes(told.bytes[name]) }]} />`}</div></section>`;
+}
+
+// The recorded run under another SLO, policy or number of slots, beside how wrong the model is about it.
+function WhatIf({ id, slo, place }) {
+  const [asked, setAsked] = useState({ slo, policy: "", slots_max: "" });
+  const [state, setState] = useState({ answer: null, error: "", asks: false });
+  async function ask(event) {
+    event.preventDefault();
+    setState({ answer: null, error: "", asks: true });
+    const words = new URLSearchParams({ ...asked, slo: asked.slo === slo ? "" : asked.slo });
+    try {
+      const answer = await fetchJson(`/api/what-if/${id}?${words}`);
+      setState({ answer: answer.error ? null : answer, error: answer.error, asks: false });
+    } catch (error) {
+      setState({ answer: null, error: String(error.message || error), asks: false });
+    }
+  }
+  const set = (key) => (event) => setAsked((old) => ({ ...old, [key]: event.target.value }));
+  const { answer, error, asks } = state;
+  const runs = answer ? [["as it ran", answer.real], ["the model of that", answer.model], ["what if", answer.what_if]].filter(([, run]) => run) : [];
+  return html`<section class="card"><h3>What if</h3>
+    <p class="quiet">Simulates the recorded run, which takes a core for some seconds. In a terminal: <code>headgate replay ${place}</code></p>
+    <form onSubmit=${ask}>
+      <label>SLO <input value=${asked.slo} onInput=${set("slo")} size="28" /></label>
+      <label>policy <select value=${asked.policy} onChange=${set("policy")}>
+        ${["", "unified", "streamswitch", "threshold", "static"].map((name) => html`<option value=${name}>${name || "as recorded"}</option>`)}</select></label>
+      <label>most slots <input type="number" min="1" value=${asked.slots_max} onInput=${set("slots_max")} placeholder="as recorded" /></label>
+      <button disabled=${asks}>${asks ? "Simulating" : "Simulate"}</button></form>
+    <div role="status">
+    ${error && html`<p class="bad">${error}</p>`}
+    ${answer && html`<${Table} caption="Runs" rows=${runs} columns=${[
+      { title: "run", show: ([name]) => name }, { title: "policy", show: ([, r]) => r.policy }, { title: "SLO", show: ([, r]) => r.slo },
+      { title: "windows met", number: true, show: ([, r]) => share(r.success) }, { title: "worst key group", number: true, show: ([, r]) => share(r.success_worst) },
+      { title: "slots, mean", number: true, show: ([, r]) => number(r.slots_mean, 2) }, { title: "mean latency, ms", number: true, show: ([, r]) => number(r.latency_mean_ms) },
+      { title: "changes", show: ([, r]) => Object.entries(r.changes).map(([kind, n]) => `${n} ${kind}`).join(", ") || "none" }]} />
+      <p>The model is wrong about this run by ${answer.error_of_model.success_points === null ? "an unknown number of" : number(answer.error_of_model.success_points, 2)} points of windows met and ${number(answer.error_of_model.slots_percent, 1)} % of slots.</p>`}</div></section>`;
+}
+
 function QueryPage({ id }) {
   const { answer: told, error } = useAnswer(`/api/query/${id}`);
   if (!told) return html`<p class="quiet">${error || "reading the journal"}</p>`;
@@ -179,7 +248,9 @@ function QueryPage({ id }) {
       <${Table} caption="Slots, busiest first" rows=${told.slots} columns=${[
         { title: "operator", show: (s) => s.operator }, { title: "slot", number: true, show: (s) => s.slot },
         { title: "records", number: true, show: (s) => number(s.records) }, { title: "share", number: true, show: (s) => share(s.share) },
-        { title: "waiting", number: true, show: (s) => number(s.backlog) }]} /></section>`;
+        { title: "waiting", number: true, show: (s) => number(s.backlog) }]} /></section>
+    <${WhatIf} id=${id} slo=${told.diagnosis.slo.texts[0] || ""} place=${place} />
+    <${Checkpoint} id=${id} />`;
 }
 
 function FleetPage({ id }) {

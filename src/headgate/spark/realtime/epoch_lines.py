@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +56,10 @@ class EpochRecorder(Recorder):
         with self._lock:
             reports = [_without_bytes(report) for report in outcome.reports]
             self._outcomes.append(replace(outcome, reports=reports))
+            before = self._slo
+            if slo is not None and before is not None:
+                cycles, loop_ms = slo.cycles + before.cycles, slo.loop_ms + before.loop_ms
+                slo = replace(slo, cycles=cycles, loop_ms=round(loop_ms, 3))
             self._slo = slo
         self.look()
 
@@ -86,18 +89,19 @@ class EpochRecorder(Recorder):
         self._since_s = time.monotonic()
         if not outcomes:
             return
-        phases: Counter[str] = Counter()
+        phases = {"sink": self._took_ms()}
         for outcome in outcomes:
-            phases.update(outcome.phases_ms)
-        phases["sink"] = self._took_ms()
+            for name, ms in outcome.phases_ms.items():
+                phases[name] = phases.get(name, 0.0) + ms
         together = Outcome(
             outcomes[-1].manifest,
             [report for outcome in outcomes for report in outcome.reports],
-            dict(phases),
+            phases,
             max(outcome.attempts for outcome in outcomes),
             sum(outcome.emitted for outcome in outcomes),
         )
-        super().batch(together, self._states, self._slo, len(outcomes))
+        slo, self._slo = self._slo, None
+        super().batch(together, self._states, slo, len(outcomes))
 
 
 def _without_bytes(report: Report) -> Report:

@@ -1,0 +1,68 @@
+"""Shows a running query in a notebook, and goes on showing it until the query ends."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headgate.core.errors import ConfigError
+from headgate.journal.writer import wall_clock_ms
+from headgate.report.limits import DriverSeen
+from headgate.report.notebook import NotebookView
+
+
+class QueryView:
+    """Shows one query of this process.
+
+    Parameters
+    ----------
+    journal : Path
+    checkpoint : str
+        As commands are to name it.
+    is_active : callable
+        Says whether the query runs.
+    """
+
+    def __init__(self, journal: Path, checkpoint: str, is_active: Callable[[], bool]) -> None:
+        self._view = NotebookView(journal)
+        self._checkpoint = checkpoint
+        self._is_active = is_active
+        self._lock = threading.Lock()  # a cell may show what a thread shows as well
+
+    def html(self) -> str:
+        """Return the query as it stands now."""
+        driver = DriverSeen(holds=self._is_active(), owner="this program")
+        with self._lock:
+            return self._view.html(self._checkpoint, wall_clock_ms(), driver)
+
+    def display(self, every_s: float) -> None:
+        """Show the query in the output of a cell, anew each `every_s` seconds until it ends.
+
+        Parameters
+        ----------
+        every_s : float
+
+        Raises
+        ------
+        ConfigError
+            There is no IPython here.
+        """
+        try:
+            shell: Any = importlib.import_module("IPython.display")
+        except ModuleNotFoundError as error:
+            msg = (
+                "query.display() needs a notebook, whose IPython is not installed; use headgate ui."
+            )
+            raise ConfigError(msg) from error
+        handle = shell.display(shell.HTML(self.html()), display_id=True)
+
+        def go_on() -> None:
+            while self._is_active():
+                time.sleep(every_s)
+                handle.update(shell.HTML(self.html()))
+
+        threading.Thread(target=go_on, name="headgate-display", daemon=True).start()

@@ -1,0 +1,72 @@
+"""Answers what the page asks on request only, since it costs: a checkpoint's content, and what if."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from headgate.control.registry import is_own
+from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.input import shown
+from headgate.scenario.inspection import inspect
+from headgate.whatif.replay import replay
+
+_one_at_a_time = threading.Lock()
+"""A simulation takes a core for seconds, which belongs to the jobs of this machine."""
+
+
+def checkpoint_content(checkpoint: Path) -> dict[str, Any]:
+    """Return what `hg.inspect` says of a checkpoint, and ``error``, empty where there is none."""
+    try:
+        return {"error": "", **inspect(checkpoint)}
+    except HeadgateError as error:
+        return {"error": str(error)}
+
+
+def what_if(
+    checkpoint: Path, *, slo: str = "", policy: str = "", slots_max: str = ""
+) -> dict[str, Any]:
+    """Return a recorded run as it was, as it is simulated, and as it might have been.
+
+    Parameters
+    ----------
+    checkpoint : Path
+    slo, policy, slots_max : str
+        As somebody typed them; empty for what was recorded.
+
+    Returns
+    -------
+    dict
+        As `headgate.whatif.replay.replay`, whose ``error`` is ``error_of_model``; ``error`` says why
+        there is no answer, empty where there is one.
+    """
+    if not _one_at_a_time.acquire(blocking=False):
+        return {"error": "another simulation is under way; ask again when it has ended."}
+    try:
+        found = replay(
+            checkpoint,
+            slo_text=slo or None,
+            policy_text=_policy(policy),
+            slots_max=_count(slots_max),
+        )
+        return {**found, "error_of_model": found["error"], "error": ""}
+    except HeadgateError as error:
+        return {"error": str(error)}
+    finally:
+        _one_at_a_time.release()
+
+
+def _policy(text: str) -> str | None:
+    """Return the name of a policy of headgate's; a page chooses no other code."""
+    if text and not is_own(text):
+        msg = f'policy "{shown(text, 80)}" is not one of headgate\'s; type it: headgate replay --policy.'
+        raise ConfigError(msg)
+    return text or None
+
+
+def _count(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdecimal() and len(text) <= 9):  # noqa: PLR2004
+        msg = f'slots_max="{shown(text, 20)}" is no number of slots; write 8.'
+        raise ConfigError(msg)
+    return int(text) if text else None

@@ -1,0 +1,70 @@
+"""A law's name says its parameters, as journals and figures print it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
+from headgate.control.estimators import forecast
+from headgate.control.fleet.henge import Henge, HengeParameters
+from headgate.control.fleet.registry import fleet_policy
+from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.pools.psps import Psps
+from headgate.control.pools.unified_pools import UnifiedPools
+from headgate.control.registry import policy, replica_policy
+from headgate.control.slots.static import Static
+from headgate.control.slots.streamswitch import StreamSwitch
+from headgate.control.slots.threshold import Threshold
+from headgate.control.slots.unified import Unified
+
+NAMES = [
+    (Static(3), "static(3)"),
+    (Static(), "static"),
+    (StreamSwitch(), "streamswitch(0.2)"),
+    (StreamSwitch(0.1, steps=2), "streamswitch(0.1, steps=2)"),
+    (StreamSwitch(0.1, split=0, alert_s=0.5), "streamswitch(0.1, split=0, alert_s=0.5)"),
+    (Threshold(), "threshold(0.9, 0.7, 0.45)"),
+    (Unified(), "unified(0.1)"),
+    (Unified(0.2, goal=0.9), "unified(0.2, goal=0.9)"),
+    (Unified(0.2, 3.0, even=1), "unified(0.2, 3, even)"),
+    (UnifiedPools(0.5), "unified-pools(0.5)"),
+    (UnifiedFleet(), "unified-fleet(0.4, 120)"),
+    (UnifiedFleet(UnifiedFleetParameters(0.1, 5.0)), "unified-fleet(0.1, 5)"),
+    (Henge(HengeParameters()), "henge"),
+    (fleet_policy("henge", 10.0, goal="max-min"), "henge"),
+    (Psps(), "psps(naive)"),
+    (Psps(forecast.Smoothed(0.3)), "psps(smoothed(0.3))"),
+    (replica_policy("psps(blend=1)"), "psps(blend(naive, smoothed(0.6), smoothed(0.35)))"),
+    (
+        replica_policy("psps(season=5)"),
+        "psps(blend(naive, smoothed(0.6), smoothed(0.35), holt-winters(5)))",
+    ),
+    (replica_policy("unified-pools"), "unified-pools(1)"),
+    (policy("threshold"), "threshold(0.9, 0.7, 0.45)"),
+    (policy("static(2)"), "static(2)"),
+]
+
+
+@pytest.mark.parametrize(("law", "name"), NAMES, ids=[name for _, name in NAMES])
+def test_a_law_says_its_name(law: object, name: str) -> None:
+    found = law.name  # type: ignore[attr-defined]
+    assert found == name or (name == "henge" and found.startswith("henge"))
+
+
+def test_limits_around_a_law_are_named_behind_it() -> None:
+    inner = Static(2)
+    for limited, parameter in (
+        (Hysteresis(inner, 3), "hysteresis=3"),
+        (Cooldown(inner, 7.5), "cooldown_s=7.5"),
+        (ActionLimit(inner, 4), "per_minute=4"),
+    ):
+        assert limited.parameter == parameter
+        assert parameter in limited.name
+        assert limited.name.startswith("static(2")
+
+
+def test_a_policys_text_gives_its_parameters_and_its_limits() -> None:
+    found = policy("streamswitch(0.3, steps=2, cooldown_s=5, hysteresis=2, per_minute=6)")
+    for part in ("streamswitch(0.3, steps=2", "hysteresis=2", "cooldown_s=5", "per_minute=6"):
+        assert part in found.name
+    assert policy(found.name).name == found.name
