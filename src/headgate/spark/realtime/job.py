@@ -36,6 +36,18 @@ def _into(router: Router, routed: DataFrame) -> DataFrame:
     return routed.mapInArrow(router, "nothing int")
 
 
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_RULES = (
+    "PushDownPredicates",
+    "PushPredicateThroughNonJoin",
+    "CombineFilters",
+    "BooleanSimplification",
+    "InferFiltersFromConstraints",
+)
+"""Rules that move filters, which Catalyst has moved already. With markers in them two filters may become
+one, for which a Python function would be called with rows that the lower one drops."""
+
+
 class SparkJob:
     """Feeders, a query's plan and routers in one stage, whose tasks stay.
 
@@ -57,6 +69,9 @@ class SparkJob:
         self._session = clone_of(spark)
         for key, value in _CONF.items():
             self._session.conf.set(key, value)
+        rules = [f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in _RULES]
+        known = self._session.conf.get(_EXCLUDED, "")
+        self._session.conf.set(_EXCLUDED, ",".join(filter(None, [known, *rules])))
 
     def run(self, meeting: words.Meeting, group: str) -> None:
         """Run the job until the feeders end; raise what it failed with."""

@@ -324,10 +324,12 @@ def _call(below: _Passing, expression: Jvm) -> Column:
             named[str(one.key())] = value(one.value())
         else:
             values.append(value(one))
-    return call(_of_records(expression), expression, values, named)
+    return call(_of_records(spark, expression), expression, values, named)
 
 
-def _of_records(expression: Jvm) -> OfRecords | OfSeries | OfArrays | OfIterators:
+def _of_records(
+    spark: SparkSession, expression: Jvm
+) -> OfRecords | OfSeries | OfArrays | OfIterators:
     kind, result = int(expression.evalType()), data_type(expression.dataType())
     if kind in _ROW_UDFS:
         return OfRecords(_unpacked(expression))
@@ -336,7 +338,8 @@ def _of_records(expression: Jvm) -> OfRecords | OfSeries | OfArrays | OfIterator
         columns = tuple(result.names) if isinstance(result, T.StructType) else None
         of = OfSeries(_unpacked(expression), columns)
     else:
-        schema = to_arrow_schema(T.StructType([T.StructField("v", result)]), timezone="UTC")
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        schema = to_arrow_schema(T.StructType([T.StructField("v", result)]), timezone=zone)
         of = OfArrays(_unpacked(expression), schema.field(0).type)
     return OfIterators(of) if kind in _ITERATOR_UDFS else of
 
@@ -358,7 +361,7 @@ def _map(plan: Jvm, below: _Passing) -> _Passing:
     function = OfBatches(
         _unpacked(plan.functionExpr()),
         tuple(str(one.name()) for one in below.data),
-        to_arrow_schema(schema, timezone="UTC"),
+        to_arrow_schema(schema, timezone=spark.conf.get("spark.sql.session.timeZone")),
         to_arrow_schema(T.StructType(ours)),
         pandas=pandas,
     )

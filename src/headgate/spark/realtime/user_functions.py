@@ -191,7 +191,11 @@ class OfBatches:
         """Return records that are no markers."""
         if self.pandas:
             return made.assign(**dict.fromkeys(self.ours.names, None))
-        columns = [*made.columns, *(pa.nulls(made.num_rows, one.type) for one in self.ours)]
+        columns = [
+            column if column.type == wanted.type else column.cast(wanted.type)
+            for column, wanted in zip(made.columns, self.outputs, strict=True)
+        ]
+        columns += [pa.nulls(made.num_rows, one.type) for one in self.ours]
         names = [*made.schema.names, *self.ours.names]
         return pa.RecordBatch.from_arrays(columns, names=names)
 

@@ -192,7 +192,7 @@ class RealTimeWork(StatefulWork):
         What an operator reads of others, and, in the query's first step, a processor's initial state.
         """
         session, key_groups = self.intake.session, self.config.key_groups
-        narrow = None if first and operator.initial is not None else self._narrow(operator)
+        narrow = None if first and operator.initial is not None else self._in_place(operator)
         if narrow is not None:
             table = Outputs.reported(read).table(self.checkpoint)
             if table is None:
@@ -208,7 +208,7 @@ class RealTimeWork(StatefulWork):
             return {}
         return self._to_slots(operator, frame.toArrow())
 
-    def _narrow(self, operator: PlannedOperator) -> NarrowPlan | None:
+    def _in_place(self, operator: PlannedOperator) -> NarrowPlan | None:
         """Return the plan between an operator and the only one that it reads, to be computed in place.
 
         None where there is another one, or more than a narrow plan.
