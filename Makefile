@@ -91,7 +91,7 @@ COMPILE := "$(UV)" pip compile --quiet --universal --python-version 3.11 --gener
 	--no-header --no-emit-index-url --no-emit-find-links $(UPGRADE)
 
 lock: ## write the lock files again (needs uv; UPGRADE=--upgrade takes newer versions)
-	@$(COMPILE) pyproject.toml --extra dev --extra plot --extra metrics --extra ui --extra kafka --extra store --extra hdfs -o requirements/dev.lock
+	@$(COMPILE) pyproject.toml --extra dev --extra plot --extra metrics --extra ui --extra otel --extra kafka --extra store --extra hdfs -o requirements/dev.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
 	@$(COMPILE) requirements/build.in -c requirements/dev.lock -o requirements/build.lock
 	@$(COMPILE) requirements/servers.in -o requirements/servers.lock
