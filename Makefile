@@ -21,7 +21,7 @@ MUTANTS := .venv/bin/python tests/mutants/run.py
 # Two processes with a session each; whole files, in the order in which they are collected.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup java run kafka test check format unit spark laws mutants thorough bench matrix docs lock clean
+.PHONY: help setup java run kafka test check format unit spark laws mutants thorough bench matrix docs site lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -83,6 +83,10 @@ docs: setup ## write the generated pages again
 	@.venv/bin/python -m headgate.journal.document docs/journal.md
 	@.venv/bin/python scripts/rooms.py
 
+site: setup ## build the site from docs into .site
+	@.venv/bin/python -m sphinx -q -W --keep-going -b html docs .site
+	@echo "headgate: the site is .site/index.html"
+
 COMPILE := "$(UV)" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(UPGRADE)
 
@@ -94,6 +98,6 @@ lock: ## write the lock files again (needs uv; UPGRADE=--upgrade takes newer ver
 	@for minor in 4.1 4.2; do $(COMPILE) --no-deps requirements/spark-$$minor.in -o requirements/spark-$$minor.lock; done
 
 clean: ## remove .venv and what the tools leave behind
-	@rm -rf .venv .spark build dist .mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+	@rm -rf .venv .spark .site build dist .mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
 	@find src lab demo tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf src/*.egg-info lab/src/*.egg-info demo/src/*.egg-info

@@ -13,7 +13,14 @@ import pytest
 from headgate.checkpoint import changelog, files
 from headgate.checkpoint import checkpoint as checkpoints
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
+from headgate.checkpoint.manifest import (
+    BlobEntry,
+    FileEntry,
+    Heads,
+    Manifest,
+    SectionEntry,
+    sealed,
+)
 from headgate.checkpoint.place import Files
 from headgate.checkpoint.verify import problems
 from headgate.core.errors import CheckpointError, StateError
@@ -451,6 +458,15 @@ def test_verify_names_each_damaged_file(driver: Driver):
     found = problems(Checkpoint(driver.path))
     assert any(str(file) in one for one in found)
     assert any(str(output) in one for one in found)
+
+
+@pytest.mark.parametrize("text", [b"[]", b"5", b"null", b'"x"'])
+def test_a_note_that_is_no_object_is_damage(driver: Driver, text: bytes):
+    driver.checkpoint.write_note({"a": 1})
+    assert driver.checkpoint.read_note() == {"a": 1}
+    driver.checkpoint.files.put("sparklog.json", sealed(text + b"\n")[0])
+    with pytest.raises(CheckpointError, match=r"sparklog.json is damaged \(it is no JSON object\)"):
+        driver.checkpoint.read_note()
 
 
 def test_verify_names_a_chain_that_leads_elsewhere(driver: Driver):

@@ -277,8 +277,12 @@ def test_a_job_is_started_with_all_that_it_says(engine: Recorder, tmp_path: Path
 
 @pytest.mark.parametrize(("text", "advise"), [(PLAIN, False), (FULL, True)])
 def test_a_fleet_is_made_with_its_settings(
-    engine: Recorder, tmp_path: Path, text: str, *, advise: bool
+    engine: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *, advise: bool
 ) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        fleet_run, "fleet_policy", lambda *given, **more: asked.append((*given, more)) or "policy"
+    )
     fleet_run._fleet(SparkEngine(), described(text, tmp_path), tmp_path, advise=advise)
     ((_, _, slots, given),) = [call for call in engine.calls if call[0] == "Fleet"]
     ((_, _, added),) = [call for call in engine.calls if call[0] == "add"]
@@ -290,7 +294,9 @@ def test_a_fleet_is_made_with_its_settings(
     assert given.pop("advise") is advise
     assert (slots, *(given.pop(key) for key in keys)) == (full if advise else plain)
     assert given == {}
-    assert policy.name.startswith("henge")
+    assert policy == "policy"
+    few = ("henge", 10.0, {"observe_s": None, "goal": "total"})
+    assert asked == [("henge", 5.0, {"observe_s": 20.0, "goal": "max-min"}) if advise else few]
     assert added["priority"] == (7 if advise else described(PLAIN, tmp_path).jobs["a"].priority)
 
 

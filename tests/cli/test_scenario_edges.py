@@ -9,14 +9,19 @@ from typing import Any
 
 import checkpoints
 import pytest
+import runs
 
 import headgate as hg
 from headgate.core.duration import LONGEST_S
-from headgate.core.errors import ConfigError
+from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX
+from headgate.core.installed import WORKLOADS, installed
 from headgate.report.finish import inspection_lines
-from headgate.scenario import Scenario
+from headgate.scenario import Scenario, recorded
+from headgate.scenario import run as scenario_run
 from headgate.scenario import spark as spark_side
+from headgate.scenario.description import DEMO
+from headgate.scenario.fleet_file import read_fleet
 from headgate.scenario.spark import SparkEngine
 
 ENDS = [
@@ -160,3 +165,53 @@ def test_only_what_a_jvm_that_is_gone_says_is_passed_over(
         return
     with pytest.raises(OSError, match="cannot stop"):
         engine.close()
+
+
+def test_the_demo_has_the_workloads_that_are_named_here() -> None:
+    assert set(DEMO) == set(installed(WORKLOADS))
+
+
+def test_a_record_is_no_link(tmp_path: Path) -> None:
+    placed = Scenario("word-count", checkpoint=tmp_path / "ck").placed()
+    (tmp_path / "ck").mkdir()
+    placed.record()
+    recorded(tmp_path / "ck")
+    record = tmp_path / "ck" / "scenario.json"
+    record.rename(tmp_path / "theirs")
+    record.symlink_to(tmp_path / "theirs")
+    before = (tmp_path / "theirs").read_bytes()
+    with pytest.raises(ConfigError, match="records no workload"):
+        recorded(tmp_path / "ck")
+    with pytest.raises(CheckpointError, match=r"scenario.json cannot be written: .*; remove it\."):
+        placed.record()
+    assert (tmp_path / "theirs").read_bytes() == before
+
+
+def test_a_journal_that_is_not_there_yet_has_no_batch(tmp_path: Path) -> None:
+    batches = scenario_run._Batches(tmp_path / "journal.jsonl")
+    assert not batches.any()
+    journal = runs.journal(tmp_path / "journal.jsonl", [runs.start()])
+    assert not batches.any()
+    tail = batches._tail
+    runs.journal(journal, [runs.batch(0)])
+    assert batches.any()
+    assert batches._tail is tail, "it reads on, and not all anew"
+    runs.journal(journal, [runs.start()])
+    assert not batches.any()
+
+
+def test_the_result_of_a_run_on_a_store_names_the_store(tmp_path: Path) -> None:
+    journal = runs.journal(tmp_path / "journal.jsonl", runs.scaled_run())
+    it = Scenario("word-count", checkpoint=Path("s3://b/ck"), output=tmp_path)
+    found = scenario_run._result(it, journal, None)
+    assert (found["journal"], found["checkpoint"]) == ("s3://b/ck", "s3://b/ck")
+    here = Scenario("word-count", checkpoint=tmp_path, output=tmp_path)
+    assert scenario_run._result(here, journal, None)["journal"] == str(journal)
+
+
+def test_a_format_that_nobody_knows_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    text = '[fleet]\nslots = 1\n[jobs.a]\nquery = "word-count"\nslo = ["mean < 1 s over 1 s"]\n'
+    for kind, says in (("zzz", "; known: "), ("parqet", 'did you mean "parquet"')):
+        (tmp_path / "fleet.toml").write_text(f'{text}sink = {{ format = "{kind}" }}\n')
+        with pytest.raises(ConfigError, match=says):
+            read_fleet(tmp_path / "fleet.toml")

@@ -83,8 +83,8 @@ FIRES = """
           sloth_service: clicks
         exp_annotations:
           summary: Query clicks uses up the error budget of its SLO
-          description: headgate diagnose CHECKPOINT says what limits it; see docs/runbook.md#headgatesloburn.
-"""
+          description: headgate diagnose CHECKPOINT says what limits it; see RUNBOOK.
+""".replace("RUNBOOK", "docs/runbook.md#headgatesloburn")
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def busy(batches: int) -> list[Event]:
             for s in range(slots)
         )  # fmt: skip
         state = SloState(
-            "missed" if mean_ms > 1000.0 else "met", step == 9, 0.9, 0.5, 3, "join-1", step, 2, 0.99,
-            1000.0, 120.0, 1.5, 1, {"count-0": 0.9}, step, {}, 1,
+            "missed" if mean_ms > 1000.0 else "met", step == 9, 0.9 if step else None, 0.5, 3,
+            "join-1", step, 2, 0.99, 1000.0, 120.0, 1.5, 1, {"count-0": 0.9}, step, {}, 1,
             at_ms + 5000 if step == 7 else None,
         )  # fmt: skip
         fields: dict[str, Any] = {
@@ -194,7 +194,8 @@ def drawn_run(dice: random.Random) -> tuple[list[Event], DriverSeen, float]:
         )
         fields: dict[str, Any] = {
             "slots": slots, "slot_stats": stats, "latency_ms": Latency(*[mean_ms] * 5),
-            "phases_ms": {"plan": 40.0, "slots": dice.choice([40.0, 200.0]), "sink": sink_ms},
+            "phases_ms": {"plan": 40.0, "slots": dice.choice([40.0, 200.0])}
+            | ({"sink": sink_ms} if sink_ms else {}),
             "backlog": sum(waits) * (1 + step), "lag": {"topic": lag * step} if lag else {},
             "slo": state if given["slo"] else None, "at_ms": runs.BEGAN_MS + 400 * (step + 1),
             "arrivals": (GroupRecords("count-0", [3, 9], [hot, 100 - hot]),) if hot else (),
@@ -212,6 +213,13 @@ def drawn_run(dice: random.Random) -> tuple[list[Event], DriverSeen, float]:
         *dice.choice([(None, ""), (True, "host a"), (True, "host a", 3, 4), (False, "")])
     )
     return events, driver, dice.choice([0.1, 0.1, 0.1, 0.1, 9.0, 10.0, 10.1, 100.0])
+
+
+def test_a_run_that_nothing_was_said_of_has_no_batch() -> None:
+    run = Run()
+    assert (run.has_batches, run.last, run.query_restarts) == (False, None, 0)
+    run.absorb(Restart(3, 2, at_ms=1))
+    assert run.query_restarts == 0, "nothing was done since"
 
 
 def test_limits_of_many_runs(recorded: Recorded) -> None:

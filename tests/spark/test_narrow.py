@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from headgate.spark.jvm.gateway import java_class
 from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import (
     analysed,
@@ -93,10 +95,10 @@ def hole(spark: SparkSession) -> Any:
 
 
 @pytest.mark.parametrize("case", NARROW)
-def test_rows_are_those_of_a_job(spark: SparkSession, case: str) -> None:
+def test_rows_are_those_of_a_job(spark: SparkSession, tmp_path: Path, case: str) -> None:
     below = hole(spark)
     frame = NARROW[case](of_rows(spark, below))
-    plan = NarrowPlan.of(frame, below, SCHEMA)
+    plan = NarrowPlan.of(frame, below, SCHEMA, tmp_path / "rows")
     assert plan is not None
     for count in (1, 40, 3000):
         table = rows(count)
@@ -110,15 +112,23 @@ def test_rows_are_those_of_a_job(spark: SparkSession, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", WIDE)
-def test_what_is_no_narrow_plan_is_told(spark: SparkSession, case: str) -> None:
+def test_what_is_no_narrow_plan_is_told(spark: SparkSession, tmp_path: Path, case: str) -> None:
     below = hole(spark)
-    assert NarrowPlan.of(WIDE[case](of_rows(spark, below)), below, SCHEMA) is None
+    assert (
+        NarrowPlan.of(WIDE[case](of_rows(spark, below)), below, SCHEMA, tmp_path / "rows") is None
+    )
 
 
-def test_a_value_that_raises_raises_as_in_a_job_and_the_plan_goes_on(spark: SparkSession) -> None:
+def test_a_value_that_raises_raises_as_in_a_job_and_the_plan_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     below = hole(spark)
-    plan = NarrowPlan.of(of_rows(spark, below).select(F.expr("10 / n")), below, SCHEMA)
+    plan = NarrowPlan.of(
+        of_rows(spark, below).select(F.expr("10 / n")), below, SCHEMA, tmp_path / "rows"
+    )
     assert plan is not None
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         plan.rows(rows(3))
     assert plan.rows(rows(3).slice(1)).num_rows == 2
+    arrow = java_class(spark, "org.apache.spark.sql.util.ArrowUtils")
+    assert arrow.rootAllocator().getAllocatedMemory() == 0

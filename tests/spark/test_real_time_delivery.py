@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -135,3 +136,21 @@ def test_a_pipe_that_is_lost_again_and_again_starts_after_longer_pauses() -> Non
     assert pause_s([10.0, 100.0]) == 0.0
     assert [pause_s([100.0] * n) for n in (2, 3, 4)] == [0.25, 0.5, 1.0]
     assert pause_s([100.0] * 8) == 10.0
+
+
+def test_a_thread_that_is_profiled_does_batch_after_batch() -> None:
+    """An exception that is taken back, though none was raised, hangs a thread that a profiler follows."""
+    threads, done = BatchThreads(), []
+
+    def work() -> None:
+        for _ in range(3):
+            threads.begin()
+            with threads.working():
+                done.append(1)
+            threads.end()
+
+    thread = threading.Thread(target=cProfile.Profile().runcall, args=(work,), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert len(done) == 3
+    assert threads.idle.is_set()

@@ -161,7 +161,10 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
         "epoch": manifest.epoch,
         "assignments": manifest.assignments,
         "watermarks": manifest.watermarks,
-        "heads": {name: asdict(heads) for name, heads in manifest.heads.items()},
+        "heads": {
+            name: {"tokens": heads.tokens, "steps": heads.steps}
+            for name, heads in manifest.heads.items()
+        },
         "sections": {name: _columns(of) for name, of in manifest.sections.items()},
         "blobs": [asdict(blob) for blob in manifest.blobs],
         "files": [asdict(file) for file in manifest.files],

@@ -6,7 +6,7 @@ and a job some more.
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,9 +40,11 @@ class NarrowPlan:
     leaf : plan node
     schema : StructType
         Of the leaf's rows.
+    file : Path
+        Where the JVM may write rows; on this host.
     """
 
-    def __init__(self, frame: DataFrame, leaf: Jvm, schema: StructType) -> None:
+    def __init__(self, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> None:
         spark = frame.sparkSession
         plan = analysed(frame)
         with active(spark):
@@ -55,15 +57,16 @@ class NarrowPlan:
             spark, "org.apache.spark.sql.execution.arrow.ArrowConverters$.MODULE$"
         )
         # a large answer of py4j's would wait 40 ms for TCP's acknowledgement, so a file has it
-        self._file = tempfile.NamedTemporaryFile(prefix="headgate-results-")
-        self._file_stream = java_class(spark, "java.io.FileOutputStream")
-        self._data_stream = java_class(spark, "java.io.DataOutputStream")
+        self._file = file
+        file_stream = java_class(spark, "java.io.FileOutputStream")
+        # it appends, so that it writes from the start again once the file was cut off
+        self._stream = java_class(spark, "java.io.DataOutputStream")(file_stream(str(file), True))
         self._write = java_class(
             spark, "org.apache.spark.api.python.PythonRDD"
         ).writeIteratorToStream
 
     @classmethod
-    def of(cls, frame: DataFrame, leaf: Jvm, schema: StructType) -> NarrowPlan | None:
+    def of(cls, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> NarrowPlan | None:
         """Return the plan of a frame, ready to compute; None where it is more than a narrow one.
 
         Parameters
@@ -73,6 +76,8 @@ class NarrowPlan:
             Its only leaf.
         schema : StructType
             Of the leaf's rows.
+        file : Path
+            Where the JVM may write rows; on this host.
         """
         spark = frame.sparkSession
         if planned_per_batch(spark, analysed(frame)):
@@ -88,7 +93,7 @@ class NarrowPlan:
         every = [*each(values), *([] if condition is None else [condition])]
         if not all(value.deterministic() for value in every):
             return None
-        return cls(_guarded(spark, leaf, every, drops=condition is not None), leaf, schema)
+        return cls(_guarded(spark, leaf, every, drops=condition is not None), leaf, schema, file)
 
     def rows(self, table: pa.Table) -> pa.Table:
         """Return the rows that the plan makes of those of the leaf."""
@@ -100,14 +105,14 @@ class NarrowPlan:
         made = self._arrow.toBatchWithSchemaIterator(
             given.map(self._project), self._out_of, _MOST_ROWS, _MOST_BYTES, _ZONE, False, False
         )
-        into = self._data_stream(self._file_stream(self._file.name))
+        os.truncate(self._file, 0)
         try:
-            self._write(made, into)
-        finally:
-            into.close()
+            self._write(made, self._stream)  # both are closed at their ends
+        except BaseException:
             made.close()
             given.close()
-        found = pa.concat_tables(_tables(Path(self._file.name).read_bytes()))
+            raise
+        found = pa.concat_tables(_tables(self._file.read_bytes()))
         return found.filter(found.column(_KEPT)).drop_columns([_KEPT]) if self._drops else found
 
 

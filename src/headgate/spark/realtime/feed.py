@@ -281,6 +281,7 @@ class KafkaFeed:
             "auto.offset.reset": "earliest" if loses else "error",
             "fetch.queue.backoff.ms": 10,
         }
+        client.setdefault("socket.nagle.disable", True)
         client.setdefault("isolation.level", "read_uncommitted")
         topics: dict[str, Any]
         if "assign" in given:

@@ -105,19 +105,19 @@ class RealTimeWork(StatefulWork):
         """Take the sink, and make the plan of its rows; to be called before the first delivery."""
         self._sink = sink
         self.before_commit = lambda _: None
-        self._narrow: NarrowPlan | None = None
+        self._above: NarrowPlan | None = None
         if isinstance(sink, KafkaSink):
-            self._narrow = self._results.narrow(sink.in_columns)
+            self._above = self._results.narrow(sink.in_columns, self.run.path / "results")
 
     @property
     def delivers_together(self) -> bool:
         """Return whether the outputs of several epochs go out as one."""
-        return self._narrow is not None
+        return self._above is not None
 
     def deliver(self, manifests: Sequence[Manifest]) -> None:
         """Give the outputs of epochs to the sink, in their order, and together where it takes them so."""
         open_ = [manifest for manifest in manifests if delivers(manifest)]
-        sink, narrow = self._sink, self._narrow
+        sink, narrow = self._sink, self._above
         if narrow is None or not isinstance(sink, KafkaSink):
             for manifest in open_:
                 sink.write(manifest.engine["sink_batch"], self.result(Outputs.read(manifest)))
@@ -222,7 +222,8 @@ class RealTimeWork(StatefulWork):
                 frame = exchange.fed_input(
                     session, operator, {parent.id: hole}, self.config.key_groups
                 )
-                found = NarrowPlan.of(frame, hole, parent.raw_schema)
+                file = self.run.path / f"rows-{operator.id}"
+                found = NarrowPlan.of(frame, hole, parent.raw_schema, file)
                 self._routed[operator.id] = to_arrow_schema(
                     frame.schema, session.conf.get("spark.sql.session.timeZone")
                 )

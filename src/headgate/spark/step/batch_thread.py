@@ -33,6 +33,7 @@ class BatchThreads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ids: set[int] = set()
+        self._raised: set[int] = set()
         self._begun = 0
         self.idle = threading.Event()
         self.idle.set()
@@ -66,12 +67,16 @@ class BatchThreads:
         finally:
             _this.batches -= 1
             with self._lock:
-                _raise_in(this, None)  # what comes too late
+                if this in self._raised:  # it may come too late
+                    # not without need: in CPython 3.11 the interpreter looks out for it ever after
+                    _raise_in(this, None)
+                    self._raised.discard(this)
                 self._ids.discard(this)
 
     def raise_in(self) -> None:
         """Raise `BrokenOff` in the threads, at their next step of Python code."""
         with self._lock:
+            self._raised |= self._ids
             for one in self._ids:
                 _raise_in(one, BrokenOff)
 

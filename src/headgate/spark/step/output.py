@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -206,10 +207,11 @@ class Results:
         rows = self._observed.rows if self._observed is not None else computed_rows(frame)
         return of_rows(self._spark, leaf(self._spark, self._columns, rows))
 
-    def narrow(self, above: Callable[[DataFrame], DataFrame]) -> NarrowPlan | None:
+    def narrow(self, above: Callable[[DataFrame], DataFrame], file: Path) -> NarrowPlan | None:
         """Return the plan from an operator's rows to `above` of the results, to be computed in place.
 
-        None where the results are more than a narrow plan makes of one operator's rows.
+        The JVM may write into `file`. None where the results are more than a narrow plan makes of one
+        operator's rows.
         """
         last = self._last[0]
         if self._counts or len(self._last) > 1 or _stored(last.raw_schema) != last.raw_schema:
@@ -217,7 +219,7 @@ class Results:
         empty = internal_rows(no_rows(self._spark, last.raw_schema))
         hole = leaf(self._spark, last.placeholder.output(), empty)
         plan = replace_leaf(self._spark, self._plan, last.placeholder, hole)
-        return NarrowPlan.of(above(of_rows(self._spark, plan)), hole, last.raw_schema)
+        return NarrowPlan.of(above(of_rows(self._spark, plan)), hole, last.raw_schema, file)
 
     def at_hand(self, outputs: Outputs, checkpoint: Checkpoint) -> DataFrame:
         """Return the result rows of a step with few rows; as `stored` where some are in files.
