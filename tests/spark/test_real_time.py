@@ -24,7 +24,7 @@ from real_time_forms import FORMS, SHORT, later
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.control import scaled
-from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
 from headgate.spark.step.commit import delivers
@@ -93,6 +93,16 @@ def test_a_query_of_any_kind_answers_as_sparks_batch(
     )
     assert verified["verified"], verified
     assert rows.came_again == 0
+
+
+@pytest.mark.thorough
+def test_a_query_without_state_stays_in_its_mode(spark: SparkSession, tmp_path: Path) -> None:
+    rows = Rows()
+    made = writer(FORMS["stateless"].build(spark), rows, tmp_path, "append")
+    with running(made) as query:
+        wait_until(lambda: rows.count > 10, query)
+    with pytest.raises(CheckpointError, match="start the query as it was"):
+        made.trigger(processingTime="0 seconds").start()
 
 
 class Written:
