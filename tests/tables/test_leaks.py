@@ -153,6 +153,24 @@ def test_a_table_that_replaces_another_removes_what_undid_the_others_steps(place
     assert arena_file._read_nonce(str(place / "none")) is None
     (place / "short").write_bytes(b"x")
     assert arena_file._read_nonce(str(place / "short")) == 0
+    (place / "wild").write_bytes(b"\xff" * HEADER_BYTES)
+    assert arena_file._read_nonce(str(place / "wild")) == (1 << 63) - 1
+
+
+def test_a_file_that_grew_elsewhere_is_forgotten_once_it_is_given_up(place: Path) -> None:
+    before = descriptors()
+    file = ArenaFile.create([str(place / "g1")], BYTES)
+    file.publish()
+    arena_file.remember(file)
+    file.places = lambda byte_count: [str(place / "g1-elsewhere")]
+    file.enlarge(2 * BYTES)
+    file.switch()
+    assert (file.path, descriptors()) == (str(place / "g1-elsewhere"), before + 1)
+    assert [one.name for one in place.iterdir()] == ["g1-elsewhere"]
+    file.unlock()
+    assert file.path not in arena_file._known
+    assert str(place / "g1") not in arena_file._known
+    assert descriptors() == before
 
 
 def test_a_step_without_moves_removes_halves_of_tables_and_keeps_what_undoes(place: Path) -> None:

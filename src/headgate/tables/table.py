@@ -370,7 +370,7 @@ class BufferTable:
             changes = {"string_limit": 4 * now.string_limit, "index_size": 4 * now.index_size}
         wanted = int(counts[STRING_BYTES]) + byte_count
         if wanted > now.heap_bytes:
-            changes["heap_bytes"] = -(-max(2 * wanted, 2 * now.heap_bytes) // 8) * 8
+            changes["heap_bytes"] = -(-2 * wanted // 8) * 8
         rows = self.rows
         self._enlarge(**changes)
         self.rows[...] = rows
