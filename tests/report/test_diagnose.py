@@ -26,7 +26,7 @@ from headgate.journal import (
     Wish,
     read,
 )
-from headgate.journal.schema import GroupRecords, SloState
+from headgate.journal.parts import GroupRecords, SloState
 from headgate.report.diagnose import diagnose, diagnose_lines
 from headgate.report.limits import DriverSeen
 from headgate.report.why import why

@@ -40,7 +40,7 @@ from headgate.journal import (
 )
 from headgate.journal.fleet import FleetHostState, FleetJobState
 from headgate.journal.histogram import counts_of, sparse_of
-from headgate.journal.schema import GroupRecords, SloState
+from headgate.journal.parts import GroupRecords, SloState
 from headgate.metrics.exporter import JournalMetrics
 from headgate.report import Run
 from headgate.report.diagnose import diagnose, diagnose_lines

@@ -28,7 +28,7 @@ OPTIONAL = {
     "src/headgate/metrics/exporter.py": {"prometheus_client"},
     "src/headgate/ui/app.py": {"starlette", "uvicorn"},
     "src/headgate/metrics/families.py": {"prometheus_client"},
-    "src/headgate/metrics/traces.py": {"opentelemetry"},
+    "src/headgate/metrics/spans.py": {"opentelemetry"},
     "lab/src/headgate_lab/testing/stores.py": {"hypothesis", "pytest"},
     "lab/src/headgate_lab/testing/files.py": {"pytest"},
 }

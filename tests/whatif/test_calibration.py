@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headgate.journal.schema import Batch, GroupRecords, Latency, SlotStats, Start
+from headgate.journal.parts import GroupRecords, Latency, SlotStats
+from headgate.journal.schema import Batch, Start
 from headgate.whatif.calibration import calibrated, records_of
 from headgate.whatif.recording import Recorded
 

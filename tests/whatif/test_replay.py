@@ -13,7 +13,8 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.journal import JournalWriter
-from headgate.journal.schema import Batch, GroupRecords, Latency, SloState, Start
+from headgate.journal.parts import GroupRecords, Latency, SloState
+from headgate.journal.schema import Batch, Start
 from headgate.whatif.calibration import calibrated
 from headgate.whatif.recording import Recorded
 from headgate.whatif.replay import replay

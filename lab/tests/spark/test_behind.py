@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.journal.schema import Batch, Decided, Event, Latency, Observed, Wish
+from headgate.journal.parts import Latency, Observed, Wish
+from headgate.journal.schema import Batch, Decided, Event
 from headgate_lab.bench.behind import BehindParameters, caught_up, met_s
 
 

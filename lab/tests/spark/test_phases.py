@@ -8,7 +8,8 @@ import pytest
 
 from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
-from headgate.journal.schema import Batch, Latency
+from headgate.journal.parts import Latency
+from headgate.journal.schema import Batch
 from headgate.workloads.rates import StepRate, parse_rate
 from headgate_lab.bench.phases import (
     POLICIES,

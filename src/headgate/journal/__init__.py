@@ -1,6 +1,6 @@
 """Records a run: one JSON object a line, appended and never changed.
 
-Belongs here: the meaning of a line (schema; hosts and fleet for lines about hosts and about many jobs),
+Belongs here: the meaning of a line (schema, with the objects inside a line in parts; hosts and fleet for lines about hosts and many jobs),
 its encoding (codec), writing lines (writer), reading them, also while they are being written (reader),
 the user's functions that are called with each line (listeners), the latency histogram that lines carry
 (histogram), and the generated page about all of them (document).
@@ -21,6 +21,16 @@ from headgate.journal.fleet import (
     SlotRequest,
 )
 from headgate.journal.hosts import ExecutorChange, MigrationStep, SlotLost
+from headgate.journal.parts import (
+    GroupRecords,
+    Latency,
+    MemoryUse,
+    Observed,
+    OperatorInfo,
+    SloState,
+    SlotStats,
+    Wish,
+)
 from headgate.journal.reader import follow, locate, read
 from headgate.journal.schema import (
     Applied,
@@ -30,19 +40,11 @@ from headgate.journal.schema import (
     ControlAct,
     Decided,
     Event,
-    GroupRecords,
-    Latency,
-    MemoryUse,
     NotReadyToDecide,
-    Observed,
-    OperatorInfo,
     Restart,
     Retry,
-    SloState,
-    SlotStats,
     Start,
     Stop,
-    Wish,
 )
 from headgate.journal.writer import JournalWriter
 

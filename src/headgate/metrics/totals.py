@@ -11,6 +11,7 @@ from typing import Any
 from headgate.journal.fleet import FleetDecided, FleetRound, GrantChange, SlotRequest
 from headgate.journal.histogram import completed
 from headgate.journal.hosts import ExecutorChange, MigrationStep, SlotLost
+from headgate.journal.parts import SloState, SlotStats
 from headgate.journal.schema import (
     Applied,
     AssignmentChange,
@@ -20,8 +21,6 @@ from headgate.journal.schema import (
     Event,
     Restart,
     Retry,
-    SloState,
-    SlotStats,
     Start,
     Stop,
 )

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.core.input import escaped, shown
+from headgate.journal.parts import SlotStats
 from headgate.journal.schema import (
     AssignmentChange,
     Batch,
@@ -14,7 +15,6 @@ from headgate.journal.schema import (
     Event,
     Restart,
     Retry,
-    SlotStats,
     Start,
     Stop,
 )

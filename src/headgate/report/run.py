@@ -8,6 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from headgate.journal.histogram import Sparse, merge
+from headgate.journal.parts import SloState
 from headgate.journal.reader import read
 from headgate.journal.schema import (
     Applied,
@@ -19,7 +20,6 @@ from headgate.journal.schema import (
     NotReadyToDecide,
     Restart,
     Retry,
-    SloState,
     Start,
     Stop,
 )

@@ -7,7 +7,8 @@ from collections import deque
 from headgate.core.errors import HeadgateError
 from headgate.core.slo import Slo, parse_slo
 from headgate.journal.histogram import percentile_ms
-from headgate.journal.schema import Batch, SloState
+from headgate.journal.parts import SloState
+from headgate.journal.schema import Batch
 
 QUIET_S = 10.0
 """Late batches that are less apart belong to one stretch. Chosen, not tuned: ten windows of a second."""

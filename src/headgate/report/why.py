@@ -11,7 +11,8 @@ from typing import Any
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
-from headgate.journal.schema import Applied, Batch, Decided, Event, SloState, Start, Stop
+from headgate.journal.parts import SloState
+from headgate.journal.schema import Applied, Batch, Decided, Event, Start, Stop
 from headgate.report.format import ms_text, since_text
 
 AROUND_S = 10.0

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.journal.histogram import percentile_ms
+from headgate.journal.parts import GroupRecords
 from headgate.journal.schema import (
     AssignmentChange,
     Batch,
     ControlAct,
     Decided,
     Event,
-    GroupRecords,
     Restart,
     Retry,
     Stop,

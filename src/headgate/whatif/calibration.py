@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headgate.journal.schema import Batch, SlotStats
+from headgate.journal.parts import SlotStats
+from headgate.journal.schema import Batch
 from headgate.whatif.model import MicroBatch
 from headgate.whatif.recording import AT_ONCE, F64, I64, Recorded
 

@@ -15,7 +15,8 @@ from headgate.core.duration import LONGEST_S
 from headgate.core.errors import ConfigError
 from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, shown
 from headgate.journal import read
-from headgate.journal.schema import Batch, Decided, SlotStats, Start
+from headgate.journal.parts import SlotStats
+from headgate.journal.schema import Batch, Decided, Start
 from headgate.scenario.places import journal_at, written
 from headgate.workloads.traces import Trace
 

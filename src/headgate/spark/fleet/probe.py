@@ -14,7 +14,7 @@ from headgate.control.fleet.juice import Flow, job_juice
 from headgate.control.fleet.view import FleetOperator, operator_capacity
 from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
-from headgate.journal.schema import SloState
+from headgate.journal.parts import SloState
 from headgate.spark.fleet.flows import Graph, Read, Span, flows_of, told
 from headgate.spark.fleet.hosts import HostTime, beside_s, summed, times_of
 from headgate.spark.fleet.lag import SourceLag

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headgate.control.fleet.grant import Grant
-from headgate.journal.schema import SloState
+from headgate.journal.parts import SloState
 from headgate.spark.job.changes import Wanted
 from headgate.spark.job.reports import ReplicaReport, Report
 

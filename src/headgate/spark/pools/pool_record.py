@@ -9,17 +9,8 @@ from typing import Any
 from headgate.checkpoint.manifest import Manifest
 from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaDecision
 from headgate.journal import histogram
-from headgate.journal.schema import (
-    Applied,
-    AssignmentChange,
-    Batch,
-    Decided,
-    Observed,
-    OperatorInfo,
-    SlotStats,
-    Start,
-    Wish,
-)
+from headgate.journal.parts import Observed, OperatorInfo, SlotStats, Wish
+from headgate.journal.schema import Applied, AssignmentChange, Batch, Decided, Start
 from headgate.spark.job.pools import PoolState
 from headgate.spark.job.reports import ReplicaReport
 from headgate.spark.step.outcome import Outcome

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headgate.journal.schema import Event, SloState
+from headgate.journal.parts import SloState
+from headgate.journal.schema import Event
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Report
 from headgate.spark.read.plan import PlannedQuery

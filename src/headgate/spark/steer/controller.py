@@ -25,7 +25,8 @@ from headgate.control.sample import Sample
 from headgate.core.assignment import spread
 from headgate.core.errors import ConfigError
 from headgate.core.slo import END_TO_END, Slo
-from headgate.journal.schema import Decided, Event, SloState
+from headgate.journal.parts import SloState
+from headgate.journal.schema import Decided, Event
 from headgate.loop import steering
 from headgate.loop.batch_floor import BatchFloor
 from headgate.loop.loop import ControlLoop, LoopState

@@ -10,7 +10,8 @@ import numpy as np
 
 from headgate.control.decision import Change, Decision
 from headgate.control.observation import Observation, OperatorView
-from headgate.journal.schema import Applied, Decided, Event, NotReadyToDecide, Observed, Wish
+from headgate.journal.parts import Observed, Wish
+from headgate.journal.schema import Applied, Decided, Event, NotReadyToDecide
 
 _KEPT = 1000
 """Decisions that a query's handle remembers; the journal has them all."""

@@ -17,19 +17,21 @@ import pyspark
 from headgate.checkpoint.manifest import Manifest
 from headgate.core.assignment import Assignment
 from headgate.journal import histogram
+from headgate.journal.parts import (
+    GroupRecords,
+    Latency,
+    MemoryUse,
+    OperatorInfo,
+    SloState,
+    SlotStats,
+)
 from headgate.journal.schema import (
     AssignmentChange,
     Batch,
     BatchBegun,
     Event,
-    GroupRecords,
-    Latency,
-    MemoryUse,
-    OperatorInfo,
     Restart,
     Retry,
-    SloState,
-    SlotStats,
     Start,
     Stop,
 )

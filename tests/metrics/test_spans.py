@@ -13,7 +13,7 @@ from opentelemetry.trace import StatusCode
 
 from headgate.journal import AssignmentChange, Decided, Event, Retry, Stop, Wish
 from headgate.journal.writer import JournalWriter
-from headgate.metrics.traces import write_spans
+from headgate.metrics.spans import write_spans
 
 
 def spans_of(directory: Path, *events: Event) -> list[ReadableSpan]:
