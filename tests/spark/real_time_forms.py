@@ -229,4 +229,4 @@ FORMS = {
     "duplicates then counts": Form(duplicates_then_counts),
     "stateless": Form(stateless),
 }
-SHORT = ("processor of rows", "python below", "tables below", "aggregate over aggregate")
+SHORT = ("processor of rows", "python below")

@@ -13,7 +13,7 @@ from real_time_grammar import LEFT_OUT, UNJUDGED
 
 SEEDS, AT_ONCE = 400, 10
 
-SHORT = ("4", "17")
+SHORT = ("12", "18")
 """Queries of the short run: a chain, and a join of two streams."""
 
 

@@ -102,7 +102,7 @@ def passing(spark: SparkSession, plan: Jvm, source: Jvm, watermarks: Mapping[str
 
 @dataclass(frozen=True)
 class _Walk:
-    """What a walk through a plan knows."""
+    """Holds the facts of a walk through a plan."""
 
     spark: SparkSession
     source: Jvm
@@ -111,7 +111,7 @@ class _Walk:
 
 @dataclass(frozen=True)
 class _Passing:
-    """A plan through which markers pass.
+    """Holds a plan through which markers pass.
 
     Attributes
     ----------

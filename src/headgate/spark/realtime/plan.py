@@ -27,7 +27,7 @@ _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 @dataclass(frozen=True)
 class Branch:
-    """The plan between one source and an operator.
+    """Holds the plan between one source and an operator.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class PipePlan:
-    """The plan of a query up to its first operators.
+    """Holds the plan of a query up to its first operators.
 
     Attributes
     ----------

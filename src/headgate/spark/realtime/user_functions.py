@@ -202,7 +202,7 @@ class OfBatches:
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows of a batch that are all records, or all markers."""
+    """Holds rows of a batch that are all records, or all markers."""
 
     batch: Batch
     is_marker: bool
