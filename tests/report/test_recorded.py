@@ -235,6 +235,7 @@ def test_a_run_that_nothing_was_said_of_has_no_batch() -> None:
     assert run.query_restarts == 0, "nothing was done since"
 
 
+@pytest.mark.usefixtures("_utc")
 def test_limits_of_many_runs(recorded: Recorded) -> None:
     lines, dice = [], random.Random(12)
     for number in range(250):
