@@ -310,6 +310,18 @@ def test_a_long_gap_is_not_bridged() -> None:
     assert why(examiner) == "1 of 5 ticks have passed"
 
 
+@pytest.mark.parametrize(("window_s", "longest"), [(0.5, 100), (1.0, 100), (2.0, 200)])
+def test_a_gap_of_ten_windows_and_a_hundred_ticks_is_bridged(window_s: float, longest: int) -> None:
+    for gap, bridged in ((longest, True), (longest + 1, False)):
+        examiner = fed([(float(tick), float(tick)) for tick in range(1, 60)], window_s)
+        tick = 59 + gap
+        examiner.add(sample(tick, [float(tick)], [float(tick)]))
+        if bridged:
+            assert seen(examiner).group_rate[0] == pytest.approx(10.0)
+        else:
+            assert "ticks have passed" in why(examiner)
+
+
 def test_a_counter_that_never_comes_back_does_not_fill_the_memory() -> None:
     examiner = Examiner(2, 0.1, 0.5)
     for tick in range(1, 2000):

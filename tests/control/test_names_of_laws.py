@@ -9,13 +9,16 @@ from headgate.control.estimators import forecast
 from headgate.control.fleet.henge import Henge, HengeParameters
 from headgate.control.fleet.registry import fleet_policy
 from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.view import FleetJob
 from headgate.control.pools.psps import Psps
 from headgate.control.pools.unified_pools import UnifiedPools
 from headgate.control.registry import policy, replica_policy
+from headgate.control.slots.hindsight.rules import Rule
 from headgate.control.slots.static import Static
 from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.threshold import Threshold
 from headgate.control.slots.unified import Unified
+from headgate.core.utility import Intent, Metric, Utility
 
 NAMES = [
     (Static(3), "static(3)"),
@@ -68,3 +71,22 @@ def test_a_policys_text_gives_its_parameters_and_its_limits() -> None:
     for part in ("streamswitch(0.3, steps=2", "hysteresis=2", "cooldown_s=5", "per_minute=6"):
         assert part in found.name
     assert policy(found.name).name == found.name
+
+
+def test_a_rule_follows_the_first_signal_and_spares_nothing_unless_it_says_so() -> None:
+    plain = Rule()
+    assert (plain.constant, plain.signal, plain.spare, plain.base) == (0, 0, 0.0, 0)
+    assert (plain.rung, plain.lean) == (1.0, False)
+    assert str(plain) == "what half the bound needs and 0% more"
+    assert str(Rule(constant=3, lean=True)) == (
+        "3 slots, more only if that is less than what comes, added late"
+    )
+
+
+def test_a_job_with_several_latencies_is_held_to_the_tightest() -> None:
+    intents = tuple(Intent(Metric.LATENCY, at_s) for at_s in (2.0, 0.5, 1.0))
+    job = FleetJob(Utility(1.0, (*intents, Intent(Metric.JUICE, 0.9))), None, {})
+    fleet = UnifiedFleet()
+    assert fleet._bound(job, (0.1, 0.2, 0.3, 1.0)) == (0.5, 0.2)
+    bare = FleetJob(Utility(1.0, (Intent(Metric.JUICE, 0.9),)), None, {})
+    assert fleet._bound(bare, (1.0,)) == (1.0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 from pathlib import Path
@@ -225,6 +226,12 @@ def test_what_people_may_write_into_an_event_is_bounded(field: str, value: str) 
     assert wild != line.encode()
     with pytest.raises(CheckpointError, match="line 1 is not a journal line"):
         decode(wild, where="line 1")
+
+
+def test_times_are_those_that_a_calendar_can_show() -> None:
+    latest = dt.datetime.fromtimestamp(LATEST_MS / 1000, dt.UTC)
+    assert (latest.year, LATEST_MS % 10**12) == (9892, 0)
+    assert latest + dt.timedelta(days=1)
 
 
 def test_only_fields_with_words_below_them_are_documented() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ArenaFull, StateError
-from headgate.tables import arena_file, room, runs
+from headgate.tables import arena_file, kernels, room, runs
 from headgate.tables.arena import ArenaStore
 from headgate.tables.arena_file import ArenaFile
 from headgate.tables.header import HEADER_BYTES
@@ -239,3 +239,34 @@ def test_room_for_strings_at_least_doubles(length: int) -> None:
     assert table._geometry.heap_bytes == -(-wanted // 8) * 8
     table.intern(np.array([0, first]), np.full(first, 66, dtype=np.uint8))
     assert table._geometry.heap_bytes >= length + first
+
+
+def test_a_table_half_of_whose_rows_are_gone_is_cleared_and_does_not_grow() -> None:
+    for spare, grows in ((0, False), (1, True)):
+        store = HeapStore(LAYOUT)
+        table: Any = store.acquire(0, EMPTY_TOKEN, lambda _: [])
+        limit, capacity = table._geometry.limit, table._geometry.capacity
+        keys = np.arange(2 * limit * LAYOUT.key_words).reshape(-1, LAYOUT.key_words)
+        table.begin()
+        rows = table.upsert(keys[:limit])
+        store.commit(0, "1" * 32)
+        table.begin()
+        table.delete(rows[: limit - limit // 2 - spare])
+        store.commit(0, "2" * 32)
+        table.begin()
+        table.upsert(keys[limit : limit + 1])
+        assert (table._geometry.capacity > capacity) is grows
+        assert table.live_count == limit // 2 + spare + 1
+
+
+def test_a_kernel_says_how_far_it_came() -> None:
+    index, known, heap = np.zeros(8, np.int64), np.zeros(5, np.int64), np.zeros(64, np.uint8)
+    counts, out = np.zeros(7, np.int64), np.full(4, -1)
+    offsets = np.array([0, 1, 2, 3, 4])
+    data = np.frombuffer(b"abca", dtype=np.uint8).copy()
+    assert kernels.intern(index, known, heap, offsets, data, 0, counts, out) == (4, kernels.DONE)
+    assert out.tolist() == [0, 1, 2, 0]
+    more = np.frombuffer(b"de", dtype=np.uint8).copy()
+    found = kernels.intern(index, known, heap, offsets[:3], more, 0, counts, out)
+    assert found == (1, kernels.STRINGS_FULL), "an index of eight has room for four"
+    assert counts[kernels.STRINGS] == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,16 @@ def test_a_shelf_finds_new_journals_and_reads_on(tmp_path: Path) -> None:
 def test_a_place_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no directory"):
         Shelf([tmp_path / "none"], lambda _: DriverSeen())
+
+
+def test_a_place_that_is_gone_keeps_nobody_from_seeing_the_others(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write(tmp_path / name / "headgate" / "journal.jsonl", [START, batch(0)])
+    now_ms = [NOW_MS]
+    shelf = Shelf([tmp_path / "one", tmp_path / "other"], lambda _: DriverSeen(), lambda: now_ms[0])
+    assert len(shelf.index()) == 2
+    shutil.rmtree(tmp_path / "one")
+    now_ms[0] += 10_000
+    found = {entry["place"]: entry["health"] for entry in shelf.index()}
+    assert "cannot be read" in found[str(tmp_path / "one")]
+    assert "cannot be read" not in found[str(tmp_path / "other")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
 from headgate.journal.fleet import FleetStart
 from headgate.journal.reader import Tail, journals_below
 from headgate.metrics.families import fleet_families, query_families
@@ -70,7 +71,7 @@ class JournalMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, as prometheus-client asks for them."""
         with self._lock:
-            self._look_for_journals()
+            self._look_for_journals((CheckpointError,))
             for path in self._tails:
                 self._read(path)
             queries = {n: t for n, t in self._named() if isinstance(t, QueryTotals)}
@@ -114,11 +115,13 @@ class JournalMetrics(Collector):
             msg = f"metrics cannot be served at {host}:{port}: {error.strerror}; give another address."
             raise ConfigError(msg) from error
 
-    def _look_for_journals(self) -> None:
+    def _look_for_journals(self, passed_over: tuple[type[Exception], ...] = ()) -> None:
+        """Look for new journals; where a place is gone and may be passed over, its values stay."""
         for place in self.places:
-            for path in journals_below(place):
-                if path not in self._tails:
-                    self._tails[path] = Tail(path)
+            with contextlib.suppress(*passed_over):
+                for path in journals_below(place):
+                    if path not in self._tails:
+                        self._tails[path] = Tail(path)
 
     def _read(self, path: Path) -> None:
         """Add the new lines of a journal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.journal.reader import FLEET_JOURNAL, Tail, journals_below
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.fleet import fleet_status
@@ -89,7 +90,7 @@ class Shelf:
     def index(self) -> list[dict[str, Any]]:
         """Return all journals: id, name, place, kind, health, met and the sentence about the SLO."""
         with self._lock:
-            self._look()
+            self._look((CheckpointError,))
             books = list(self._books.items())
         return [self._entry(name, book) for name, book in books]
 
@@ -119,12 +120,14 @@ class Shelf:
         except HeadgateError as error:
             return {"id": name, "error": str(error)}
 
-    def _look(self) -> None:
+    def _look(self, passed_over: tuple[type[Exception], ...] = ()) -> None:
+        """Look for new journals; where a place is gone and may be passed over, its books stay."""
         for place in self._places:
-            for path in journals_below(place):
-                name = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-                if name not in self._books:
-                    self._books[name] = Book(path, Tail(path))
+            with contextlib.suppress(*passed_over):
+                for path in journals_below(place):
+                    name = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+                    if name not in self._books:
+                        self._books[name] = Book(path, Tail(path))
 
     def _entry(self, name: str, book: Book) -> dict[str, Any]:
         place = str(book.checkpoint)
