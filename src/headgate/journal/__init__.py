@@ -1,9 +1,9 @@
 """Records a run: one JSON object a line, appended and never changed.
 
-Belongs here: the meaning of a line (schema, with the objects inside a line in parts; hosts and fleet for lines about hosts and many jobs),
-its encoding (codec), writing lines (writer), reading them, also while they are being written (reader),
-the user's functions that are called with each line (listeners), the latency histogram that lines carry
-(histogram), and the generated page about all of them (document).
+Belongs here: the meaning of a line (schema, with the objects inside a line in parts; hosts and fleet for
+lines about hosts and about many jobs), its encoding (codec), writing lines (writer), reading them, also
+while they are being written (reader), the user's functions that are called with each line (listeners),
+the latency histogram that lines carry (histogram), and the generated page about all of them (document).
 Does not belong here: the views of a journal (report), anything of Spark. Imports `headgate.core` only.
 """
 
