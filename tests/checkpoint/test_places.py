@@ -408,6 +408,14 @@ def test_a_plain_spark_checkpoint_on_a_store_is_refused(store: FaultyS3) -> None
         Checkpoint(f"s3://{BUCKET}/ck", store.options).open({"keys": 1})
 
 
+def test_a_store_that_has_answered_once_is_known(store: FaultyS3) -> None:
+    files = files_at(f"s3://{BUCKET}/ck", "", store.options)
+    assert not files._known
+    files.put("x", b"")
+    assert files._known
+    assert files_at(f"s3://{BUCKET}/ck", "", store.options, known=True)._known
+
+
 def test_between_two_tries_of_a_write_that_is_refused_more_and_more_time_passes(
     store: FaultyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
