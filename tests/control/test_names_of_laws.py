@@ -17,6 +17,7 @@ from headgate.control.policies.threshold import Threshold
 from headgate.control.policies.unified import Unified
 from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
 from headgate.control.policies.unified_pools import UnifiedPools
+from headgate.control.projection import pressure, projected_latency_s
 from headgate.control.registry import policy, replica_policy
 from headgate.core.utility import Intent, Metric, Utility
 
@@ -108,3 +109,10 @@ def test_a_fleets_henge_counts_in_rounds_and_blames_nobody_for_falling() -> None
     same = ("ahead_s", "look_back_s", "observe_s", "settle_s", "catch_up_s", "bound_s")
     assert [getattr(law, name) for name in same] == [getattr(usual, name) for name in same]
     assert (law.epsilon, law.kept) == (0.1, 1)
+
+
+def test_without_a_margin_all_of_a_service_rate_may_be_used() -> None:
+    assert float(pressure(60.0, 100.0)) == -40.0
+    assert float(pressure(60.0, 100.0, 0.25)) == -15.0
+    assert float(pressure(150.0, 100.0)) == 1.5
+    assert float(projected_latency_s(60.0, 100.0)) == 1.0 / 40.0
