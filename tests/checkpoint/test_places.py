@@ -406,3 +406,31 @@ def test_a_plain_spark_checkpoint_on_a_store_is_refused(store: FaultyS3) -> None
     store.objects["ck/metadata"] = b"{}"
     with pytest.raises(CheckpointError, match="plain Spark"):
         Checkpoint(f"s3://{BUCKET}/ck", store.options).open({"keys": 1})
+
+
+def test_a_store_that_has_answered_once_is_known(store: FaultyS3) -> None:
+    files = files_at(f"s3://{BUCKET}/ck", "", store.options)
+    assert not files._known
+    files.put("x", b"")
+    assert files._known
+    assert files_at(f"s3://{BUCKET}/ck", "", store.options, known=True)._known
+
+
+def test_between_two_tries_of_a_write_that_is_refused_more_and_more_time_passes(
+    store: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_at(f"s3://{BUCKET}/ck", "", store.options)
+    tries: list[str] = []
+
+    def refuse(name: str, data: bytes) -> None:
+        tries.append(name)
+        raise FileExistsError(name)
+
+    slept: list[float] = []
+    monkeypatch.setattr(files, "_create", refuse)
+    monkeypatch.setattr(objects.time, "sleep", slept.append)
+    monkeypatch.setattr(objects.random, "uniform", lambda low, high: high - low)
+    with pytest.raises(CheckpointError, match="each try was refused, and nothing is there"):
+        files.put_new("x", b"mine")
+    assert len(tries) == len(slept) == objects._TRIES
+    assert slept == [objects._WAIT_S * 2**n for n in range(objects._TRIES)]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tempfile
 
 import numpy as np
 import pytest
@@ -30,6 +31,18 @@ def test_all_of_it_takes_one_descriptor():
     kept = [one.put(data) for data in LARGE * 10]
     assert len(os.listdir("/proc/self/fd")) == before
     assert kept
+
+
+def test_its_file_has_no_name_and_is_closed_with_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    one = Spool()
+    view = one.put(LARGE[0])
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before + 2, "the file, and its mapping"
+    one.clear()
+    del view
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_few_bytes_stay_where_they_are():

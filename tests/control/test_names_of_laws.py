@@ -7,13 +7,14 @@ import pytest
 from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
 from headgate.control.estimators import forecast
 from headgate.control.fleet.henge import Henge, HengeParameters
-from headgate.control.fleet.registry import fleet_policy
+from headgate.control.fleet.registry import fleet_policy, in_rounds, unified
 from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
 from headgate.control.fleet.view import FleetJob
 from headgate.control.pools.psps import Psps
 from headgate.control.pools.unified_pools import UnifiedPools
 from headgate.control.registry import policy, replica_policy
 from headgate.control.slots.hindsight.rules import Rule
+from headgate.control.slots.projection import pressure, projected_latency_s
 from headgate.control.slots.static import Static
 from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.threshold import Threshold
@@ -90,3 +91,28 @@ def test_a_job_with_several_latencies_is_held_to_the_tightest() -> None:
     assert fleet._bound(job, (0.1, 0.2, 0.3, 1.0)) == (0.5, 0.2)
     bare = FleetJob(Utility(1.0, (Intent(Metric.JUICE, 0.9),)), None, {})
     assert fleet._bound(bare, (1.0,)) == (1.0, 0.0)
+
+
+def test_a_fleets_henge_counts_in_rounds_and_blames_nobody_for_falling() -> None:
+    """Henge's times are those of rounds of 10 s; with rounds of 2 s all of them are a fifth."""
+    ten, two = in_rounds(10.0), in_rounds(2.0)
+    times = ("round_s", "observe_s", "fresh_s", "settle_s", "settle_max_s", "blacklist_s")
+    assert [getattr(ten, name) for name in times] == [
+        pytest.approx(5 * getattr(two, name)) for name in times
+    ]
+    paper = HengeParameters()
+    assert [getattr(ten, name) for name in times] == [getattr(paper, name) for name in times]
+    assert (ten.blame_falling, paper.blame_falling) == (False, True)
+    assert in_rounds(10.0, observe_s=7.0).observe_s == 7.0
+    assert in_rounds(10.0, gain=0.5).gain == 0.5
+    law, usual = unified(10.0)._p, UnifiedFleetParameters()
+    same = ("ahead_s", "look_back_s", "observe_s", "settle_s", "catch_up_s", "bound_s")
+    assert [getattr(law, name) for name in same] == [getattr(usual, name) for name in same]
+    assert (law.epsilon, law.kept) == (0.1, 1)
+
+
+def test_without_a_margin_all_of_a_service_rate_may_be_used() -> None:
+    assert float(pressure(60.0, 100.0)) == -40.0
+    assert float(pressure(60.0, 100.0, 0.25)) == -15.0
+    assert float(pressure(150.0, 100.0)) == 1.5
+    assert float(projected_latency_s(60.0, 100.0)) == 1.0 / 40.0

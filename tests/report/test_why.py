@@ -211,6 +211,13 @@ def test_a_time_since_the_start_counts_from_the_run_that_status_shows() -> None:
     assert why([*earlier, *story()], "+00:00:05")["reason"] == "first"
 
 
+def test_a_time_since_the_start_counts_over_a_crash() -> None:
+    hour_ms = 3_600_000
+    for crash in ([], [runs.stopped("disk full", runs.BEGAN_MS - hour_ms + 9)]):
+        earlier = [runs.start(runs.BEGAN_MS - hour_ms), *crash]
+        assert why([*earlier, *story()], "+01:00:05")["reason"] == "first"
+
+
 def test_an_unreachable_slo_is_said_also_without_a_decision() -> None:
     unreachable = state(state="unreachable", bound_ms=100.0, floor_ms=310.0)
     events = [runs.start(), *(runs.batch(step, slo=unreachable) for step in range(3))]

@@ -181,3 +181,12 @@ def test_costs_of_many_engines_are_as_recorded(recorded):
                 sums = [at_s.sum(), (at_s * groups).sum(), (at_s * cost).sum(), float(len(groups))]
                 lines.append(f"  records {[f'{round(float(x), 9) + 0.0:.6g}' for x in sums]}")
     recorded("calibration", lines)
+
+
+@pytest.mark.parametrize(("counted", "cores"), [(3, 3), (None, 1)])
+def test_an_old_journal_has_the_cores_of_this_machine(monkeypatch, counted, cores):
+    run = engine_run()
+    del run.parameters["cores"]
+    del run.parameters["machine_cores"]
+    monkeypatch.setattr("headgate.whatif.calibration.os.cpu_count", lambda: counted)
+    assert calibrated(run).engine.cores == cores
