@@ -22,7 +22,8 @@ KILLS = 8
 VICTIMS = ("feeder", "slot", "slot", "driver")
 LIMIT_S = 180.0
 
-pytestmark = pytest.mark.thorough
+# a start of the JVM for each driver that is killed
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 
 class Victims:
