@@ -36,8 +36,9 @@ class Victims:
     def _start(self) -> subprocess.Popen[bytes]:
         (self.work / "processes").unlink(missing_ok=True)
         program = Path(__file__).parent / "real_time_driver.py"
-        log = (self.work / "log").open("ab")
-        return subprocess.Popen([sys.executable, str(program), str(self.work), "scale"], stderr=log)
+        command = [sys.executable, str(program), str(self.work), "scale"]
+        with (self.work / "log").open("ab") as log:
+            return subprocess.Popen(command, stderr=log)
 
     def wait_for_steps(self, more: int) -> None:
         done, until_s = len(self.files), time.monotonic() + LIMIT_S
