@@ -11,6 +11,9 @@ import pytest
 from grammar_forms import FORMS
 from real_time_grammar import LEFT_OUT, UNJUDGED
 
+# a session of its own, and ten queries
+pytestmark = pytest.mark.timeout(900)
+
 SEEDS, AT_ONCE = 400, 10
 
 SHORT = ("12", "18")

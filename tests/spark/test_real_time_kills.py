@@ -22,7 +22,8 @@ KILLS = 8
 VICTIMS = ("feeder", "slot", "slot", "driver")
 LIMIT_S = 180.0
 
-pytestmark = pytest.mark.thorough
+# a start of the JVM for each driver that is killed
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 
 class Victims:
@@ -35,8 +36,9 @@ class Victims:
     def _start(self) -> subprocess.Popen[bytes]:
         (self.work / "processes").unlink(missing_ok=True)
         program = Path(__file__).parent / "real_time_driver.py"
-        log = (self.work / "log").open("ab")
-        return subprocess.Popen([sys.executable, str(program), str(self.work), "scale"], stderr=log)
+        command = [sys.executable, str(program), str(self.work), "scale"]
+        with (self.work / "log").open("ab") as log:
+            return subprocess.Popen(command, stderr=log)
 
     def wait_for_steps(self, more: int) -> None:
         done, until_s = len(self.files), time.monotonic() + LIMIT_S
