@@ -23,7 +23,7 @@ from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_US
 from headgate.spark.realtime import feeder as feeders
 from headgate.spark.realtime import router as routers
-from headgate.spark.realtime.feed import Share
+from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
 from headgate.spark.realtime.pipe import Pipe, PipeLost
 from headgate.spark.realtime.router import Router
@@ -95,7 +95,7 @@ class Threads:
 
     def _one(self, meeting: Any, number: int) -> None:
         context.number = number
-        share = Share(0, 0, self.feed.readers, 0)
+        share = BranchTasks(0, 0, self.feed.readers, 0)
         feeder = Feeder(meeting, self.feed, share, SCHEMA, 3)
         try:
             for _ in Router(meeting, NAME, False)(map(self._plan, feeder(iter(())))):

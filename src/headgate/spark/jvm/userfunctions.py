@@ -20,6 +20,18 @@ _PANDAS = (
     PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
 )
 
+ROW_UDFS = (PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_ARROW_BATCHED_UDF)
+"""Kinds of functions that are called for each row."""
+
+PANDAS_UDFS = (PythonEvalType.SQL_SCALAR_PANDAS_UDF, PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF)
+"""Kinds of functions of pandas series."""
+
+ITERATOR_UDFS = (
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF,
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
+)
+"""Kinds of functions of iterators."""
+
 
 def function_of(node: Jvm) -> Any:
     """Return the function of a plan node.

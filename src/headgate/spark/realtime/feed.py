@@ -77,7 +77,7 @@ class SourceFeed(Protocol):
 
 
 @dataclass(frozen=True)
-class Share:
+class BranchTasks:
     """Places a branch of the plan among the tasks of a pipe.
 
     Attributes
@@ -119,19 +119,19 @@ class Feeds:
     same_as: tuple[int, ...]
 
     @property
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[BranchTasks]:
         """Places of their branches."""
-        found: list[Share] = []
+        found: list[BranchTasks] = []
         reader = 0
         for number, feed in enumerate(self.feeds):
             first = sum(one.count for one in found)
             same = self.same_as[number]
             if same == number:
-                found.append(Share(number, first, feed.readers, reader))
+                found.append(BranchTasks(number, first, feed.readers, reader))
                 reader += feed.readers
             else:
                 of = found[same]
-                found.append(Share(same, first, of.count, of.reader, copies_of=of.first))
+                found.append(BranchTasks(same, first, of.count, of.reader, copies_of=of.first))
                 found[same] = replace(of, copied_to=(*of.copied_to, first))
         return found
 

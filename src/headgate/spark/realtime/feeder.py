@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from headgate.core.errors import EngineError
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN
 from headgate.spark.realtime import words
-from headgate.spark.realtime.feed import Reader, Share, SourceFeed
+from headgate.spark.realtime.feed import BranchTasks, Reader, SourceFeed
 from headgate.spark.realtime.router import as_bytes
 from headgate.spark.worker.payloads import read_table
 
@@ -37,7 +37,7 @@ class Feeder:
     ----------
     meeting : words.Meeting
     feed : SourceFeed
-    branch : Share
+    branch : BranchTasks
         Of the source, and its place among those of the pipe.
     schema : pyarrow.Schema
         Of its records.
@@ -47,7 +47,7 @@ class Feeder:
 
     meeting: words.Meeting
     feed: SourceFeed
-    branch: Share
+    branch: BranchTasks
     schema: pa.Schema
     padding: int
 

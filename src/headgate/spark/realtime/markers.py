@@ -14,7 +14,6 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.util import PythonEvalType
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
@@ -38,7 +37,7 @@ from headgate.spark.jvm.plans import (
     project,
     resolved,
 )
-from headgate.spark.jvm.userfunctions import call, called_by
+from headgate.spark.jvm.userfunctions import ITERATOR_UDFS, PANDAS_UDFS, ROW_UDFS, call, called_by
 from headgate.spark.read.wording import wording
 from headgate.spark.realtime.router import DROPPED
 from headgate.spark.realtime.user_functions import (
@@ -63,13 +62,6 @@ _COLLECTIONS = ("Explode", "PosExplode", "Inline")
 """Generators that make no row of an empty collection."""
 
 _GENERATORS = (*_COLLECTIONS, "JsonTuple", "Stack")
-
-_ROW_UDFS = (PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_ARROW_BATCHED_UDF)
-_PANDAS_UDFS = (PythonEvalType.SQL_SCALAR_PANDAS_UDF, PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF)
-_ITERATOR_UDFS = (
-    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF,
-    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
-)
 
 
 def refused(what: str) -> UnsupportedQuery:
@@ -331,17 +323,17 @@ def _of_records(
     spark: SparkSession, expression: Jvm
 ) -> OfRecords | OfSeries | OfArrays | OfIterators:
     kind, result = int(expression.evalType()), data_type(expression.dataType())
-    if kind in _ROW_UDFS:
+    if kind in ROW_UDFS:
         return OfRecords(_unpacked(expression))
     of: OfSeries | OfArrays
-    if kind in _PANDAS_UDFS:
+    if kind in PANDAS_UDFS:
         columns = tuple(result.names) if isinstance(result, T.StructType) else None
         of = OfSeries(_unpacked(expression), columns)
     else:
         zone = spark.conf.get("spark.sql.session.timeZone")
         schema = to_arrow_schema(T.StructType([T.StructField("v", result)]), timezone=zone)
         of = OfArrays(_unpacked(expression), schema.field(0).type)
-    return OfIterators(of) if kind in _ITERATOR_UDFS else of
+    return OfIterators(of) if kind in ITERATOR_UDFS else of
 
 
 def _unpacked(expression: Jvm) -> Callable[..., Any]:

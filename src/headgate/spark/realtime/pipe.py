@@ -19,19 +19,17 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from typing import Any, Protocol
 
-from pyspark import SparkContext, cloudpickle
-
 from headgate.core.assignment import Assignment
 from headgate.core.errors import EngineError
 from headgate.spark.job.reports import Report
+from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
@@ -55,7 +53,7 @@ class Readers(Protocol):
 
     @property
     def readers(self) -> int:
-        """How many feeders there are."""
+        """Return the number of feeders."""
 
     def merged(self, parts: Iterable[str]) -> str:
         """Return the offsets of all feeders together, in the order of their numbers."""
@@ -144,10 +142,10 @@ class Pipe:
     ) -> None:
         self._job, self._feed, self._name = job, feed, name
         self._routers = routers
-        with _broadcasts() as broadcasts:
-            pack: Callable[[Any], bytes] = cloudpickle.dumps
-            self._tasks = {operator: pack(task) for operator, task in tasks.items()}
-        self._broadcasts = broadcasts
+        self._tasks, self._broadcasts = {}, dict[int, str]()
+        for operator, task in tasks.items():
+            self._tasks[operator], files = pickled(task)
+            self._broadcasts |= files
         self._run: _Run | None = None
         self._halted = False
         self._waits: dict[int, float] = {}
@@ -461,21 +459,6 @@ class Pipe:
 
 def _slots_of(assignments: Mapping[str, Assignment]) -> dict[str, int]:
     return {operator: one.slots for operator, one in assignments.items()}
-
-
-@contextmanager
-def _broadcasts() -> Iterator[dict[int, str]]:
-    """Collect the files of the broadcasts that are pickled meanwhile, by their ids."""
-    found: dict[int, str] = {}
-    context = SparkContext._active_spark_context
-    if context is None:
-        yield found
-        return
-    context._pickled_broadcast_vars.clear()
-    yield found
-    for one in context._pickled_broadcast_vars:
-        found[one._jbroadcast.id()] = one._path
-    context._pickled_broadcast_vars.clear()
 
 
 def _listen(run: _Run, kind: str, number: Any, peer: Connection) -> None:

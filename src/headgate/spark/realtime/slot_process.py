@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection, Listener
 from typing import Any
 
 import pyarrow as pa
-from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
 from headgate.operators.warm import warm
+from headgate.spark.jvm.pickled import take_broadcasts
 from headgate.spark.realtime import words
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.payloads import read_table
@@ -73,8 +73,7 @@ class SlotProcess:
             driver.send((words.SLOT, (self._operator, self._number), os.getpid()))
             word, task, self._routers, broadcasts = driver.recv()
             assert word == words.BEGIN
-            for number, path in broadcasts.items():
-                _broadcastRegistry[number] = Broadcast(path=path)
+            take_broadcasts(broadcasts)
             self._task = pickle.loads(task)
             warm(self._task.spec)
             _in_background(lambda: self._listen(_DRIVER, driver))

@@ -1,0 +1,28 @@
+"""Pickles what holds functions of the user's, by value, and carries their broadcasts along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark import SparkContext, cloudpickle
+from pyspark.core.broadcast import Broadcast, _broadcastRegistry
+
+
+def pickled(value: Any) -> tuple[bytes, dict[int, str]]:
+    """Return a value as bytes, and the files of the broadcasts in it, by their ids."""
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
+    context = SparkContext._active_spark_context
+    if context is None:
+        return dumps(value), {}
+    context._pickled_broadcast_vars.clear()
+    made = dumps(value)
+    files = {one._jbroadcast.id(): one._path for one in context._pickled_broadcast_vars}
+    context._pickled_broadcast_vars.clear()
+    return made, files
+
+
+def take_broadcasts(files: Mapping[int, str]) -> None:
+    """Have broadcasts read from their files in this process, before what holds them is unpickled."""
+    for number, path in files.items():
+        _broadcastRegistry[number] = Broadcast(path=path)
