@@ -100,7 +100,8 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "first above max": (lambda w: w.slots(start=5, max=4).start(), "start=5, max=4"),
     "no key groups": (lambda w: w.keyGroups(0), "keyGroups=0 is out of range"),
     "budget without unit": (lambda w: w.budget("800"), "800"),
-    "fallback": (lambda w: w.fallback("flink"), 'use "error" or "spark"'),
+    "release": (lambda w: w.release("late"), 'use "committed" or "early"'),
+    "fallback": (lambda w: w.fallback("flink"), 'use "error", "micro-batch" or "spark"'),
 }
 
 
@@ -143,6 +144,7 @@ OPTION_VALUES = {
     "headgate.floor": ["low", 1],
     "headgate.experimental.realTime": ["yes", 1],
     "headgate.epoch": ["50", "0 s"],
+    "headgate.release": ["late", 1],
 }
 
 
