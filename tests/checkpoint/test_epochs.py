@@ -86,9 +86,11 @@ def test_the_watermark_behind_a_step_is_that_of_its_epoch_or_of_sparks_commit(
 
 
 def test_the_first_offsets_and_the_identity_are_written_once(tmp_path: Path) -> None:
-    assert first_offsets(tmp_path) is None
-    write_first_offsets(tmp_path, '{"t":{"0":5}}')
-    assert first_offsets(tmp_path) == '{"t":{"0":5}}'
+    assert first_offsets(tmp_path, 0) is None
+    write_first_offsets(tmp_path, 0, '{"t":{"0":5}}')
+    write_first_offsets(tmp_path, 1, '{"t":{"0":6}}')
+    assert first_offsets(tmp_path, 0) == '{"t":{"0":5}}'
+    assert first_offsets(tmp_path, 1) == '{"t":{"0":6}}'
     # as Spark's source reads it: a byte, the version, the offsets
     assert (tmp_path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"t":{"0":5}}'
     write_identity(tmp_path)
