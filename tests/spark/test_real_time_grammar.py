@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(900)
 SEEDS, AT_ONCE = 400, 10
 
 SHORT = ("12",)
-"""Queries of the short run: a chain, and a join of two streams."""
+"""The query of the short run: a chain. Number 18 would be a join of two streams."""
 
 
 def outcomes(tmp_path: Path, happenings: str, *names: str) -> list[str]:
