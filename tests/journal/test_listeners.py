@@ -41,3 +41,18 @@ def test_a_function_that_fails_is_logged_once_and_the_next_is_called(
     assert [r.message for r in caplog.records if "hg.on_event" in r.message] == [
         "a function given to hg.on_event failed; the query goes on"
     ]
+
+
+def test_an_object_that_has_no_hash_may_be_called_and_fail(tmp_path: Path) -> None:
+    class Calls(list[Event]):
+        def __call__(self, journal: str, event: Event) -> None:
+            self.append(event)
+            raise ValueError(journal)
+
+    calls = Calls()
+    end = hg.on_event(calls)
+    with JournalWriter(tmp_path / "journal.jsonl") as writer:
+        writer.write(Stop("stopped"))
+        writer.write(Stop("stopped"))
+    end()
+    assert len(calls) == 2

@@ -17,7 +17,7 @@ from headgate.spark.settings import kafka as settings
 from headgate.spark.settings.kafka import KafkaTarget, kafka_target
 from headgate.spark.sinks import kafka_sink, kafka_writer
 from headgate.spark.sinks.kafka_notes import NOTES
-from headgate.spark.sinks.kafka_writer import KafkaRecord, KafkaWriter
+from headgate.spark.sinks.kafka_writer import EarlyWriter, KafkaRecord, KafkaWriter
 
 TARGET = KafkaTarget("here:9092", "out", {"bootstrap.servers": "here:9092"}, 60.0, 0.5)
 
@@ -93,6 +93,9 @@ class FakeKafka:
 
     def poll(self, timeout: float) -> None:
         pass
+
+    def flush(self, timeout: float) -> int:
+        return 0
 
     def commit_transaction(self, timeout: float) -> None:
         if not self.commits_first:
@@ -317,3 +320,13 @@ def test_without_the_client_one_sentence_says_how_to_get_it(
     monkeypatch.setattr(settings.importlib, "import_module", gone)
     with pytest.raises(ConfigError, match=r'install "headgate\[kafka\]", or add'):
         kafka_target(SERVERS)
+
+
+def test_a_record_that_cannot_be_written_early_is_one_sentence(kafka: FakeKafka) -> None:
+    writer = EarlyWriter(TARGET)
+    kafka.open = []
+    kafka.fails("produce", "MSG_SIZE_TOO_LARGE")
+    with pytest.raises(EngineError, match=r"has not got all records.*\(error MSG_SIZE_TOO_LARGE\)"):
+        writer.write(rows(b"a")())
+    writer.write(rows(b"b")())
+    assert kafka.open == [b"b"]

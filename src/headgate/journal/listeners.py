@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from headgate.journal.log import LOGGER
 from headgate.journal.schema import Event
 
-_LOG = logging.getLogger("headgate.query")
-_listeners: list[Callable[[str, Event], object]] = []
-_failed: set[Callable[[str, Event], object]] = set()
+
+@dataclass(eq=False)
+class _Listener:
+    """Holds a function, and whether its first error was logged."""
+
+    call: Callable[[str, Event], object]
+    has_failed: bool = False
+
+
+_listeners: list[_Listener] = []
 
 
 def on_event(listener: Callable[[str, Event], object]) -> Callable[[], None]:
@@ -33,11 +41,12 @@ def on_event(listener: Callable[[str, Event], object]) -> Callable[[], None]:
     >>> end = hg.on_event(lambda journal, event: print(journal, event.KIND))
     >>> end()
     """
-    _listeners.append(listener)
+    entry = _Listener(listener)
+    _listeners.append(entry)
 
     def end() -> None:
-        if listener in _listeners:
-            _listeners.remove(listener)
+        if entry in _listeners:
+            _listeners.remove(entry)
 
     return end
 
@@ -54,8 +63,8 @@ def call_listeners(journal: str, event: Event) -> None:
     """
     for listener in tuple(_listeners):
         try:
-            listener(journal, event)
+            listener.call(journal, event)
         except Exception:
-            if listener not in _failed:
-                _failed.add(listener)
-                _LOG.exception("a function given to hg.on_event failed; the query goes on")
+            if not listener.has_failed:
+                listener.has_failed = True
+                LOGGER.exception("a function given to hg.on_event failed; the query goes on")

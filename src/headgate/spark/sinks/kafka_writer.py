@@ -260,8 +260,11 @@ class EarlyWriter:
         """
         until_s = time.monotonic() + self._target.patience_s
         self._error = None
-        for record in records:
-            _produce(self._client, self._producer, record, until_s)
+        try:
+            for record in records:
+                _produce(self._client, self._producer, record, until_s)
+        except self._client.KafkaException as error:
+            self._error = error.args[0]
         left = self._producer.flush(self._target.patience_s)
         if left or self._error is not None:
             why = "" if self._error is None else f" ({str(self._error.str()).strip().rstrip('.')})"
