@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -106,6 +108,24 @@ class Later(StatefulProcessor):
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Any]:
         yield Row(auction=key[0])
+
+
+class Written:
+    """An object for ``foreach``; each row is a line of its task's file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def open(self, partition_id: int, epoch_id: int) -> bool:
+        self.directory.mkdir(exist_ok=True)
+        self.file = (self.directory / f"{partition_id}-{epoch_id}").open("w")
+        return True
+
+    def process(self, row: Any) -> None:
+        print(json.dumps({"auction": row.auction, "p": row.p}), file=self.file)
+
+    def close(self, error: Exception | None) -> None:
+        self.file.close()
 
 
 def later(session: Any, events: int) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from real_time import Build, Rows, bids, totals, windows, writer
 from real_time_driver import Files
-from real_time_forms import FORMS, SHORT, later
+from real_time_forms import FORMS, SHORT, Written, later
 
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
@@ -108,24 +108,6 @@ def test_a_query_without_state_stays_in_its_mode(spark: SparkSession, tmp_path: 
         wait_until(lambda: rows.count > 10, query)
     with pytest.raises(CheckpointError, match="start the query as it was"):
         made.trigger(processingTime="0 seconds").start()
-
-
-class Written:
-    """An object for ``foreach``; each row is a line of its task's file."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def open(self, partition_id: int, epoch_id: int) -> bool:
-        self.directory.mkdir(exist_ok=True)
-        self.file = (self.directory / f"{partition_id}-{epoch_id}").open("w")
-        return True
-
-    def process(self, row: Any) -> None:
-        print(json.dumps({"auction": row.auction, "p": row.p}), file=self.file)
-
-    def close(self, error: Exception | None) -> None:
-        self.file.close()
 
 
 SINKS: dict[str, Callable[[hg.Writer, Path], Any]] = {
