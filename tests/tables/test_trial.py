@@ -13,9 +13,10 @@ def test_no_trial_gives_a_wrong_sum():
     assert run_trials(25, seed=1) == []
 
 
-def test_the_trial_catches_a_store_that_believes_numbers():
-    assert run_trials(6, 1, lambda directory: IgnoresLineage(directory, LAYOUT))
-
-
-def test_the_trial_catches_a_store_that_takes_over_dirty_files():
-    assert run_trials(6, 1, lambda directory: TakesOver(directory, LAYOUT))
+@pytest.mark.parametrize("broken", [IgnoresLineage, TakesOver])
+def test_the_trial_catches_a_store_with_a_broken_protocol(broken):
+    # The scheduler decides which moments meet, so one trial catches it often and not always.
+    trials = (
+        run_trials(1, seed, lambda directory: broken(directory, LAYOUT)) for seed in range(99)
+    )
+    assert any(trials)
