@@ -98,3 +98,17 @@ def test_what_comes_late_meets_whom_it_meets_on_plain_spark(
     semi = build(spark, folders, "left_semi")
     found = put_out(semi, hg.writeStream(semi).keyGroups(16).slots(start=2), tmp_path / "semi")
     assert sorted(row.id for row in found) == sorted(met)
+
+
+def test_an_aggregate_in_a_job_of_its_own_waits_for_pairs_that_come_out_late(
+    spark: SparkSession, folders: list[Path], tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    names = spark.createDataFrame([(letter,) for letter in "abc"], "t string")
+    pairs = in_time(spark, folders, "inner").join(names, "t")
+    counted = pairs.groupBy(F.window("ts", "1 second"), "t").count()
+    expected = put_out(counted, counted.writeStream, tmp_path / "spark")
+    got = put_out(counted, hg.writeStream(counted).keyGroups(16).slots(start=2), tmp_path / "own")
+    assert len(expected) > 20
+    assert answers.differences(expected, got) == ""
