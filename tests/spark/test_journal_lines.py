@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -82,6 +83,49 @@ def test_the_driver_serves_the_metrics_of_its_queries_at_one_address(spark, tmp_
     second.stop()
     with pytest.raises(urllib.error.URLError, match="refused"):
         scrape()
+
+
+GAUGED = """
+import json, sys, urllib.request
+import headgate as hg
+
+ui = {"spark.ui.enabled": "true", "spark.ui.port": "0"}
+spark = hg.session(master="local[2]", **ui)
+spark.range(10).write.parquet(sys.argv[1] + "/in")
+
+def gauges(run):
+    rows = spark.readStream.schema("id long").parquet(sys.argv[1] + "/in")
+    writer = hg.writeStream(rows.groupBy("id").count()).queryName("clicks").format("noop")
+    writer = writer.outputMode("update").option("checkpointLocation", sys.argv[1] + run)
+    query = writer.start()
+    query.processAllAvailable()
+    running = read()
+    query.stop()
+    return running, read()
+
+def read():
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(spark.sparkContext.uiWebUrl + "/metrics/json/", timeout=10) as answer:
+        found = json.load(answer)["gauges"]
+    named = {name.partition(".headgate.clicks.")[2]: one["value"] for name, one in found.items()}
+    return {name: named.get(name) for name in ("query_up", "records_served", "slots")}
+
+off = gauges("/off")
+spark.conf.set("spark.sql.streaming.metricsEnabled", "true")
+print(json.dumps([off, gauges("/on"), gauges("/again")]))
+"""
+
+
+def test_sparks_own_metric_system_has_a_querys_gauges_where_it_has_those_of_streams(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", GAUGED, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    off, on, again = json.loads(done.stdout or "[]") or pytest.fail(done.stderr)
+    nothing = dict.fromkeys(("query_up", "records_served", "slots"))
+    assert off == [nothing, nothing]
+    running = {"query_up": 1.0, "records_served": 10.0, "slots": 2.0}
+    assert on == [running, {**running, "query_up": 0.0}]
+    assert again == on, "Spark keeps a name for as long as the application runs"
 
 
 def test_a_headgate_that_no_distribution_brought_knows_its_version():

@@ -209,7 +209,7 @@ def _start_pools(
         latest = checkpoint.latest()
         texts = own.ERROR_TEXT.of(settings.options)
         recorder = PoolRecorder(journal_of(where), policy.name, texts=texts)
-        hide = undo.callback(show_metrics(settings.options, recorder.path))
+        hide = undo.callback(show_metrics(spark, settings.options, recorder.path))
         parents = {stage.id: stage.parents for stage in pipeline.stages}
         loop = PoolLoop(list(parents), config, policy, latest, recorder, parents)
         recorder.begin_with([stage.id for stage in pipeline.sources], pipeline.last)
@@ -258,7 +258,7 @@ def _start_slots(
         recorder = (Recorder if flow is None else EpochRecorder)(
             journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options)
         )
-        hide = undo.callback(show_metrics(settings.options, recorder.path))
+        hide = undo.callback(show_metrics(spark, settings.options, recorder.path))
         specs = [op.spec for op in plan.operators]
         executors = follow_slots(
             spark, specs, run.run_id, recorder.write, own.EXECUTORS.of(settings.options)

@@ -7,6 +7,7 @@ private names outside of it.
 
 Reaching the JVM: `gateway`, `errors`, `life`, `sessions`. Plans: `plans`, `expressions`, `analysis`,
 `planned`, `userfunctions`. Input, output and their logs: `tick`, `formats`, `sparksinks`, `sparklog`,
-`logfiles`, `completing`, `lock`, `files`. Where tasks run: `executors`, `hosts`. To Python workers:
-`arrow`, `arrowbatches`, `frames`; workers themselves import `errors`, `arrow` and `frames` only.
+`logfiles`, `completing`, `lock`, `files`. Metrics: `gauges`. Where tasks run: `executors`, `hosts`. To
+Python workers: `arrow`, `arrowbatches`, `frames`; workers themselves import `errors`, `arrow` and
+`frames` only.
 """
