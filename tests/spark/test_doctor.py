@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from headgate.cli.answer import exit_code
 from headgate.cli.cluster import doctor_lines
 from headgate.spark.cluster.doctor import Needs, _outside, _unreachable, doctor, judge
 from headgate.spark.cluster.host_facts import HostFacts, look
+from headgate.spark.jvm import contract
 
 GB = 10**9
 NEEDS = Needs(state_bytes=3 * GB)
@@ -151,3 +158,28 @@ def test_a_checkpoint_that_the_driver_cannot_write_is_named(spark: Any, tmp_path
     (tmp_path / "file").touch()
     found = doctor(spark, state="1 MB", checkpoint=str(tmp_path / "file" / "ck"))
     assert "the driver cannot write to the checkpoint directory" in found["problems"][0]
+
+
+def test_the_contract_names_the_member_that_a_changed_spark_lacks(tmp_path):
+    """The class is Spark's own, with the method's name changed in its constants, ahead of its jar."""
+    gone = next(call for call in contract.calls() if call.member == "getStateValueWatermark")
+    name = gone.owner.replace(".", "/") + ".class"
+    (jar,) = Path(pyspark.__file__).parent.glob("jars/spark-catalyst_*.jar")
+    changed = tmp_path / "classes" / name
+    changed.parent.mkdir(parents=True)
+    with zipfile.ZipFile(jar) as classes:
+        other = f"{gone.member[:-1]}X".encode()
+        changed.write_bytes(classes.read(name).replace(gone.member.encode(), other))
+    defaults = f"spark.driver.extraClassPath {tmp_path / 'classes'}\n"
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    done = subprocess.run(
+        [sys.executable, "-m", "headgate.cli", "doctor", "--contract", "--json"],
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["sound"]) == (1, False)
+    (problem,) = found["problems"]
+    assert str(gone) in problem
