@@ -68,7 +68,7 @@ while 256 others come and go would not be noticed."""
 _CACHE_BYTES = 64 << 20
 """Bytes of manifests and of blobs kept after reading. Walking the chains of a slot's key groups meets
 each of the last 33 manifests once per group: with room for all of them 94 in 100 reads are of what is
-kept, with room for fewer almost none (measured; docs/design/0072). This holds 33 files of 1 MB."""
+kept, with room for fewer almost none (measured; docs/design/0147). This holds 33 files of 1 MB."""
 
 _OBJECTS_PER_BYTE = 2
 """What a manifest takes once it is read, for each byte of its file; as measured there."""

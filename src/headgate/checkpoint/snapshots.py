@@ -12,7 +12,7 @@ LEAST, MOST = 32, 128
 
 _LISTED = 128 * 128
 """Key groups times steps up to which more than the least are taken: a restart that has no room for all
-manifests it reads is slow (docs/design/0072)."""
+manifests it reads is slow (docs/design/0147)."""
 
 
 def steps_between(rows: int, changed_rows: float, key_groups: int) -> int:

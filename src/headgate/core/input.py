@@ -2,7 +2,7 @@
 
 Text is data and is never trusted to be short, finite, shallow or printable. A command line, a journal,
 a trace, a fleet's description, a scenario and a control file are all read through these functions, so
-that a bound is stated once. See docs/design/0069.
+that a bound is stated once. See docs/design/0070.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class OperatorInfo:
 
 @dataclass(frozen=True)
 class Latency:
-    """Latency of the records that one batch completed; see docs/design, what latency means."""
+    """Latency of the records that one batch completed: from its arrival to its completion, each."""
 
     mean: Number
     """Mean, in ms."""

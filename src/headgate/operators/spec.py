@@ -310,7 +310,7 @@ class AggregateSpec(OperatorSpec):
         if self.time is not None and self.time.session:
             return "a session grows with every record, in the order of their times"
         if self.time is not None and self.time.expires and self.time.sliced:
-            # an owner merges its own records before what the other slots sent is out: see note 0096
+            # an owner merges its own records before what the other slots sent is out: see note 0104
             return "a record may be late for one of its overlapping windows and not for another"
         ops = {aggregate.op for aggregate in self.aggregates}
         if ops & {Op.FIRST, Op.LAST}:

@@ -1,4 +1,10 @@
-"""Finds the limit of a query: its life, its sink, its source, cores, slots or one key."""
+"""Finds the limit of a query: its life, its sink, its source, cores, slots or one key.
+
+Rules are asked in a fixed order, and the first that holds is the answer. The query's life comes first,
+since numbers of a dead job say nothing; the sink before the slots, since records wait for slots because
+of a slow sink too; one key before the cores, since cores do not divide a key; the source late, since it
+is the limit only where nothing here is busy.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
     latency_ms : dict
         mean, p50, p95, p99 over all records of the run; values None when nothing completed.
     floor_ms : float or None
-        1.5 x the 5 % quantile of the batch period (design note 0012).
+        1.5 x the 5 % quantile of the batch period (design note 0137).
     rescale_added_ms : list of dict
         For each change of slots: at_s since the run's first batch, from, to, step (first batch
         under it), batch_ms (that batch), median_ms of the 21 nearest batches that are no change,
@@ -174,7 +174,7 @@ def floor_ms(run: Run) -> float | None:
 
     References
     ----------
-    Design note 0012 has the control loop's floor. Differs: over the whole run, and whether the job
+    Design note 0137 has the control loop's floor. Differs: over the whole run, and whether the job
     was nearly idle is not asked, so under constant load the floor is an upper estimate.
     """
     rows = run.rows

@@ -1,4 +1,9 @@
-"""Rehearses a run: loads and compiles everything that is needed once, before the load begins."""
+"""Rehearses a run: loads and compiles everything that is needed once, before the load begins.
+
+A first batch loads and compiles code, and its backlog outlasts it, so leaving first batches out of the
+figures would not be enough. Only a built-in workload is rehearsed: a rehearsal reads and writes, which a
+user's function, table or topic may see once only. A short run would take less time than its rehearsal.
+"""
 
 from __future__ import annotations
 

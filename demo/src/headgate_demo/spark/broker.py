@@ -1,4 +1,9 @@
-"""A Kafka broker of one process on loopback, for demonstrations and tests: never for data of worth."""
+"""A Kafka broker of one process on loopback, for demonstrations and tests: never for data of worth.
+
+It is Kafka's own, with broker and controller in one process: transactions, fencing and what a killed
+driver leaves open are the broker's doing, which no mock cluster has as Kafka has it. One broker has no
+replicas, so a leader that moves is not seen.
+"""
 
 from __future__ import annotations
 

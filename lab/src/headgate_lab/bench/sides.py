@@ -1,7 +1,10 @@
 """One query on the same files by headgate and by Spark: each answers a small input, then is timed.
 
 Each engine runs in a process of its own, ``python -m headgate_lab.bench.sides --engine X
---request JSON``, which prints one line of JSON. `aggregate` is the same for the one job that Flink and
+--request JSON``, which prints one line of JSON: Spark's RocksDB store needs a file system that headgate's
+session replaces, and the garbage of one engine would be collected in another's time. First batches are
+left out, and the rate is that of Spark's own `triggerExecution`: starting a query takes seconds, a batch
+tenths of one. `aggregate` is the same for the one job that Flink and
 Python per key do as well.
 """
 

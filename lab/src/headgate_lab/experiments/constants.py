@@ -35,7 +35,8 @@ _SLOTS_MOST = 24
 _SUCCESS_LESS, _SLOTS_MORE = 0.001, 0.05
 _SUCCESS_FAR, _SLOTS_FAR = 0.005, 0.15
 """A policy is worse if its success is less than the SLO wants by this much, or if it has this share more
-slots than the best constant; the second pair is that of note 0114. Fixed before any result was seen."""
+slots than the best constant; the second pair is *hardly worse* in docs/benchmarks.md. Fixed before any
+result was seen."""
 
 
 @dataclass(frozen=True)

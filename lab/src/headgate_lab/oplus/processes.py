@@ -10,6 +10,10 @@ at one of these points:
     pending              ──► get one record at a time, as long as its time is not above gamma
     next is above gamma  ──► at the barrier until all of O are there; one of them connects and
                              disconnects; all switch; the record is the first of the new epoch
+
+Slots are processes, since threads of Python share one interpreter. The part of a key in the mapped state
+is written by its owner only, so a switch copies no state. A barrier in the tuple buffer's control
+structure would take its lock at every wait; the board has a row per slot and needs none.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 Belongs to continuous mode, with a rule of its own for who serves what, so that it shares the loop,
 the policies and the log of decisions with the other operators, but not their queues: a record has no
 key group. It meets the whole opposite window, of which each slot holds the share of its virtual keys,
-and is done when the last slot is. With two streams of R/2 each that is R^2 WS / 2 comparisons a second.
+and is done when the last slot is. A switch of epochs waits for the next record, behind at most what the
+bounded tuple buffer holds, and for all slots to get there: without the bound it would wait for the whole
+backlog of an overload. With two streams of R/2 each that is R^2 WS / 2 comparisons a second.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 A query serves whatever a batch brings, so what it has served of what came is no measure of whether it
 keeps up. What it has not read yet is known in three ways: a source whose batches are limited tells its
 newest offset (`lag`); a record may say when it arrived; and what arrives while a batch runs can only be
-in the next one.
+in the next one. Backlog over arrivals would be no measure: a job that once fell behind and keeps up now
+has juice 1 in the paper too. A source that limits its batches, tells no newest offset, and has records
+without a time of arrival hides what waits.
 """
 
 from __future__ import annotations

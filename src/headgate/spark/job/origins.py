@@ -1,4 +1,9 @@
-"""Measures the age of results: from the newest input of a result until its output."""
+"""Measures the age of results: from the newest input of a result until its output.
+
+A column with the time of arrival through all operators would be exact, for a column in every row,
+exchange, backlog and state. So the driver keeps the newest arrival by key group and slice: a result is
+at most a window's length younger here than it is.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A listener of ours, the first of the session, puts what a query's slots did into Spark's very object:
 so the listeners behind it have it, and ``spark.streams``, the metrics and the UI, which keep the same
-object.
+object. Events of our own would reach listeners twice, and events completed in PySpark's listener class
+would not reach the JVM's listeners and the metrics.
 """
 
 from __future__ import annotations

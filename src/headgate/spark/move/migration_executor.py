@@ -1,6 +1,6 @@
 """Carries out what the migration protocol asks for, for one operator on Spark.
 
-What each instruction becomes here (docs/design/0023): *hold* and *route* come into force at a batch
+What each instruction becomes here (docs/design/0101): *hold* and *route* come into force at a batch
 boundary; *prefetch* and *install* are the copy thread's; *forward* is done as soon as it is asked for,
 since waiting records lie in the checkpoint by key group, whichever slot reads them; *release* drops the
 copy that nobody uses. An answer never decides what is read: every slot task brings its groups to the

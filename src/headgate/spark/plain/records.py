@@ -2,7 +2,7 @@
 
 Each entry becomes the record that leaves its operator as the entry has it: a window's buffer, a key that
 was seen, a row that waits for its partner. So the state is made by the operator's own step, and there is
-no second way of writing it (docs/design/0144).
+no second way of writing it (docs/design/0145).
 """
 
 from __future__ import annotations

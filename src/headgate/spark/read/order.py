@@ -1,4 +1,8 @@
-"""The order in which records count, as leaves of what an operator keeps."""
+"""The order in which records count, as leaves of what an operator keeps.
+
+The first record is the least by these columns, and the last the greatest: MIN and MAX over several
+leaves, which give the same whoever merges what, and when. So no record is sorted and none waits.
+"""
 
 from __future__ import annotations
 

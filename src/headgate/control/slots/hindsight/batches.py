@@ -1,4 +1,9 @@
-"""Plays all rules over the arrivals of an engine in micro-batches."""
+"""Plays all rules over the arrivals of an engine in micro-batches.
+
+Only an operator that is alone in its batches is played so. Where it reads another operator, and where
+slots serve a fixed rate, rules are played on slots that serve at once. A dear record is drawn by itself;
+a dear key group is known by its load only.
+"""
 
 from __future__ import annotations
 
