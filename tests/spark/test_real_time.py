@@ -313,8 +313,47 @@ def same(writer: Any) -> Any:
     return writer
 
 
-def rate(session: Any) -> Any:
-    return session.readStream.format("rate").load().groupBy("value").count()
+def rows_of_rate(session: Any, **options: str) -> Any:
+    rows = session.readStream.format("rate").options(rowsPerSecond="700", **options).load()
+    sums = [F.count("*").alias("n"), F.max("value").alias("last"), F.max("timestamp").alias("at")]
+    return rows.groupBy((F.col("value") % 7).alias("k")).agg(*sums)
+
+
+def rising(session: Any) -> Any:
+    return rows_of_rate(session, rampUpTime="5s")
+
+
+def files(session: Any) -> Any:
+    return (
+        session.readStream.schema("k int")
+        .json(str(Path(__file__).parent / "data"))
+        .groupBy("k")
+        .count()
+    )
+
+
+def test_rows_of_the_format_rate_come_by_the_clock_each_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = Rows()
+    made = writer(rows_of_rate(spark), rows, tmp_path, "update")
+    began_ms = time.time() * 1e3
+    for _ in range(2):
+        done = rows.count
+        with running(made) as query:
+            wait_until(lambda n=done: rows.count > n + 50, query)  # type: ignore[misc]
+    took_s = time.time() - began_ms / 1e3
+    last = rows.last_by(spark, "k").collect()
+    assert [(row.k, row.n) for row in last if row.n != (row.last - row.k) // 7 + 1] == []
+    assert 700 < max(row.last for row in last) < 700 * took_s
+    assert all(row.at.timestamp() * 1e3 > began_ms for row in last)
+    with pytest.raises(ConfigError, match=r"row by row.*go on with trigger"):
+        made.trigger(processingTime="0 seconds").start()
+    batches = writer(rows_of_rate(spark), Rows(), tmp_path / "batches", "update")
+    with running(batches.trigger(processingTime="0 seconds")) as query:
+        wait_until(lambda: query.lastProgress is not None, query)
+    with pytest.raises(ConfigError, match="second by second"):
+        writer(rows_of_rate(spark), Rows(), tmp_path / "batches", "update").start()
 
 
 def clocked(session: Any) -> Any:
@@ -330,7 +369,8 @@ REFUSED: dict[str, tuple[Build, Callable[[Any], Any], str]] = {
     ),
     "complete": (totals(), lambda w: w.outputMode("complete"), "complete"),
     "migration": (totals(), lambda w: w.migration("fluid"), r"\.migration\(\)"),
-    "rate": (rate, same, 'format "rate"'),
+    "rising": (rising, same, 'option "rampUpTime" of format "rate"'),
+    "files": (files, same, 'format "files" cannot be read'),
     "clock": (clocked, same, r"current_timestamp\(\)"),
 }
 

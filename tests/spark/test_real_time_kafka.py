@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import UnsupportedQuery
-from headgate.spark.realtime.feed import KafkaFeed
+from headgate.spark.realtime.kafka_feed import KafkaFeed
 from headgate.spark.settings.kafka import confluent
 from headgate_demo.spark.broker import Broker
 from headgate_demo.spark.topics import committed, put

@@ -67,6 +67,53 @@ def test_slots_say_themselves_what_a_record_takes_however_few_they_are(slots):
     assert costs.engine.commit_s == pytest.approx(COMMIT_MS / 1e3, abs=0.003)
 
 
+def summed(run, count):
+    """Return a run whose lines sum so many batches each, as those of epochs do."""
+    lines = []
+    for first in range(0, len(run.batches), count):
+        parts = run.batches[first : first + count]
+        stats = [
+            replace(
+                slot,
+                served=sum(part.slot_stats[n].served for part in parts),
+                useful_ms=sum(part.slot_stats[n].useful_ms for part in parts),
+                computing_ms=sum(part.slot_stats[n].computing_ms for part in parts),
+            )
+            for n, slot in enumerate(parts[0].slot_stats)
+        ]
+        waited_ms = sum(part.latency_ms.mean * part.served for part in parts)
+        mean_ms = waited_ms / sum(part.served for part in parts)
+        lines.append(
+            replace(
+                parts[-1],
+                epochs=len(parts),
+                latency_ms=replace(parts[-1].latency_ms, mean=mean_ms),
+                slot_stats=tuple(stats),
+                served=sum(part.served for part in parts),
+                duration_ms=sum(part.duration_ms for part in parts),
+                phases_ms={"slots": sum(part.phases_ms["slots"] for part in parts)},
+            )
+        )
+    return replace(run, batches=tuple(lines))
+
+
+def test_a_line_of_epochs_costs_what_its_epochs_did():
+    single = engine_run((1,), batches=2400)
+    apart, together = calibrated(single), calibrated(summed(single, 20))
+    pairs = [
+        (
+            costs.record_s,
+            costs.engine.task_s,
+            costs.engine.read_s,
+            costs.engine.plan_s + costs.engine.commit_s,
+        )
+        for costs in (apart, together)
+    ]
+    assert pairs[1] == pytest.approx(pairs[0], rel=0.1)
+    epochs = [len(costs.engine.warm_up_s + costs.engine.jitter_s) for costs in (apart, together)]
+    assert epochs[1] == pytest.approx(epochs[0], rel=0.02)
+
+
 def test_tasks_that_compute_have_the_cores_of_the_machine_whatever_spark_was_promised():
     costs = calibrated(engine_run())
     assert (costs.engine.cores, costs.useful) == (2, 2)

@@ -16,6 +16,10 @@ from typing import Any
 from headgate.checkpoint.files import make_directory, read_regular, write_bytes
 from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.checkpoint.spark_log import newest_batch
+from headgate.core.errors import ConfigError
+
+REAL_TIME_ONLY = "real_time_only"
+"""In offsets, as JSON: Spark's own source cannot go on from them."""
 
 _VERSION = "v1"
 _SOURCES, _FIRST = "sources", "0"
@@ -72,6 +76,8 @@ def write_log(log: Path, latest: Manifest | None) -> None:
     """
     if latest is None or REAL_TIME not in latest.engine or newest_batch(log) >= latest.spark_batch:
         return
+    if _for_real_time_only(latest):
+        return
     write_identity(log)
     tick = _newest_tick(log)
     lines = [*latest.engine["sources"], tick]
@@ -89,6 +95,26 @@ def write_log(log: Path, latest: Manifest | None) -> None:
         # in this order: a batch without offsets is none, so after a crash it is written again
         for kind, content in (("commits", commit), ("offsets", offsets)):
             write_bytes(log / kind, str(batch), "\n".join(content).encode(), replace=True)
+
+
+def check_batches_can_follow(latest: Manifest | None) -> None:
+    """Refuse to go on in micro-batches where Spark's own source cannot.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if latest is not None and _for_real_time_only(latest):
+        msg = (
+            'the query has read format "rate" in real time, row by row, and Spark reads it second by '
+            "second; go on with trigger(realTime=...), or begin with a new checkpointLocation."
+        )
+        raise ConfigError(msg)
+
+
+def _for_real_time_only(latest: Manifest) -> bool:
+    offsets: list[str] = latest.engine.get("sources") or []
+    return any(f'"{REAL_TIME_ONLY}"' in one for one in offsets)
 
 
 def _newest_tick(log: Path) -> str:

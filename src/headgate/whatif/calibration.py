@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -73,12 +73,15 @@ def calibrated(run: Recorded) -> Costs:
     batches after a warm-up. The times before and after the slots are told by the latency of records that
     waited only for their batch. The deviation of each batch from this model is kept, in order: it decides
     whether a slot looks well for a moment.
+
+    In real time, where a line sums the epochs of a second, each of them is taken for their mean.
     """
     parameters = run.parameters
     cores = int(parameters.get("cores") or os.cpu_count() or 1)
     limited = parameters.get("slot_rate")
     served = [number for number, batch in enumerate(run.batches[:-1]) if batch.served]
-    batches, began_s = [run.batches[number] for number in served], run.began_s[served]
+    batches = [_of_one_epoch(run.batches[number]) for number in served]
+    began_s = run.began_s[served]
     period_s = _periods(run)[served]
     ran_s = began_s - began_s[0]
     warm = int(np.searchsorted(ran_s, min(_WARM_UP_S, float(ran_s[-1]) / 2)))
@@ -106,6 +109,7 @@ def calibrated(run: Recorded) -> Costs:
     before_s = _before_slots(batches[steady], period_s[steady], ended_s[steady])
     before_s = min(max(before_s, stage_s), fixed_s)
     extra_s = period_s - fixed_s - variable_s
+    epochs = [max(batch.epochs, 1) for batch in batches]
     if useful is not None and read_s > _BEFORE_MIN * (read_s + record_s / useful):
         useful = run.batches[0].slots
     budget_s = parameters.get("budget_s")
@@ -117,8 +121,8 @@ def calibrated(run: Recorded) -> Costs:
         budget_s=math.inf if budget_s is None or limited else float(budget_s),
         cores=cores,
         slot_rate_per_s=None if limited is None else float(limited),
-        warm_up_s=tuple(np.maximum(extra_s[:warm], 0.0).tolist()),
-        jitter_s=tuple(extra_s[steady].tolist()),
+        warm_up_s=tuple(np.repeat(np.maximum(extra_s[:warm], 0.0), epochs[:warm]).tolist()),
+        jitter_s=tuple(np.repeat(extra_s[steady], epochs[steady]).tolist()),
     )
     record_s = max(record_s, _RECORD_MIN_S)
     factors = None
@@ -148,8 +152,34 @@ def _periods(run: Recorded) -> F64:
     lasted_s = np.array([batch.duration_ms / 1e3 for batch in run.batches[:-1]])
     between_s = np.maximum(np.diff(run.began_s) - lasted_s, 0.0)
     most_s = _IDLE * float(np.median(between_s)) + _IDLE_S
-    found: F64 = lasted_s + np.minimum(between_s, most_s)
+    epochs = np.array([max(batch.epochs, 1) for batch in run.batches[:-1]])
+    found: F64 = (lasted_s + np.minimum(between_s, most_s)) / epochs
     return found
+
+
+def _of_one_epoch(batch: Batch) -> Batch:
+    """Return the mean epoch of a line that sums several; a batch as it is."""
+    count = batch.epochs
+    if count <= 1:
+        return batch
+    stats = [
+        replace(
+            slot,
+            served=_share(slot.served, count),
+            useful_ms=slot.useful_ms / count,
+            computing_ms=(slot.computing_ms or 0.0) / count,
+            waited_ms=(slot.waited_ms or 0.0) / count,
+        )
+        for slot in batch.slot_stats
+    ]
+    phases_ms = {name: spent_ms / count for name, spent_ms in batch.phases_ms.items()}
+    served = _share(batch.served, count)
+    return replace(batch, served=served, phases_ms=phases_ms, slot_stats=tuple(stats))
+
+
+def _share(records: int, count: int) -> int:
+    """Return the records of one of `count` epochs, at least one where there were any."""
+    return max(round(records / count), min(records, 1))
 
 
 def _tasks(

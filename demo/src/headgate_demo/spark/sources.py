@@ -53,11 +53,11 @@ from headgate.spark.jvm.datasources import (
     ReadLimit,
     ReadMaxRows,
 )
+from headgate.spark.realtime.clocked import ClockFeed
 from headgate.spark.realtime.feed import SourceFeed
 from headgate.spark.worker.daemon import quiet_here
 from headgate.workloads.rates import parse_rate
 from headgate_demo.generators import nexmark, replay, sentences, stock_exchange
-from headgate_demo.spark.feed import WorkloadFeed
 
 quiet_here()
 
@@ -513,7 +513,7 @@ class _Source(DataSource):
     @classmethod
     def feed(cls, options: Mapping[str, str]) -> SourceFeed:
         """Return what a query in real time reads in place of batches."""
-        return WorkloadFeed(settings_of(cls.name(), options))
+        return ClockFeed(settings_of(cls.name(), options))
 
     def _settings(self) -> SourceSettings:
         raise NotImplementedError

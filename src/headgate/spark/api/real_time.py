@@ -23,9 +23,10 @@ from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import template
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.realtime.epochs import Epochs
-from headgate.spark.realtime.feed import Feeds, feed_of
+from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.markers import MARKERS
 from headgate.spark.realtime.plan import PipePlan
+from headgate.spark.realtime.sources import feed_of
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
@@ -64,6 +65,8 @@ class RealTimeFlow:
         """Start the loop of a query's epochs, behind its newest manifest; it stands for Spark's query."""
         assert isinstance(work, RealTimeWork)
         log, latest = machine.checkpoint.path, machine.latest
+        if latest is not None:
+            self.feeds.check(json.dumps(latest.engine["sources"]))
         write_identity(log)
         work.begin(self.plan, self.feeds, next_watermark_us(log, latest))
         work.write_to(machine.sink)

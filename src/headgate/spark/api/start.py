@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.command_files import CommandFiles
+from headgate.checkpoint.epochs import check_batches_can_follow
+from headgate.checkpoint.manifest import Manifest
 from headgate.control import registry
 from headgate.control.pools.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
@@ -254,7 +256,7 @@ def _start_slots(
         run = open_run(root, spill_root() if config.memory_max is not None else None)
         undo.callback(run.close)
         sink.begin()
-        latest = checkpoint.latest()
+        latest = _newest(checkpoint, flow)
         recorder = (Recorder if flow is None else EpochRecorder)(
             journal_of(where), plan, texts=own.ERROR_TEXT.of(settings.options)
         )
@@ -304,6 +306,14 @@ def _start_slots(
     return noted(
         where, made(inner, machine, work, controller, commands, finite=finite, release=release)
     )
+
+
+def _newest(checkpoint: Checkpoint, flow: RealTimeFlow | None) -> Manifest | None:
+    """Return the newest manifest, which a query in this mode can go on from."""
+    latest = checkpoint.latest()
+    if flow is None:
+        check_batches_can_follow(latest)
+    return latest
 
 
 def _steering(

@@ -1,0 +1,40 @@
+"""Finds the feed of a source of a user's plan."""
+
+from __future__ import annotations
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.core.installed import SOURCES, installed
+from headgate.spark.jvm.gateway import Jvm, class_name
+from headgate.spark.jvm.streams import options_of
+from headgate.spark.read.arrival import is_kafka
+from headgate.spark.realtime.clocked import ClockFeed, RateRows
+from headgate.spark.realtime.feed import SourceFeed
+from headgate.spark.realtime.kafka_feed import KafkaFeed
+
+
+def feed_of(leaf: Jvm) -> SourceFeed:
+    """Return the feed of a streaming leaf of a plan.
+
+    Raises
+    ------
+    UnsupportedQuery
+        Its source, or one of its options, cannot be read in real time.
+    """
+    if is_kafka(leaf):
+        return KafkaFeed.of(options_of(leaf))
+    name = str(leaf.sourceName()) if class_name(leaf) == "StreamingRelationV2" else "files"
+    plugins = installed(SOURCES)
+    if name in plugins:
+        source = plugins[name].load(type, "class")
+        if hasattr(source, "feed"):
+            with plugins[name].blamed("read in real time"):
+                feed: SourceFeed = source.feed(options_of(leaf))
+            return feed
+    if name == "rate":
+        return ClockFeed(RateRows.of(options_of(leaf)), only_here=True)
+    others = ", ".join(["kafka", "rate", *plugins])
+    msg = (
+        f'format "{name}" cannot be read in real time, which reads {others}; leave out '
+        "trigger(realTime=...)."
+    )
+    raise UnsupportedQuery(msg)
