@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.core.errors import UnsupportedQuery
+from headgate.core.errors import ConfigError, UnsupportedQuery
 from headgate.spark.realtime.kafka_feed import KafkaFeed
 from headgate.spark.settings.kafka import confluent
 from headgate_demo.spark.broker import Broker
@@ -129,3 +129,56 @@ def test_a_partition_that_a_topic_got_is_read_after_the_next_start(
         reader.close()
     assert found.column(1).to_pylist()[0] == b"y"
     assert json.loads(reader.offsets())[name]["0"] == 3
+
+
+@pytest.mark.thorough
+def test_topics_by_pattern_times_and_headers_are_those_of_sparks_source(
+    connected: SparkSession, broker: Broker, topic: Callable[..., str]
+) -> None:
+    """Read at once, in a batch by Spark and by the feed: the same rows, headers too."""
+    names = [topic(f"alike-{n}", partitions=2) for n in range(2)]
+    producer = confluent().Producer({"bootstrap.servers": broker.servers})
+    began_ms = int(time.time() * 1e3)
+    for n in range(40):
+        headers = [("a", b"1"), ("a", None), ("", b"")][: n % 4] or None
+        producer.produce(
+            names[n % 2],
+            b"%d" % n,
+            str(n % 5),
+            n // 2 % 2,
+            timestamp=began_ms + n,
+            headers=headers,
+        )
+    producer.flush()
+    options = {
+        "kafka.bootstrap.servers": broker.servers,
+        "subscribePattern": names[0].replace("alike-0", "alike-."),
+        "includeHeaders": "true",
+        "startingTimestamp": str(began_ms + 10),
+    }
+    columns = ("key", "value", "topic", "partition", "offset", "timestampType", "headers")
+    batch = connected.read.format("kafka").options(**options).load().select(*columns)
+    expected = sorted(repr(row.asDict(True)) for row in batch.collect())
+    feed = KafkaFeed.of(options)
+    reader = feed.reader(feed.first(), 0, 1)
+    rows: list[dict[str, Any]] = []
+    try:
+        until_s = time.monotonic() + LIMIT_S
+        while len(rows) < len(expected) and time.monotonic() < until_s:
+            found = reader.poll(1.0)
+            rows += [] if found is None else found.select(columns).to_pylist()
+    finally:
+        reader.close()
+    assert sorted(map(repr, rows)) == expected
+    assert len(expected) == 30
+    later = KafkaFeed.of({**options, "startingTimestamp": str(began_ms + 60_000)})
+    with pytest.raises(ConfigError, match=f"no record of {began_ms + 60_000} ms"):
+        later.first()
+    ends = KafkaFeed.of(
+        {
+            **options,
+            "startingTimestamp": str(began_ms + 60_000),
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    )
+    assert json.loads(ends.first()) == {name: {"0": 10, "1": 10} for name in names}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,13 +31,94 @@ _SCHEMA = pa.schema([
 ])  # fmt: skip
 """The columns of Spark's Kafka source."""
 
-_TAKEN = ("subscribe", "assign", "startingoffsets", "failondataloss")
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_TIMES, _TIME, _NO_TIME = (
+    "startingoffsetsbytimestamp",
+    "startingtimestamp",
+    "startingoffsetsbytimestampstrategy",
+)
+_TAKEN = (
+    "subscribe", "subscribepattern", "assign", "startingoffsets", _TIMES, _TIME, _NO_TIME,
+    "failondataloss", "includeheaders",
+)  # fmt: skip
 _KAFKA = "kafka."
 _EARLIEST, _LATEST = -2, -1
 """Offsets that stand for the ends of a partition, in Spark's ``startingOffsets``."""
 
 Ends = dict[str, dict[str, int]]
 """Offsets by topic and partition, as Spark writes them."""
+
+
+@dataclass(frozen=True)
+class Starting:
+    """Holds where a query begins, as the options ``starting...`` say it; a time counts before offsets.
+
+    Attributes
+    ----------
+    default : int
+        `_EARLIEST` or `_LATEST`, for partitions that are not named.
+    offsets_of, times_ms : mapping
+        By topic and partition.
+    time_ms : int or None
+        For all partitions.
+    or_latest : bool
+        Whether a partition without a record as new begins at its end.
+    """
+
+    default: int
+    offsets_of: Ends
+    times_ms: Ends
+    time_ms: int | None
+    or_latest: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Starting:
+        """Return what options say; their names are in lower case.
+
+        Raises
+        ------
+        ConfigError
+            A text is none that Spark takes.
+        """
+        offsets = given.get("startingoffsets", "latest").strip()
+        try:
+            named: Ends = json.loads(offsets) if offsets.startswith("{") else {}
+            times: Ends = json.loads(given.get(_TIMES, "{}"))
+            at_ms = int(given[_TIME]) if _TIME in given else None
+        except ValueError as error:
+            msg = (
+                'an option of format "kafka" that says where to begin is neither JSON nor a number '
+                f"({error}); write it as for Spark's own source."
+            )
+            raise ConfigError(msg) from error
+        default = _EARLIEST if offsets.lower() == "earliest" else _LATEST
+        return cls(default, named, times, at_ms, given.get(_NO_TIME, "error").lower() == "latest")
+
+    def offsets(self, consumer: Any, ends: Mapping[str, Mapping[int, tuple[int, int]]]) -> Ends:
+        """Return the offsets to begin at, by topic and partition, of partitions with these ends."""
+        found: Ends = {}
+        for topic, parts in ends.items():
+            for number, (low, high) in parts.items():
+                at_ms = self.times_ms.get(topic, {}).get(str(number), self.time_ms)
+                if at_ms is not None:
+                    at = self._at_time(consumer, topic, number, at_ms)
+                else:
+                    at = int(self.offsets_of.get(topic, {}).get(str(number), self.default))
+                found.setdefault(topic, {})[str(number)] = {_EARLIEST: low, _LATEST: high}.get(
+                    at, at
+                )
+        return found
+
+    def _at_time(self, consumer: Any, topic: str, number: int, at_ms: int) -> int:
+        wanted = confluent().TopicPartition(topic, number, at_ms)
+        (found,) = consumer.offsets_for_times([wanted], timeout=_CALL_S)
+        if found.offset < 0 and not self.or_latest:
+            msg = (
+                f"partition {number} of topic {topic} has no record of {at_ms} ms since 1970 or newer; "
+                'begin earlier, or set startingOffsetsByTimestampStrategy to "latest".'
+            )
+            raise ConfigError(msg)
+        return _LATEST if found.offset < 0 else int(found.offset)
 
 
 @dataclass(frozen=True)
@@ -48,22 +131,27 @@ class KafkaFeed:
         Settings of the client.
     topics : mapping of str to (sequence of int or None)
         Partitions of each topic; None for all that it has at the start.
-    starting : str
-        As ``startingOffsets``.
+    pattern : str or None
+        Of the names of topics that are read as well, as ``subscribePattern``.
+    starting : Starting
+    headers : bool
+        Whether records have a column of headers.
     readers : int
         The most readers that may share them.
     """
 
     client: Mapping[str, Any] = field(repr=False)
     topics: Mapping[str, Any]
-    starting: str
+    pattern: str | None
+    starting: Starting
+    headers: bool = False
     readers: int = 1
     keeps_first: bool = True
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of its records."""
-        return _SCHEMA
+        return _SCHEMA.append(pa.field("headers", _HEADERS)) if self.headers else _SCHEMA
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> KafkaFeed:
@@ -89,76 +177,88 @@ class KafkaFeed:
         }
         client.setdefault("socket.nagle.disable", True)
         client.setdefault("isolation.level", "read_uncommitted")
-        topics: dict[str, Any]
+        topics: dict[str, Any] = {}
         if "assign" in given:
             topics = json.loads(given["assign"])
-        else:
+        elif "subscribe" in given:
             topics = dict.fromkeys(name.strip() for name in given["subscribe"].split(","))
-        return cls(client, topics, given.get("startingoffsets", "latest"))
+        headers = given.get("includeheaders", "false").lower() == "true"
+        return cls(client, topics, given.get("subscribepattern"), Starting.of(given), headers)
 
     def first(self) -> str:
-        """Return the offsets at which a query begins, as ``startingOffsets`` says.
+        """Return the offsets at which a query begins.
 
         Raises
         ------
         ConfigError
-            Kafka has no such topic.
+            Kafka has no such topic, or no record as new as the query is to begin with.
         """
-        asked: Ends = {}
-        if self.starting.strip().startswith("{"):
-            asked = json.loads(self.starting)
-        default = _EARLIEST if self.starting.lower() == "earliest" else _LATEST
-        found: Ends = {}
-        for topic, ends in self._ends().items():
-            for number, (low, high) in ends.items():
-                at = int(asked.get(topic, {}).get(str(number), default))
-                found.setdefault(topic, {})[str(number)] = {_EARLIEST: low, _LATEST: high}.get(
-                    at, at
-                )
-        return json.dumps(found, separators=(",", ":"))
+        with self._consumer() as consumer:
+            return json.dumps(
+                self.starting.offsets(consumer, self._ends(consumer)), separators=(",", ":")
+            )
 
     def grown(self, offsets: str) -> str:
-        """Return `offsets`, and the beginnings of partitions that topics have got since."""
+        """Return `offsets`, and the beginnings of partitions and topics that have come since."""
         found: Ends = json.loads(offsets)
-        for topic, ends in self._ends().items():
-            for number, (low, _) in ends.items():
-                found.setdefault(topic, {}).setdefault(str(number), low)
+        with self._consumer() as consumer:
+            for topic, ends in self._ends(consumer).items():
+                for number, (low, _) in ends.items():
+                    found.setdefault(topic, {}).setdefault(str(number), low)
         return self.merged([json.dumps(found)])
 
     def newest(self, since: str) -> str:
         """Return the ends of the partitions that are read."""
-        ends = self._ends(json.loads(since))
+        with self._consumer() as consumer:
+            ends = self._ends(consumer, json.loads(since))
         found = {t: {str(p): high for p, (_, high) in e.items()} for t, e in ends.items()}
         return json.dumps(found, separators=(",", ":"))
 
-    def _ends(self, only: Ends | None = None) -> dict[str, dict[int, tuple[int, int]]]:
+    @contextmanager
+    def _consumer(self) -> Iterator[Any]:
+        """Yield a client that reads nothing."""
         module = confluent()
         consumer = module.Consumer({**self.client, "log_level": 0})
         try:
-            found: dict[str, dict[int, tuple[int, int]]] = {}
-            wanted = (
-                self.topics if only is None else {t: [int(p) for p in e] for t, e in only.items()}
-            )
-            for topic, asked in wanted.items():
-                numbers = asked
-                if numbers is None:
-                    known = consumer.list_topics(topic, timeout=_CALL_S).topics[topic]
-                    if known.error is not None or not known.partitions:
-                        msg = f'Kafka has no topic "{topic}"; make it, or correct option subscribe.'
-                        raise ConfigError(msg)
-                    numbers = sorted(known.partitions)
-                found[topic] = {
-                    number: consumer.get_watermark_offsets(
-                        module.TopicPartition(topic, number), timeout=_CALL_S
-                    )
-                    for number in numbers
-                }
-            return found
+            yield consumer
         except module.KafkaException as error:
             msg = f"Kafka does not answer ({error.args[0].str()}); look at its broker."
             raise EngineError(msg) from error
         finally:
             consumer.close()
+
+    def _ends(
+        self, consumer: Any, only: Ends | None = None
+    ) -> dict[str, dict[int, tuple[int, int]]]:
+        """Return the first offset and the one behind the last of each partition, by topic."""
+        wanted: dict[str, Any] = dict(self.topics)
+        if only is not None:
+            wanted = {topic: [int(number) for number in parts] for topic, parts in only.items()}
+        elif self.pattern is not None:
+            known = consumer.list_topics(timeout=_CALL_S).topics
+            wanted = {topic: None for topic in known if re.fullmatch(self.pattern, topic)}
+            if not wanted:
+                msg = (
+                    f'Kafka has no topic with a name like "{self.pattern}"; make one, or correct option '
+                    "subscribePattern."
+                )
+                raise ConfigError(msg)
+        found: dict[str, dict[int, tuple[int, int]]] = {}
+        for topic, asked in wanted.items():
+            numbers = asked
+            if numbers is None:
+                known = consumer.list_topics(topic, timeout=_CALL_S).topics[topic]
+                if known.error is not None or not known.partitions:
+                    msg = f'Kafka has no topic "{topic}"; make it, or correct option subscribe.'
+                    raise ConfigError(msg)
+                numbers = sorted(known.partitions)
+            found[topic] = {
+                number: consumer.get_watermark_offsets(
+                    confluent().TopicPartition(topic, number), timeout=_CALL_S
+                )
+                for number in numbers
+            }
+        return found
 
     def reader(self, start: str, number: int, count: int) -> Reader:
         """Return the reader of every `count`-th partition."""
@@ -167,7 +267,7 @@ class KafkaFeed:
         mine: Ends = {}
         for topic, partition in every[number::count]:
             mine.setdefault(topic, {})[str(partition)] = ends[topic][str(partition)]
-        return _KafkaReader(self.client, mine)
+        return _KafkaReader(self.client, mine, self.schema)
 
     def merged(self, parts: Iterable[str]) -> str:
         """Return the offsets of all readers together."""
@@ -193,9 +293,9 @@ class KafkaFeed:
 class _KafkaReader:
     """Reads some partitions from their offsets on."""
 
-    def __init__(self, client: Mapping[str, Any], ends: Ends) -> None:
+    def __init__(self, client: Mapping[str, Any], ends: Ends, schema: pa.Schema) -> None:
         module = confluent()
-        self._ends = ends
+        self._ends, self._schema = ends, schema
         self._consumer = module.Consumer({**client, "log_level": 3})
         self._consumer.assign([
             module.TopicPartition(topic, int(number), offset)
@@ -225,7 +325,13 @@ class _KafkaReader:
             # librdkafka counts from 1, with 0 for none
             pa.array([kind - 1 for kind, _ in times], pa.int32()),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+        if len(self._schema) > len(columns):
+            headers = [record.headers() for record in records]
+            named = [
+                one and [{"key": key, "value": value} for key, value in one] for one in headers
+            ]
+            columns.append(pa.array(named, _HEADERS))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _is_record(self, message: Any) -> bool:
         error = message.error()
