@@ -494,7 +494,7 @@ def test_a_fleet_is_stopped_however_its_run_ends(tmp_path, monkeypatch, how):
     path, fleet, closed = tmp_path / "fleet.toml", Fleet(), []
     path.write_text(JOB)
     monkeypatch.setattr(fleet_run, "_fleet", lambda *given, **settings: fleet)
-    monkeypatch.setattr(fleet_run.SparkEngine, "close", closed.append)
+    monkeypatch.setattr(fleet_run.SparkEngine, "close", lambda _: closed.append("closed"))
     monkeypatch.setattr(fleet_run, "PROGRESS_S", 0.05)
     duration_s = 60.0 if how == "interrupted" else 0.1
     with pytest.raises(EngineError, match="ended: no room") if how == "failed" else nullcontext():
