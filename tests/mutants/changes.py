@@ -299,11 +299,16 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _asserts(node: ast.AST, child: ast.AST) -> bool:
-    """Return whether a part of a call only asserts: the type of a cast, the equal lengths of a zip."""
+    """Return whether a part of a call only asserts, or says how much of a value a message shows.
+
+    The type of a cast and the equal lengths of a zip assert; `shown` has the length of a text for people.
+    """
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False
     if node.func.id == "cast":
         return child in node.args[:1]
+    if node.func.id == "shown":
+        return child in node.args[1:] and isinstance(child, ast.Constant)
     return node.func.id == "zip" and isinstance(child, ast.keyword) and child.arg == "strict"
 
 
