@@ -218,6 +218,8 @@ def records(operator: Any, step: int, dice: random.Random, groups: tuple[int, ..
         elif field.name == "v0" and getattr(spec, "time", None) is SESSION:
             made = [t + 7 for t in at]
         columns[field.name] = pa.array(made, field.type)
+    if operator.time is not None and TIME not in columns:
+        columns[TIME] = pa.array(at, pa.int64())
     columns[RECORDS] = pa.array([dice.choice([1, 1, 2, 5]) for _ in of], pa.int64())
     if step % 3:
         first = [dice.choice([None, 100.0 * step - dice.randint(0, 90)]) for _ in of]
