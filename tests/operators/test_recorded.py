@@ -142,7 +142,7 @@ class Noting:
                 else timers.watermark_ms[of]
             )
             timers.register(of, np.zeros(len(of), np.int64) + at + 3 * of)
-            timers.delete(of[:1], np.zeros(len(of[:1]), np.int64) + at)
+            timers.delete(of[:1], (np.zeros(len(of), np.int64) + at)[:1])
         texts = keys.column(0).to_pylist()
         said = [f"{t} {timers.timestamp_ms} {before}" for t in texts]
         return pa.RecordBatch.from_arrays([pa.array(said)], names=["said"])
