@@ -114,6 +114,8 @@ class _Finder:
             return
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return  # a docstring, or an ellipsis
+        if isinstance(node, ast.Delete) and all(isinstance(t, ast.Name) for t in node.targets):
+            return  # says that nobody uses a name any more
         if isinstance(
             node, (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue)
         ):

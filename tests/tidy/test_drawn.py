@@ -67,6 +67,7 @@ def test_a_change_says_something_else(text: str, kind: str, changed: str) -> Non
         "a = cast('X | Y', b)\n",
         "a = zip(b, c, strict=True)\n",
         "a = shown(b, 60)\n",
+        "del a, b\n",
         "msg = f'{a + 1} of {b}'\n",
     ],
 )
