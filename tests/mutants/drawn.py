@@ -201,14 +201,19 @@ class Trials:
 def _near_first(file: str, tests: dict[str, float]) -> list[dict[str, float]]:
     """Return tests in two parts, since loading many files takes longer than many tests.
 
-    First come those of a file that has the changed file's name, then those of its room.
+    First come those of a file that has the changed file's name, then the recordings of its room, which
+    notice most, then the room's others.
     """
     folder, stem = f"tests/{file.partition('/')[0]}/", Path(file).stem
     files: dict[str, list[str]] = {}
     for name in tests:
         files.setdefault(name.partition("::")[0], []).append(name)
-    near = sorted(files, key=lambda name: (stem not in name, not name.startswith(folder)))
-    near = near[:_NEAR_FILES]
+
+    def distance(name: str) -> tuple[bool, bool, bool]:
+        own, is_recorded = name.startswith(folder), name.endswith("/test_recorded.py")
+        return stem not in Path(name).stem, not own, not is_recorded
+
+    near = sorted(files, key=distance)[:_NEAR_FILES]
     first = {name: tests[name] for file in near for name in files[file]}
     rest = {name: limit_s for name, limit_s in tests.items() if name not in first}
     return [part for part in (first, rest) if part]
