@@ -274,6 +274,7 @@ class Job:
                     step, slot, own, mine, watermark_us, split=split, shared=shared
                 )
                 yield f"step {step}, slot {slot}: {mine.num_rows} rows"
+                assert served.output.schema == self.operator.schema()
                 yield from shown(served)
                 self._take(served, split=split)
         yield from self._entries()
