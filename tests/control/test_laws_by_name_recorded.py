@@ -64,9 +64,10 @@ def test_laws_are_made_of_texts_as_recorded(recorded: Recorded) -> None:
     lines.append(f"{registry.names()} {registry.same_name('static(3)', ' static')}")
     for round_s in (10.0, 2.5):
         for observe_s in (None, 0.0, 7.0):
-            lines.append(f"{fleets.in_rounds(round_s, observe_s=observe_s)}")
+            lines.append(shown(fleets.in_rounds(round_s, observe_s=observe_s)))
             lines.append(shown(fleets.unified(round_s, observe_s=observe_s)._p))
-    lines.append(f"{fleets.in_rounds(1.0, blacklist_s=5.0)} {fleets.unified(1.0, settle_s=5.0)._p}")
+    lines.append(shown(fleets.in_rounds(1.0, blacklist_s=5.0)))
+    lines.append(shown(fleets.unified(1.0, settle_s=5.0)._p))
     for name, goal in (
         ("henge", "total"),
         ("henge", "max-min"),
