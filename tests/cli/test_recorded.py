@@ -9,7 +9,7 @@ import dataclasses
 import json
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,11 @@ class Below:
 
         return call
 
+    @contextmanager
+    def display(self, console: Any, *, planned_s: float) -> Iterator[Any]:
+        self.lines.append(f"    a display for {planned_s:g} s, on stderr {console.stderr}")
+        yield types.SimpleNamespace(update=lambda journal: None)
+
     def text(self, value: Any) -> str:
         if isinstance(value, Scenario):
             default = Scenario(value.workload)
@@ -174,6 +179,7 @@ def below(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Below:
     monkeypatch.setattr(metrics, "collect", made.collect)
     monkeypatch.setattr(metrics, "_page", lambda places: (made.Shelf(places), made.serve))
     monkeypatch.setattr(operations, "time", types.SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(commands, "Display", made.display)
     monkeypatch.setattr(commands, "finish_lines", lambda result: ["finished"])
     monkeypatch.setattr(commands, "inspection_lines", lambda result: ["inspected"])
 
@@ -207,11 +213,28 @@ def lines_of(command: Any, place: Path) -> Iterator[list[str]]:
             yield [*needed, *option]
 
 
+def options_of(command: Any) -> Iterator[str]:
+    """Yield what there is to type: each option with its ends, its default and how it is shown."""
+    for option in command.params:
+        kind = getattr(option.type_descriptor.annotation, "__name__", "")
+        parser = getattr(option.type_descriptor.parameter_info, "parser", None)
+        said = {"kind": kind, "parser": getattr(parser, "__name__", "")} | {
+            name: getattr(option, name, None)
+            for name in (
+                "default", "min", "max", "metavar", "show_default", "required", "multiple", "is_flag",
+                "hidden",
+            )
+        }  # fmt: skip
+        plain = {key: value for key, value in said.items() if value not in (None, "", False, [])}
+        yield f"  {' '.join([*option.opts, *option.secondary_opts])}: {plain}"
+    yield f"  {command.epilog and 'with exit codes'} {command.context_settings}"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_passes_on_what_was_typed(
     name: str, below: Below, tmp_path: Path, recorded: Recorded
 ) -> None:
-    lines: list[str] = []
+    lines = list(options_of(COMMANDS[name]))
     for words in lines_of(COMMANDS[name], tmp_path):
         shown = " ".join(words).replace(str(tmp_path), "{}")
         lines.append(f"headgate {name} {shown}")
@@ -231,6 +254,8 @@ def test_a_result_is_one_object_with_json(below: Below, tmp_path: Path) -> None:
                 app, [*name.split(), *next(lines_of(command, tmp_path)), "--json"]
             )
             assert isinstance(json.loads(done.stdout), dict), name
+            if name == "run":
+                assert "    a display for 60 s, on stderr True" in below.lines
 
 
 def test_a_table_has_numbers_to_the_right_and_texts_to_the_left() -> None:

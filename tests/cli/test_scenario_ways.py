@@ -16,6 +16,7 @@ from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.scenario import Scenario, adoption, places, rehearsal, run_scenario
 from headgate.scenario import run as scenario_run
 from headgate.scenario import spark as spark_side
+from headgate.scenario.description import settings_not_taken, to_verify
 from headgate.scenario.driver import driver_of
 from headgate.scenario.spark import SparkEngine, sparks_errors
 from headgate.scenario.workload import Workload
@@ -375,6 +376,19 @@ def test_the_steps_of_a_driver_are_those_of_its_checkpoint(tmp_path: Path) -> No
     for nowhere in (tmp_path / "none", "s3://b/ck"):
         seen = driver_of(nowhere)
         assert (seen.holds, seen.owner, seen.committed, seen.begun) == (None, "", None, None)
+
+
+def test_who_types_no_settings_has_none(tmp_path: Path) -> None:
+    named = to_verify(tmp_path, workload="mine:query", output=None, options={"n": 1})
+    assert (named.conf, named.options, named.checkpoint) == ({}, {"n": 1}, tmp_path)
+    assert settings_not_taken(named) == []
+    Scenario(
+        "word-count", checkpoint=tmp_path, conf={"spark.b": "1", "spark.a": "2"}
+    ).placed().record()
+    assert settings_not_taken(named) == ["spark.a", "spark.b"]
+    typed = to_verify(tmp_path, workload=None, output=None, options={}, conf={"spark.a": "3"})
+    assert (settings_not_taken(typed), typed.workload) == (["spark.b"], "word-count")
+    assert typed.output == tmp_path.with_name(f"{tmp_path.name}-output")
 
 
 # --- A checkpoint that is carried ---------------------------------------------------------------------
