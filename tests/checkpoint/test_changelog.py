@@ -47,7 +47,8 @@ def test_sections_come_back_as_they_went(shapes):
 @pytest.mark.parametrize("edge", [2**7, 2**15, 2**31])
 def test_words_at_the_edges_of_narrow_integers_come_back(edge):
     table = np.array([[1, edge - 1, -edge, 0], [0, edge, -edge - 1, 0]], dtype=np.int64)
-    for rows in (table[:1], table):
+    zeros = np.zeros((1, 4), np.int64)
+    for rows in (table[:1], table, zeros, table[:1] * [[1, 1, 1, 5]], np.full((1, 1), -edge)):
         one = replace(section(1, []), rows=rows)
         blob, refs = encode({0: one})
         assert same(decode(blob, refs[0]), one)
@@ -119,6 +120,47 @@ def test_columns_that_no_section_has_are_refused(rows, strings):
     assert open_blob(good) is not None
     with pytest.raises(CheckpointError, match="damaged"):
         open_blob(stream(rows) + stream(strings))
+
+
+def stream(*batches, names=("w0",)):
+    sink = pa.BufferOutputStream()
+    made = [pa.record_batch(columns, names=list(names)) for columns in batches]
+    with pa.ipc.new_stream(sink, made[0].schema) as writer:
+        for batch in made:
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+TEXTS = stream([pa.array([b"a"], pa.large_binary())], names=["strings"])
+
+
+@pytest.mark.parametrize(
+    ("blob", "why"),
+    [
+        (stream([pa.array([1])], [pa.array([2])]) + TEXTS, "unexpected batches"),
+        (
+            stream([pa.array([1])]) + stream([pa.array([b"a"])] * 2, names="ab"),
+            "unexpected columns",
+        ),
+        (stream([pa.array([[1]], pa.list_(pa.int32(), 1))], names=["rows"]) + TEXTS, "columns"),
+        (stream([pa.array([1.5])]) + TEXTS, "unexpected columns"),
+        (stream([pa.array([1, None])]) + TEXTS, "nulls"),
+        (stream([pa.array([1])]), "damaged"),
+    ],
+)
+def test_what_is_no_blob_says_why(blob, why):
+    with pytest.raises(CheckpointError, match=why):
+        open_blob(blob)
+
+
+def test_the_widths_of_words_are_the_narrowest():
+    rows = np.array([[0, -128, 127, 128, -32769, 2**31]], dtype=np.int64)
+    blob, _ = encode({0: replace(section(1, []), rows=rows)})
+    batch = pa.ipc.open_stream(blob).read_next_batch()
+    assert [str(kind) for kind in batch.schema.types] == [
+        "null", "int8", "int8", "int16", "int32", "int64",
+    ]  # fmt: skip
+    assert batch.schema.names == [f"w{word}" for word in range(6)]
 
 
 def test_pandas_stays_unimported():

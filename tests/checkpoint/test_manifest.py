@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import shutil
 import zlib
 from dataclasses import replace
@@ -13,11 +15,13 @@ import numpy as np
 import pytest
 
 from headgate.checkpoint import changelog
+from headgate.checkpoint.changelog import SectionRef
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import (
     FORMAT,
     BlobEntry,
     FileEntry,
+    Heads,
     Manifest,
     SectionEntry,
     decode,
@@ -103,6 +107,107 @@ def test_a_payload_that_is_not_what_its_entry_says_is_refused(tmp_path: Path) ->
     last = checkpoint.commit(manifest(job, 0, blobs=(entry,), payloads={"blob": b"abc"}))
     with pytest.raises(CheckpointError, match="payload blob"):
         checkpoint.blob(last, 0)
+
+
+def whole() -> tuple[Manifest, dict[str, Any]]:
+    """Return a manifest that has some of everything, and its head as JSON."""
+    ref = SectionRef(0, 1, 2, 3, 4, True, "1" * 32, "2" * 32)
+    made = Manifest(
+        "job", 5, 4, 3, {"op": {"slots": 1, "slot_of": [0, 0]}}, {"late_us": None, "evict_us": 7},
+        {"op": Heads(("2" * 32, EMPTY_TOKEN), (5, -1))}, {"op": {0: SectionEntry(1, ref, -1)}},
+        blobs=(BlobEntry("file", None, 9, 8), BlobEntry(None, "blob", 3, zlib.crc32(b"abc"))),
+        files=(FileEntry("output/x", 1, 2), FileEntry("sources/y", 3, 4)),
+        engine={"a": [1]}, previous="p", payloads={"rows": b"12345", "blob": b"abc"},
+    )  # fmt: skip
+    content, _ = unsealed(encode(made)[0], "manifest")
+    return made, json.loads(content.partition(b"\n")[0])
+
+
+def test_a_manifest_is_written_as_the_format_says(tmp_path: Path) -> None:
+    made, head = whole()
+    raw, digest = encode(made)
+    assert decode(raw, "manifest") == made
+    assert decode(raw, "manifest").digest == digest == hashlib.sha256(raw[:-73]).hexdigest()
+    assert raw.endswith(b"}\n12345abc\nsha256 " + digest.encode() + b"\n")
+    assert head == {
+        "format": 2, "job": "job", "step": 5, "spark_batch": 4, "epoch": 3, "previous": "p",
+        "assignments": {"op": {"slots": 1, "slot_of": [0, 0]}},
+        "watermarks": {"late_us": None, "evict_us": 7},
+        "heads": {"op": {"tokens": ["2" * 32, EMPTY_TOKEN], "steps": [5, -1]}},
+        "sections": {"op": {
+            "group": [0], "blob": [1], "previous_step": [-1], "row_start": [0], "row_count": [1],
+            "string_start": [2], "string_count": [3], "first_string": [4], "full": [True],
+            "previous": ["1" * 32], "token": ["2" * 32],
+        }},
+        "blobs": [
+            {"name": "file", "inline": None, "length": 9, "crc32": 8},
+            {"name": None, "inline": "blob", "length": 3, "crc32": zlib.crc32(b"abc")},
+        ],
+        "files": [
+            {"name": "output/x", "length": 1, "crc32": 2},
+            {"name": "sources/y", "length": 3, "crc32": 4},
+        ],
+        "engine": {"a": [1]},
+        "body": [["rows", 0, 5, zlib.crc32(b"12345")], ["blob", 5, 3, zlib.crc32(b"abc")]],
+    }  # fmt: skip
+    assert made.checksums("output") == {"x": 2}
+    assert made.checksums("backlog") == {}
+    with pytest.raises(CheckpointError, match="is not in one of changelog, output, backlog, late"):
+        encode(replace(made, files=(FileEntry("other/x", 1, 2),)))
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        ("format", 3, "has format 3, this headgate reads 2: upgrade it"),
+        ("format", None, "has format None"),
+        ("body.0.1", 1, "field rows"),
+        ("body.0.2", 4, "field rows"),
+        ("body.1.2", 30, "field blob"),
+        ("body.1.3", 1, "field blob"),
+        ("heads.op.tokens.0", "x", "field heads"),
+        ("heads.op.steps", [5], "field heads"),
+        ("heads.op.tokens", ["2" * 32], "field heads"),
+        ("sections.op.blob.0", 2, "field 0"),
+        ("sections.op.blob.0", -1, "field 0"),
+        ("sections.op.token.0", "x", "field 0"),
+        ("sections.op.previous.0", "x", "field 0"),
+        ("sections.op.group", [], "field zip"),
+        ("sections.op.full", [], "field zip"),
+        ("blobs.0.name", None, "BlobEntry"),
+        ("blobs.0.inline", "blob", "BlobEntry"),
+        ("blobs.1.inline", "other", "BlobEntry"),
+        ("blobs.1.name", "../x", "cannot name a file of a checkpoint"),
+        ("files.0.name", "other/x", "is not in one of"),
+        ("files.0.name", "output/../x", "cannot name a file of a checkpoint"),
+        ("files.0.name", "x", "is not in one of"),
+        ("job", ..., "is damaged"),
+        ("more", 1, "is damaged"),
+    ],
+)
+def test_a_head_that_makes_no_sense_is_refused(where: str, value: Any, says: str) -> None:
+    _, head = whole()
+    place: Any = head
+    *way, last = where.split(".")
+    for key in way:
+        place = place[int(key) if isinstance(place, list) else key]
+    if value is ...:
+        del place[last]
+    else:
+        place[int(last) if isinstance(place, list) else last] = value
+    with pytest.raises(CheckpointError) as refused:
+        decode(sealed(json_line(head) + b"12345abc")[0], "the file")
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("length", [-1, 4])
+@pytest.mark.parametrize("at", [0, 1, 500, -74, -73, -72, -1])
+def test_a_manifest_with_a_byte_less_or_another_is_refused(at: int, length: int) -> None:
+    raw, _ = encode(whole()[0])
+    place = at % len(raw)
+    other = raw[:place] + raw[place + 1 :] if length < 0 else raw[:place] + b"~" + raw[place + 1 :]
+    with pytest.raises(CheckpointError, match=r"the file is damaged .its checksum does not match"):
+        decode(other, "the file")
 
 
 def test_names_of_steps_sort_as_their_numbers_do() -> None:

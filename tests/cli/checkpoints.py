@@ -18,10 +18,10 @@ OPERATOR = "aggregate-0"
 
 
 def of_two_steps(path: Path, migration: dict[str, Any] | None = None) -> Path:
-    """Two key groups, of which group 0 has state; a waiting row; Spark committed step 0 only."""
+    """Three key groups, of which group 0 has state; a waiting row; Spark committed step 0 only."""
     moving = {} if migration is None else {"migration": migration}
     checkpoint = Checkpoint(path)
-    job = checkpoint.open({"key_groups": 2})
+    job = checkpoint.open({"key_groups": 3})
     store = HeapStore(LAYOUT)
     token, previous = EMPTY_TOKEN, None
     for step in range(2):
@@ -41,12 +41,12 @@ def of_two_steps(path: Path, migration: dict[str, Any] | None = None) -> Path:
                 step=step,
                 spark_batch=step,
                 epoch=0,
-                assignments={OPERATOR: {"slots": 1, "slot_of": [0, 0]}},
+                assignments={OPERATOR: {"slots": 1, "slot_of": [0, 0, 0]}},
                 watermarks={"late_us": 0, "evict_us": 5},
-                heads={OPERATOR: Heads((token, EMPTY_TOKEN), (step, -1))},
+                heads={OPERATOR: Heads((token, EMPTY_TOKEN, EMPTY_TOKEN), (step, -1, -1))},
                 sections={OPERATOR: {0: SectionEntry(0, refs[0], step - 1)}},
                 blobs=(BlobEntry(None, "blob", len(blob), zlib.crc32(blob)),),
-                engine={"operators": {OPERATOR: {"rows": [1, 0], "backlog": waiting, **moving}}},
+                engine={"operators": {OPERATOR: {"rows": [1, 0, 0], "backlog": waiting, **moving}}},
                 previous=None if previous is None else previous.digest,
                 payloads={"blob": blob},
             )

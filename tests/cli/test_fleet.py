@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 from headgate.cli import app
 from headgate.cli.fleet import FleetProgress
 from headgate.core.errors import ConfigError, EngineError
-from headgate.core.utility import Custom, Linear, Metric
+from headgate.core.utility import Custom, Knee, Linear, Metric
 from headgate.journal import (
     FleetDecided,
     FleetJobChanged,
@@ -28,7 +30,7 @@ from headgate.journal.schema import VERSION
 from headgate.report.fleet import fleet_status
 from headgate.scenario import fleet as fleet_run
 from headgate.scenario.fleet import check_fleet
-from headgate.scenario.fleet_file import Slots, read_fleet
+from headgate.scenario.fleet_file import FleetSettings, Slots, read_fleet
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fleet.toml"
 JOB = """
@@ -216,12 +218,101 @@ def test_the_environment_wins_over_the_file(tmp_path):
         ("[jobs.a]\nquery = 'q'\nslo = 'mean < 3 over 1 s'\n", r"\[jobs.a\] SLO .* no unit"),
         ("[jobs.'a b']\nquery = 'q'\n", 'job name "a b" cannot name files'),
         ("jobs = 3\n", r"\[jobs\] is 3 and not a table"),
+        (
+            JOB + "sink = { format = '9a' }\n",
+            "sink format='9a' is no name of a format; use parquet",
+        ),
+        (JOB + "sink = { format = 5 }\n", "sink format=5 is no name of a format"),
+        (
+            JOB + "sink = { outputMode = 'all' }\n",
+            "sink outputMode='all' is unknown; use append, up",
+        ),
+        (JOB + "sink = { header = ['x'] }\n", r"sink header=\['x'\] is not text or a number"),
+        (JOB + "sink = { path = 5 }\n", "sink path=5 is not text; name a directory"),
+        (JOB + 'sink = { path = "a\\u0000" }\n', r"\[jobs.counts\] "),
+        (JOB + 'checkpoint = "a\\u0000"\n', r"\[jobs.counts\] "),
+        (JOB + "priority = 1.1e9\n", r"priority is 1.1e\+09; use a number above 0, 1e\+09 at most"),
+        (JOB + "slot_rate = 0\n", "slot_rate=0 is out of range"),
+        (JOB + "slot_rate = 1.1e9\n", "slot_rate=1.1e\\+09 is out of range"),
+        (JOB + "key_groups = 32768\n", "key_groups=32768 is out of range"),
+        (JOB + "slots = { min = 0 }\n", r"slots min=0, start=0, max=0 are not"),
+        (JOB + "slots = { start = 3, max = 2 }\n", r"slots min=1, start=3, max=2 are not"),
+        (
+            "[fleet]\nslots = 1000001\n" + JOB,
+            "fleet slots=1000001 is out of range; use 1 to 1,000,000",
+        ),
+        ("[fleet]\nslots = 'many'\n" + JOB, "fleet slots='many' is out of range"),
+        (
+            "[fleet]\nmax_actions_per_minute = 10001\n" + JOB,
+            "=10001 is out of range; use 1 to 10000",
+        ),
+        ("[fleet]\nobserve = 'x'\n" + JOB, "is not a duration"),
+        ("[fleet]\nhang = 'x'\n" + JOB, "is not a duration"),
+        ("[fleet]\nbudget = [3]\n" + JOB, r"\[fleet\] budget is \[3\]"),
+        (
+            "[[fleet.budget]]\nat = '1 s'\nslots = true\n" + JOB,
+            "slots = True is out of range; use 1 or more",
+        ),
+        (
+            "[[fleet.budget]]\nat = '1 s'\nslots = 2\n" * 1001 + JOB,
+            "stands there 1001 times; use 1000",
+        ),
+        (
+            "[defaults]\ncheckpoint = 'x'\n" + JOB,
+            r"\[defaults\] has the unknown key \"checkpoint\"",
+        ),
+        (JOB + "utility = [[1, 1], 2]\n", "is not points"),
+        (JOB + "utility = [[1, 1], [2, '0']]\n", "is not points"),
+        (f"[jobs.{'a' * 65}]\nquery = 'q'\n", "cannot name files; use 1 to 64"),
         ("[fleet]\n", "has no job"),
         ("[fleet\n", "is not TOML"),
     ],
 )
 def test_a_wrong_description_is_refused_in_one_sentence_that_names_the_key(tmp_path, text, says):
     with pytest.raises(ConfigError, match=says):
+        described(tmp_path, text)
+
+
+def test_a_description_may_go_to_the_ends_of_what_it_may_say(tmp_path):
+    points = [[k / 10, 1 - (k - 10) / 100] for k in range(10, 109)] + [[1e12, 0]]
+    text = "[fleet]\nslots = 1000000\nmax_actions_per_minute = 10000\n"
+    text += "[[fleet.budget]]\nat = '1 s'\nslots = 1\n" * 1000
+    text += f"[jobs.{'a' * 64}]\nquery = 'q'\nslo = ['mean < 1 s over 1 s']\npriority = 1e9\n"
+    text += f"key_groups = 32767\nslot_rate = 1e9\nutility = {points}\n"
+    text += f"sink = {{ format = '{'a.' + 'x' * 198}', on = true, n = 1, share = 0.5 }}\n"
+    text += "slots = { min = 3, start = 3, max = 3 }\ntrigger = { processingTime = '0 s' }\n"
+    found = described(tmp_path, text)
+    (job,) = found.jobs.values()
+    assert (found.fleet.slots, found.fleet.max_actions_per_minute) == (10**6, 10**4)
+    assert (len(found.fleet.budget), job.key_groups, job.slot_rate) == (1000, 32767, 1e9)
+    assert (job.slots, len(job.utility.points)) == (Slots(3, 3, 3), 100)
+    few = described(tmp_path, "[fleet]\nslots = 1\nmax_actions_per_minute = 1\n" + JOB)
+    assert (few.fleet.slots, few.fleet.max_actions_per_minute) == (1, 1)
+    assert few.jobs["counts"].shape() == Knee()
+
+
+def test_variables_that_are_others_change_nothing(tmp_path, monkeypatch):
+    others = {"HEADGATE__JOBS__SLOTS": "32", "HEADGATE__FLEET__ROUND": "3 s"}
+    assert described(tmp_path, JOB, others).fleet == FleetSettings(round="3 s")
+    monkeypatch.setenv("HEADGATE__FLEET__GOAL", "max-min")
+    assert read_fleet(tmp_path / "fleet.toml").fleet.goal == "max-min"
+    with pytest.raises(ConfigError, match="HEADGATE__FLEET__SLOTS"):
+        described(tmp_path, JOB, {"HEADGATE__FLEET__SLOTS": "9" * 30})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ("path = '/out'", "path = '/out'", True),
+        ("format = 'CSV', path = '/out'", "path = '/out'", True),
+        ("path = '/out'", "path = '/other'", False),
+        ("format = 'console'", "format = 'console'", False),
+    ],
+)
+def test_only_files_are_refused_to_two_jobs(tmp_path, one, other, shared):
+    sums = JOB.replace("counts", "sums")
+    text = f"{JOB}sink = {{ {one} }}\n{sums}sink = {{ {other} }}\n"
+    with pytest.raises(ConfigError, match="both write to") if shared else nullcontext():
         described(tmp_path, text)
 
 
@@ -374,6 +465,43 @@ def test_an_interrupt_ends_a_run_whose_fleet_is_still_starting(tmp_path, monkeyp
     result = fleet_run.run_fleet_file(path, duration_s=60.0, work=tmp_path / "work")
     assert starting.stopped_in_time
     assert (result["rounds"], result["policy"]) == (0, "henge")
+
+
+def test_a_fleet_that_starts_is_shown_meanwhile(monkeypatch):
+    shown, over = [], threading.Event()
+
+    def see(fleet):
+        shown.append(fleet)
+        over.set()
+
+    monkeypatch.setattr(fleet_run, "PROGRESS_S", 0.05)
+    with fleet_run._show_start(threading.Event(), "the fleet", see):
+        assert over.wait(30)
+    assert set(shown) == {"the fleet"}
+    assert "headgate-fleet-watch" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("how", ["interrupted", "failed", "over"])
+def test_a_fleet_is_stopped_however_its_run_ends(tmp_path, monkeypatch, how):
+    class Fleet(Starting):
+        jobs: ClassVar = {"counts": "failed" if how == "failed" else "running"}
+        failures: ClassVar = {"counts": "no room"} if how == "failed" else {}
+
+        def start(self):
+            if how == "interrupted":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    path, fleet, closed = tmp_path / "fleet.toml", Fleet(), []
+    path.write_text(JOB)
+    monkeypatch.setattr(fleet_run, "_fleet", lambda *given, **settings: fleet)
+    monkeypatch.setattr(fleet_run.SparkEngine, "close", lambda _: closed.append("closed"))
+    monkeypatch.setattr(fleet_run, "PROGRESS_S", 0.05)
+    duration_s = 60.0 if how == "interrupted" else 0.1
+    with pytest.raises(EngineError, match="ended: no room") if how == "failed" else nullcontext():
+        result = fleet_run.run_fleet_file(path, duration_s=duration_s)
+        assert Path(result["work"]).name.startswith("headgate-fleet-")
+        assert (result["file"], result["duration_s"]) == (str(path), duration_s)
+    assert (fleet.stopped.is_set(), len(closed)) == (True, 1)
 
 
 class Shown:

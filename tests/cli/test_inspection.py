@@ -22,11 +22,11 @@ def test_inspect_says_what_is_there_and_what_a_restart_would_read(tmp_path: Path
     found = hg.inspect(checkpoints.of_two_steps(tmp_path / "ck"), verify=True)
     assert (found["sound"], found["problems"], found["checked"]) == (True, [], True)
     assert (found["step"], found["spark_batch"], found["epoch"]) == (1, 1, 0)
-    assert found["query"] == {"key_groups": 2}
+    assert found["query"] == {"key_groups": 3}
     assert found["operators"] == {
         "aggregate-0": {
             "slots": 1,
-            "groups": 2,
+            "groups": 3,
             "groups_with_state": 1,
             "entries": 1,
             "backlog_rows": 7,

@@ -169,20 +169,45 @@ def wave(groups: int) -> Callable[[float], np.ndarray]:
     return lambda s: share * (250.0 + 150.0 * math.sin(s / 8.0) + 500.0 * (s % 25.0 < 2.0))
 
 
+def pauses(groups: int) -> Callable[[float], np.ndarray]:
+    """Return an even load that stops for a while, and comes back threefold."""
+    return lambda s: np.full(groups, (40.0 if s < 12.0 else 0.0 if s < 25.0 else 120.0) / groups)
+
+
+def one_hot(groups: int) -> Callable[[float], np.ndarray]:
+    """Return a load of which one key group has more and more, another one than before."""
+    return lambda s: np.where(
+        np.arange(groups) == (1 if s < 20.0 else 3), 60.0 + 8.0 * (s % 20.0), 12.0
+    )
+
+
 WORLDS: dict[str, tuple[Unified, dict[str, Any], float]] = {
     "unified": (Unified(), {}, 60.0),
     "unified-goal": (Unified(0.2, goal=0.9), {"slots_max": 9, "limit": "the cores"}, 40.0),
     "unified-even": (Unified(0.1, even=1, clear=3.0), {}, 30.0),
     "unified-split": (Unified(), {"unsplittable": "", "entry_rate": np.full(4, 2.0)}, 45.0),
+    "unified-pauses": (Unified(0.05), {"slots_min": 2, "slots_max": 5, "floor_s": 0.05}, 45.0),
+    "unified-hot": (Unified(0.1, clear=1.0), {"entry_rate": np.full(6, 1.0), "bound_s": 0.6}, 45.0),
+    "unified-hot-split": (
+        Unified(even=1),
+        {"unsplittable": "", "entry_rate": np.full(6, 5.0), "slots_max": 7},
+        45.0,
+    ),
 }
+LOADS: dict[str, tuple[Callable[[int], Callable[[float], np.ndarray]], int, float]] = {
+    "unified-pauses": (pauses, 5, 0.02),
+    "unified-hot": (one_hot, 6, 0.01),
+    "unified-hot-split": (one_hot, 6, 0.02),
+}
+"""Load, key groups and seconds per record of the worlds that have another than the waves."""
 
 
 @pytest.mark.jit
 @pytest.mark.parametrize("name", WORLDS)
 def test_unified_on_waves_and_bursts(name: str, recorded: Recorded) -> None:
     law, options, until_s = WORLDS[name]
-    groups = 4 if "split" in name else 12
-    world = World(law, wave(groups), options=options, took_s=0.4).run(until_s)
+    load, groups, record_s = LOADS.get(name, (wave, 4 if "split" in name else 12, 0.01))
+    world = World(law, load(groups), record_s, options=options, took_s=0.4).run(until_s)
     lines = [
         f"{at_s:.1f} {found.rule}: {found.reason} {shown(found.numbers)} "
         f"{shown({n: (c.kind, c.assignment.slot_of, c.survivors) for n, c in found.changes.items()})}"
@@ -192,9 +217,17 @@ def test_unified_on_waves_and_bursts(name: str, recorded: Recorded) -> None:
     recorded(name, lines)
 
 
-def test_a_law_that_is_shown_batches(recorded: Recorded) -> None:
+BATCHES: dict[str, dict[str, Any]] = {
+    "": {},
+    "-tight": {"bound_s": 1.2, "floor_s": 0.0, "slots_max": 12, "slots_min": 2},
+    "-split": {"unsplittable": "", "entry_rate": np.full(6, 3.0), "bound_s": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_law_that_is_shown_batches(name: str, recorded: Recorded) -> None:
     """Batches of seconds, with dear records, a backlog and a floor; slots are as the law wants them."""
-    numbers, lines = np.random.default_rng(8), []
+    numbers, lines = np.random.default_rng(8 + len(name)), []
     groups, slots, arrived, law, time_s = 6, 2, np.zeros(6), None, 0.0
     seen = 0
     for batch in range(70):
@@ -206,10 +239,11 @@ def test_a_law_that_is_shown_batches(recorded: Recorded) -> None:
         costs = np.stack([numbers.integers(5, 30, slots), numbers.gamma(4.0, 0.005, slots)], axis=1)
         seen += slots
         times = BatchTimes(0.15, 2e-3, 0.02, 0.08, 0.6, 4, costs, seen)
+        options: dict[str, Any] = {"bound_s": 3.0, "floor_s": 0.3, "slots_max": 6, **BATCHES[name]}
         operator = view(
-            (new / elapsed_s).tolist(), 50.0, slots=slots, batch=times, arrived=arrived, bound_s=3.0,
-            backlog=5.0 * (batch % 25 == 21), floor_s=0.3, latency_s=0.6 + 0.1 * (batch % 4),
-            slots_max=6, group_latency_s=np.full(groups, 0.5 + 3.0 * (batch % 25 == 21)),
+            (new / elapsed_s).tolist(), 50.0, slots=slots, batch=times, arrived=arrived,
+            backlog=5.0 * (batch % 25 == 21), latency_s=0.6 + 0.1 * (batch % 4),
+            group_latency_s=np.full(groups, 0.5 + 3.0 * (batch % 25 == 21)), **options,
         )  # fmt: skip
         law = law or FollowsRules(operator, 0.1)
         wanted = law.decide(time_s, operator)
@@ -219,7 +253,7 @@ def test_a_law_that_is_shown_batches(recorded: Recorded) -> None:
             slots = wanted.change.assignment.slots
             law.applied(0.7)
             lines.append(f"{time_s:.1f} {wanted.rule}: {wanted.reason} {shown(wanted.numbers)}")
-    recorded("following-batches", lines)
+    recorded(f"following-batches{name}", lines)
 
 
 # --- What is decided of one view ----------------------------------------------------------------------
@@ -313,7 +347,7 @@ FLEETS: dict[str, Callable[[], FleetPolicy]] = {
 }
 
 
-@pytest.mark.parametrize("budget", [24, 60])
+@pytest.mark.parametrize("budget", [12, 24, 36, 60])
 @pytest.mark.parametrize("name", FLEETS)
 def test_fleets_of_three_jobs(name: str, budget: int, recorded: Recorded) -> None:
     law, lines = FLEETS[name](), []

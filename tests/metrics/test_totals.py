@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from journals import SLO, START, batch, write
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import CheckpointError, ConfigError
 from headgate.journal import (
     Applied,
     AssignmentChange,
@@ -27,7 +28,7 @@ from headgate.journal import (
     Stop,
     Wish,
 )
-from headgate.metrics import families
+from headgate.metrics import collect, families
 from headgate.metrics.exporter import JournalMetrics
 
 
@@ -177,3 +178,11 @@ def test_the_guide_lists_every_metric() -> None:
             named |= {name, *(stem[:end] + name for end in range(len(stem)) if stem[end] == "_")}
     assert set(families.NAMES) <= named
     assert {n for n in re.findall(r"`(headgate_\w+)`", page)} <= set(families.NAMES)
+
+
+def test_without_its_extra_one_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "headgate.metrics.exporter", None)
+    with pytest.raises(ConfigError, match=r"metrics need prometheus-client: .*headgate\[metrics\]"):
+        collect([])

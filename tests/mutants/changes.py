@@ -114,6 +114,8 @@ class _Finder:
             return
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return  # a docstring, or an ellipsis
+        if isinstance(node, ast.Delete) and all(isinstance(t, ast.Name) for t in node.targets):
+            return  # says that nobody uses a name any more
         if isinstance(
             node, (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue)
         ):
@@ -299,11 +301,16 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _asserts(node: ast.AST, child: ast.AST) -> bool:
-    """Return whether a part of a call only asserts: the type of a cast, the equal lengths of a zip."""
+    """Return whether a part of a call only asserts, or says how much of a value a message shows.
+
+    The type of a cast and the equal lengths of a zip assert; `shown` has the length of a text for people.
+    """
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False
     if node.func.id == "cast":
         return child in node.args[:1]
+    if node.func.id == "shown":
+        return child in node.args[1:] and isinstance(child, ast.Constant)
     return node.func.id == "zip" and isinstance(child, ast.keyword) and child.arg == "strict"
 
 

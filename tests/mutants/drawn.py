@@ -41,6 +41,7 @@ _NEAR_FILES = 4
 """Files of tests that are asked first."""
 NAMED_LIMIT_S = 15
 """Where tests are chosen by name, in each run of CI."""
+ANY_NUMBER = "any number"
 WANTED = 0.95
 """Share of the changes that can be noticed, of which a test must notice as many."""
 
@@ -76,9 +77,12 @@ class Drawn:
 
 
 def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
-    """Return the reasons of changes that no test can notice, by file, old lines and new lines."""
+    """Return the reasons of changes that no test can notice, by file, old lines and new lines.
+
+    New lines are `ANY_NUMBER` where no number in the line's place can be noticed.
+    """
     return {
-        (file, entry["old"], entry["new"]): entry["reason"]
+        (file, entry["old"], entry.get("new", ANY_NUMBER)): entry["reason"]
         for file, entries in tomllib.loads(path.read_text(encoding="utf-8")).items()
         for entry in entries
     }
@@ -131,6 +135,8 @@ class Trials:
             run = before if run.outcome == "not run" else run
         old, new = change.diff(self._texts[change.file])
         reason = self._equivalents.get((change.file, old, new), "")
+        if change.kind in ("constant", "arithmetic"):
+            reason = reason or self._equivalents.get((change.file, old, ANY_NUMBER), "")
         return Drawn(change, old, new, run, len(tests), reason, time.monotonic() - began)
 
     def try_on_spark(self, drawn: Drawn) -> Drawn:
@@ -172,7 +178,7 @@ class Trials:
     ) -> Run:
         while tests := {name: s for name, s in tests.items() if name not in self._unfit}:
             with _changed(path, change.applied(self._texts[change.file])):
-                run = forks.run(tests, limit_s, jit=jit)
+                run = forks.run(tests, limit_s, jit=jit, but=self._unfit)
             at_import = bool(run.by) and "::" not in run.by
             if run.outcome in ("survived", "not run") or at_import or run.by in self._fit:
                 return run
@@ -182,8 +188,8 @@ class Trials:
                 return run
             note(f"does not count, since it fails on the code as it is: {run.by or list(tests)}")
             self._unfit.update(again)
-            if run.by not in tests:
-                return Run("not run")  # all that was asked, or a test of a file that was
+            if not run.by:
+                break  # all that was asked
         return Run("not run")
 
     def close(self) -> None:
@@ -193,13 +199,22 @@ class Trials:
 
 
 def _near_first(file: str, tests: dict[str, float]) -> list[dict[str, float]]:
-    """Return tests in two parts, since loading many files takes longer than many tests."""
-    folder = f"tests/{file.partition('/')[0]}/"
+    """Return tests in two parts, since loading many files takes longer than many tests.
+
+    First come those of a file that has the changed file's name, then the recordings of its room, which
+    notice most, then the room's others.
+    """
+    folder, stem = f"tests/{file.partition('/')[0]}/", Path(file).stem
     files: dict[str, list[str]] = {}
     for name in tests:
         files.setdefault(name.partition("::")[0], []).append(name)
-    near = sorted(files, key=lambda name: not name.startswith(folder))[:_NEAR_FILES]
-    first = {name: tests[name] for name in tests if name.partition("::")[0] in near}
+
+    def distance(name: str) -> tuple[bool, bool, bool]:
+        own, is_recorded = name.startswith(folder), name.endswith("/test_recorded.py")
+        return stem not in Path(name).stem, not own, not is_recorded
+
+    near = sorted(files, key=distance)[:_NEAR_FILES]
+    first = {name: tests[name] for file in near for name in files[file]}
     rest = {name: limit_s for name, limit_s in tests.items() if name not in first}
     return [part for part in (first, rest) if part]
 
@@ -312,7 +327,7 @@ def report(outcomes: Sequence[Drawn]) -> str:
             change, run = drawn.change, drawn.run
             lines.append(
                 f"\n{drawn.outcome}: src/headgate/{change.file}:{change.line} ({change.kind};"
-                f" {run.tests} tests ran)"
+                f" {run.tests} of {drawn.of_tests} tests ran)"
             )
             lines += [f"  - {line}" for line in drawn.old.splitlines()]
             lines += [f"  + {line}" for line in drawn.new.splitlines()]

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 10
 """How long a run may go on beyond its limit and that of its last test, before it is ended."""
+_WAITING = 3
+"""How many times as long as it computes a run may take."""
 AT_ONCE = (
     "AttributeError",
     "ImportError",
@@ -74,7 +76,14 @@ class Forks:
             start_new_session=True,
         )
 
-    def run(self, tests: dict[str, float], limit_s: float, *, jit: bool) -> Run:
+    def run(
+        self,
+        tests: dict[str, float],
+        limit_s: float,
+        *,
+        jit: bool,
+        but: Collection[str] = (),
+    ) -> Run:
         """Run tests in their order until one fails.
 
         Parameters
@@ -82,13 +91,16 @@ class Forks:
         tests : dict
             How many seconds each may take, by name; of a file, each of its tests.
         limit_s : float
-            No test begins after so many seconds.
+            No test begins after so many seconds of computing, or three times as many in all: a busy
+            machine must not leave tests out.
         jit : bool
             Whether kernels are compiled.
+        but : collection of str
+            Tests of a file in `tests` that are left out.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        asked = {"tests": tests, "limit_s": limit_s, "jit": jit}
+        asked = {"tests": tests, "limit_s": limit_s, "jit": jit, "but": list(but)}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -110,9 +122,9 @@ class Forks:
 class Watcher:
     """Gives pytest its tests in order, and keeps what the first failure was."""
 
-    def __init__(self, tests: dict[str, float], limit_s: float) -> None:
-        self._tests = tests
-        self._until_s = time.monotonic() + limit_s
+    def __init__(self, tests: dict[str, float], but: Collection[str], limit_s: float) -> None:
+        self._tests, self._but, self._limit_s = tests, but, limit_s
+        self._began_s, self._computed_s = time.monotonic(), time.process_time()
         self.found: dict[str, Any] = {"outcome": "not run", "tests": 0}
 
     @pytest.hookimpl(trylast=True)
@@ -120,6 +132,8 @@ class Watcher:
         """Leave the tests that were asked for, shortest first."""
         by_name: dict[str, list[pytest.Item]] = {}
         for item in items:
+            if item.nodeid in self._but:
+                continue
             for name in (item.nodeid, item.nodeid.partition("::")[0]):
                 by_name.setdefault(name, []).append(item)
         items.clear()
@@ -130,7 +144,8 @@ class Watcher:
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """Begin no test after the limit."""
-        if time.monotonic() > self._until_s:
+        computed_s = time.process_time() - self._computed_s
+        if max(computed_s, (time.monotonic() - self._began_s) / _WAITING) > self._limit_s:
             item.session.shouldstop = "the limit"
 
     def pytest_collectreport(self, report: Any) -> None:
@@ -163,7 +178,7 @@ def _in_fork(asked: dict[str, Any], out: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
-    watcher = Watcher(asked["tests"], asked["limit_s"])
+    watcher = Watcher(asked["tests"], asked["but"], asked["limit_s"])
     files = list(dict.fromkeys(name.partition("::")[0] for name in asked["tests"]))
     arguments = ["-x", "-q", "--thorough", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     # hypothesis is loaded, and nobody needs its assertions rewritten
@@ -187,7 +202,7 @@ def _forked(asked: dict[str, Any]) -> dict[str, Any]:
     os.close(write)
     _children.add(child)
     # a test that hangs ends by its own limit, unless it hangs in a library
-    end_s = asked["limit_s"] + max(asked["tests"].values()) + GRACE_S
+    end_s = _WAITING * asked["limit_s"] + max(asked["tests"].values()) + GRACE_S
     try:
         ready, _, _ = select.select([read], [], [], end_s)
         said = os.read(read, 65536) if ready else b""

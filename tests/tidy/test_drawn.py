@@ -6,6 +6,7 @@ import ast
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "mutants"))
 
 from changes import Change, changes, draw, sources  # noqa: E402
-from drawn import Drawn, equivalents, noticed, report  # noqa: E402
+from drawn import ANY_NUMBER, Drawn, Trials, _near_first, equivalents, noticed, report  # noqa: E402
 from forked import Run  # noqa: E402
 
 
@@ -66,6 +67,8 @@ def test_a_change_says_something_else(text: str, kind: str, changed: str) -> Non
         "@dataclass(frozen=True)\nclass A: ...\n",
         "a = cast('X | Y', b)\n",
         "a = zip(b, c, strict=True)\n",
+        "a = shown(b, 60)\n",
+        "del a, b\n",
         "msg = f'{a + 1} of {b}'\n",
     ],
 )
@@ -125,4 +128,64 @@ def test_a_change_that_is_called_equivalent_is_one_of_a_line_that_is_there() -> 
     for (file, old, new), reason in equivalents().items():
         assert reason
         possible = {change.diff(texts[file]) for change in changes(file, texts[file])}
-        assert (old, new) in possible, f"{file}: {old}"
+        if new == ANY_NUMBER:
+            assert old in {gone for gone, _ in possible}, f"{file}: {old}"
+        else:
+            assert (old, new) in possible, f"{file}: {old}"
+
+
+def test_tests_of_a_files_own_name_come_first_then_the_recordings_of_its_room() -> None:
+    names = [
+        "tests/cli/test_a.py::x", "tests/tables/test_zones.py::x", "tests/tables/test_recorded.py::y",
+        "tests/tables/test_b.py::x", "tests/tables/test_recorded.py::x", "tests/tables/test_c.py::x",
+        "lab/tests/test_runs.py::x",
+    ]  # fmt: skip
+    first, rest = _near_first("tables/runs.py", dict.fromkeys(names, 1.0))
+    assert list(first) == [
+        "lab/tests/test_runs.py::x",
+        "tests/tables/test_recorded.py::y",
+        "tests/tables/test_recorded.py::x",
+        "tests/tables/test_zones.py::x",
+        "tests/tables/test_b.py::x",
+    ]
+    assert list(rest) == ["tests/cli/test_a.py::x", "tests/tables/test_c.py::x"]
+
+
+class FakeForks:
+    """Runs tests of which some fail, on the code as it is or on a change only."""
+
+    def __init__(self, always: set[str], on_change: set[str], path: Path) -> None:
+        self.always, self.on_change, self.path = always, on_change, path
+        self.asked: list[tuple[list[str], list[str]]] = []
+
+    def run(self, tests: dict[str, float], limit_s: float, *, jit: bool, but: Any = ()) -> Run:
+        self.asked.append((list(tests), sorted(but)))
+        changed = self.path.read_text() != "a = 1\n"
+        failing = self.always | (self.on_change if changed else set())
+        for name in sorted(failing - set(but)):
+            if name in tests or name.partition("::")[0] in tests:
+                return Run("killed", by=name, tests=1)
+        return Run("survived", tests=3)
+
+
+@pytest.mark.parametrize("on_change", [set(), {"t/test_b.py::good"}])
+def test_a_test_that_fails_on_the_code_as_it_is_takes_no_other_along(
+    tmp_path: Path, on_change: set[str]
+) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("a = 1\n")
+    trials = object.__new__(Trials)
+    trials._texts, trials._fit, trials._unfit = {"a.py": "a = 1\n"}, set(), set()
+    forks: Any = FakeForks({"t/test_b.py::bad", "t/test_c.py::bad"}, on_change, path)
+    tests = {"t/test_b.py": 30.0, "t/test_c.py::bad": 30.0}
+    run = trials._run(Change("a.py", 1, "constant", 4, 5, "2"), path, forks, tests, 60.0, jit=True)
+    assert run.outcome == ("killed" if on_change else "survived")
+    also = set() if on_change else {"t/test_c.py::bad"}
+    assert trials._unfit == {"t/test_b.py::bad"} | also
+    assert path.read_text() == "a = 1\n"
+    assert forks.asked[0] == (["t/test_b.py", "t/test_c.py::bad"], [])
+
+
+def test_a_constant_of_pace_is_one_whatever_its_number() -> None:
+    known = {(file, old) for (file, old, new) in equivalents() if new == ANY_NUMBER}
+    assert ("scenario/run.py", "PROGRESS_S = 0.25") in known

@@ -540,15 +540,14 @@ class Checkpoint:
             self._blobs.clear()
             self._spool.clear()
 
-    def collect_garbage(self, latest: Manifest) -> int:
-        """Remove files that no restart can need; return the number of removed files.
+    def collect_garbage(self, latest: Manifest) -> None:
+        """Remove files that no restart can need.
 
         Called after each commit, off the critical path, with the manifest just committed. Cheap: it
         remembers what it knows, and looks into the directories once in a while only.
         """
-        removed = self._garbage.collect(latest)
+        self._garbage.collect(latest)
         self.settle()
-        return removed
 
 
 def _two_drivers(location: str, what: str, other: Driver | None) -> str:

@@ -222,12 +222,8 @@ def rename(directory: Path, name: str, to: str) -> bool:
     return True
 
 
-def remove(directory: Path, name: str) -> bool:
-    """Remove a file; False if that was not possible, which is never an error."""
+def remove(directory: Path, name: str) -> None:
+    """Remove a file; that this is not possible is never an error."""
     called("remove", directory, name)
-    try:
-        with _open_directory(directory) as parent:
-            os.unlink(name, dir_fd=parent)
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), _open_directory(directory) as parent:
+        os.unlink(name, dir_fd=parent)

@@ -46,18 +46,16 @@ class Garbage:
         self._suspects: set[tuple[str, str]] = set()
         self._calls = 0
 
-    def collect(self, latest: Manifest) -> int:
-        """Remove files that are not needed once `latest` is committed; return their number."""
-        removed = 0
+    def collect(self, latest: Manifest) -> None:
+        """Remove files that are not needed once `latest` is committed."""
         if self._recent and latest.step == self._recent[-1].step + 1:
-            removed += self._advance(latest)
+            self._advance(latest)
         elif not self._recent or latest.step != self._recent[-1].step:
             self._load(latest)
-        removed += self._remove_unneeded(latest.step)
+        self._remove_unneeded(latest.step)
         if self._calls % _SWEEP_EVERY == 0:
-            removed += self._sweep()
+            self._sweep()
         self._calls += 1
-        return removed
 
     def _load(self, latest: Manifest) -> None:
         """Walk all chains once, reading each manifest they go through once."""
@@ -100,7 +98,7 @@ class Garbage:
             for group in entries:
                 self._chains.setdefault((operator, group), []).append(manifest.step)
 
-    def _advance(self, latest: Manifest) -> int:
+    def _advance(self, latest: Manifest) -> None:
         # The last but one is the base from now on: its full sections make older ones needless.
         base = self._recent[-1]
         for operator, entries in base.sections.items():
@@ -114,9 +112,9 @@ class Garbage:
         named = {file.name for manifest in (base, latest) for file in manifest.files}
         dropped = {file.name for file in self._recent[0].files} - named
         self._recent = [base, latest]
-        return self._files.remove(sorted(dropped))
+        self._files.remove(sorted(dropped))
 
-    def _remove_unneeded(self, latest_step: int) -> int:
+    def _remove_unneeded(self, latest_step: int) -> None:
         gone, first = [f"intents/{file_name(latest_step - 2)}"], _firsts(self._recent[-1])
         for step in [step for step in self._blobs if step < latest_step - 1]:
             if self._users[step] > 0:
@@ -125,9 +123,9 @@ class Garbage:
             if step not in first:
                 gone.append(f"manifests/{file_name(step)}")
             del self._users[step]
-        return self._files.remove(gone)
+        self._files.remove(gone)
 
-    def _sweep(self) -> int:
+    def _sweep(self) -> None:
         """Remove unnamed files seen twice: a running attempt's is not unnamed for that long."""
         named = {("changelog", name) for names in self._blobs.values() for name in names}
         for manifest in self._recent:
@@ -148,7 +146,7 @@ class Garbage:
         unnamed = {(k, n) for k, n in unnamed if k not in ("intents", "manifests") or n < newest}
         seen_twice = unnamed & self._suspects
         self._suspects = unnamed
-        return self._files.remove(f"{kind}/{name}" for kind, name in sorted(seen_twice))
+        self._files.remove(f"{kind}/{name}" for kind, name in sorted(seen_twice))
 
 
 def _firsts(latest: Manifest) -> set[int]:

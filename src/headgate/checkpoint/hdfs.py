@@ -244,19 +244,14 @@ class HdfsFiles(RemoteFiles):
 
         return self._call("list", f"{directory}/", list_directory)
 
-    def remove(self, names: Iterable[str]) -> int:
+    def remove(self, names: Iterable[str]) -> None:
         """Delete files, one after the other."""
-        removed = 0
         for name in names:
             with contextlib.suppress(CheckpointError, _Passing):
-                removed += self._call("remove", name, self._delete_call(name), again=False)
-        return removed
+                self._call("remove", name, self._delete_call(name), again=False)
 
-    def _delete_call(self, name: str) -> Callable[[], bool]:
-        def delete() -> bool:
-            return bool(self._client.delete(self._path(name), False))
-
-        return delete
+    def _delete_call(self, name: str) -> Callable[[], object]:
+        return lambda: self._client.delete(self._path(name), False)
 
     def set_aside(self, name: str) -> str:
         """Rename a file."""

@@ -115,8 +115,8 @@ class Files(Protocol):
     def sizes(self, directory: str) -> Mapping[str, int]:
         """Return the bytes of each file in a directory, for people; empty where there is none."""
 
-    def remove(self, names: Iterable[str]) -> int:
-        """Remove files; return how many went, as far as that is known. Never an error."""
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files; never an error."""
 
     def set_aside(self, name: str) -> str:
         """Rename a file that cannot be read, for inspection; return its new name, or ``""``."""
@@ -200,9 +200,10 @@ class PosixFiles:
         except OSError:
             return {}
 
-    def remove(self, names: Iterable[str]) -> int:
+    def remove(self, names: Iterable[str]) -> None:
         """Unlink files, one after the other."""
-        return sum(remove(*self._split(name)) for name in names)
+        for name in names:
+            remove(*self._split(name))
 
     def set_aside(self, name: str) -> str:
         """Rename a file, whatever it is."""

@@ -23,7 +23,7 @@ def driver_of(checkpoint: str | os.PathLike[str]) -> DriverSeen:
     A journal without its checkpoint, and a checkpoint on a store, which has no lock, say nothing.
     """
     where = Path(checkpoint)
-    if store_url(checkpoint) is not None or not where.is_dir():
+    if store_url(checkpoint) is not None:
         return DriverSeen()
     committed, begun = _steps(checkpoint)
     root = where / "headgate"

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.core.errors import ConfigError, ProtocolError
-from headgate.operators.join.kernels import compare_bands, compare_theta, look_up_bands
 from headgate.operators.join.match import Pairs, collect
 from headgate.tables.ports import I64
+from headgate_lab.oplus.kernels import compare_bands, compare_theta, look_up_bands
 
 Column = npt.NDArray[Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.operators.join.kernels import scale_join
 from headgate.tables.ports import I64
+from headgate_lab.oplus.kernels import scale_join
 from headgate_lab.tuple_buffer.shared import Block
 
 COLUMNS = (("first", "i4"), ("second", "f4"))

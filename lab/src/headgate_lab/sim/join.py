@@ -26,7 +26,7 @@ from headgate.core.errors import ProtocolError
 from headgate.loop.loop import ControlLoop
 from headgate.loop.settings import OperatorSettings
 from headgate.whatif.decisions import DecisionLog
-from headgate.whatif.kernels import serve_join
+from headgate_lab.sim.kernels import serve_join
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
