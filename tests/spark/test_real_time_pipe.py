@@ -22,6 +22,7 @@ from headgate.operators.spec import AggregateSpec, Kind, Leaf, OutputMode
 from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_US
 from headgate.spark.realtime import feeder as feeders
+from headgate.spark.realtime import pipe as pipes
 from headgate.spark.realtime import router as routers
 from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
@@ -253,3 +254,20 @@ def test_a_slot_that_is_killed_is_told_and_the_next_run_goes_on(tmp_path: Path) 
         while json.loads(driver.offsets)[0] != [300]:
             driver.epoch()
     assert driver.totals() == expected([300])
+
+
+def test_a_pipe_ends_while_a_slot_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody lets that slot in any more; it is not waited for."""
+    monkeypatch.setattr(pipes, "_ENDS_S", 600.0)
+    driver = Driver(tmp_path, readers=1, slots=1)
+    driver.start()
+    driver.epoch()
+    assert not driver.pipe.have_slots({NAME: 3})
+    begins = driver.pipe._running.every_slot
+    ending = threading.Thread(target=driver.pipe.stop, kwargs={"clean": True}, daemon=True)
+    ending.start()
+    ending.join(30.0)
+    for slot in begins:
+        slot.process.kill()
+    assert not ending.is_alive()
+    assert begins[0].process.returncode == 0

@@ -197,7 +197,7 @@ class Pipe:
                 _send(peer, (words.END,))
             run.ended.wait(_ENDS_S)
         for slot in run.every_slot:
-            if not clean:
+            if not (clean and slot.is_ready):  # who lets it in is gone, and it would wait for that
                 slot.process.kill()
         if not run.ended.is_set():
             self._job.cancel(run.group)
