@@ -239,14 +239,24 @@ def test_slots_change_behind_an_epoch_that_holds_still(tmp_path: Path) -> None:
             assert len(driver.pipe.processes) == 2 + count
 
 
-def test_a_slot_that_is_killed_is_told_and_the_next_run_goes_on(tmp_path: Path) -> None:
+LOST = {
+    signal.SIGKILL: r"slot 1 of test ended unexpectedly|lost a slot",
+    signal.SIGSTOP: r"slot 1 of test is stopped \(process \d+\); it is ended, and",
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_slot_that_is_lost_is_told_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    monkeypatch.setattr(pipes, "_LOOK_S", 0.05)
     driver = Driver(tmp_path, readers=1, slots=2)
     driver.feed.until[:] = [200]
     driver.start()
     driver.epoch()
     driver.epoch()
-    os.kill(driver.pipe.processes["slot 1"], signal.SIGKILL)
-    with pytest.raises(PipeLost, match=r"slot 1 of test ended unexpectedly|lost a slot"):
+    os.kill(driver.pipe.processes["slot 1"], how)
+    with pytest.raises(PipeLost, match=LOST[how]):
         driver.epochs_without_end()
     driver.pipe.stop(clean=False)
     driver.feed.until[:] = [300]
