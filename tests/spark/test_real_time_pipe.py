@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from share_slots import GROUPS, NAME, Slots
 from test_shares import MERGED
 
@@ -124,6 +126,7 @@ class Threads:
         """Threads end by themselves when their driver is gone."""
 
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 context = threading.local()
 
 
@@ -145,10 +148,12 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 class Driver:
     """Does epochs and commits them, as the loop of a query does."""
 
-    def __init__(self, path: Path, readers: int, slots: int) -> None:
+    def __init__(
+        self, path: Path, readers: int, slots: int, task: type[SlotTask] = SlotTask
+    ) -> None:
         self.slots = Slots(SPEC, path, slots=slots)
         self.feed = Numbers(readers, [0] * readers)
-        tasks = {NAME: SlotTask(NAME, SPEC, None)}
+        tasks = {NAME: task(NAME, SPEC, None)}
         self.pipe = Pipe(Threads(self.feed), self.feed, tasks, {NAME: readers}, "test")
         self.offsets = json.dumps([[0] * readers])
         self.out: Counter[str] = Counter()
@@ -281,3 +286,23 @@ def test_a_pipe_ends_while_a_slot_begins(tmp_path: Path, monkeypatch: pytest.Mon
         slot.process.kill()
     assert not ending.is_alive()
     assert begins[0].process.returncode == 0
+
+
+class WithoutRoom(SlotTask):
+    """A slot that finds no room for its state."""
+
+    def answer(self, *_: Any) -> Any:
+        msg = "no room here"
+        raise OSError(msg)
+
+
+def test_a_slot_says_what_the_system_refused_it(tmp_path: Path) -> None:
+    """An error of the system is that of its work, and not of a connection."""
+    driver = Driver(tmp_path, readers=1, slots=1, task=WithoutRoom)
+    driver.feed.until[:] = [20]
+    driver.start()
+    try:
+        with pytest.raises(PipeLost, match="no room here"):
+            driver.epochs_without_end()
+    finally:
+        driver.pipe.stop(clean=False)

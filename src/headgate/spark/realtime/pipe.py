@@ -37,8 +37,8 @@ from headgate.spark.worker.slot import SlotTask
 
 _STARTS_S, _ANSWERS_S, _ENDS_S, _LOOK_S = 120.0, 600.0, 10.0, 1.0
 _STOPPED_LOOKS = 10
-"""Looks in a row without any message after which a process that somebody has stopped counts as lost. Looks
-and not seconds, since the driver may have been stopped with it. Chosen."""
+"""Looks in a row without any message after which a process that somebody has stopped counts as lost.
+Looks and not seconds, since the driver may have been stopped with it. Chosen."""
 
 _JOB, _WAKE, _GONE, _JOINED = "job", "wake", "gone", "joined"
 

@@ -5,9 +5,11 @@ Run as a program beside Spark, with what it must know on its standard input. It 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -138,7 +140,13 @@ class SlotProcess:
             else no_records(operator_named(self._task.operator, self._task.spec))
         )
         began = began.has_read()
-        report, _ = self._task.answer(facts, self._number, records, (), facts.watermark_us, began)
+        try:
+            report, _ = self._task.answer(
+                facts, self._number, records, (), facts.watermark_us, began
+            )
+        except OSError as error:  # of the slot's work: that of a connection would end it in silence
+            driver.send((words.FAILED, error))
+            return
         driver.send((words.REPORT, report, closed.newest_us))
         freeze_once()
 
@@ -149,7 +157,9 @@ def _in_background(work: Callable[[], None]) -> None:
 
 def main() -> None:
     """Run the slot that standard input describes."""
-    SlotProcess(*pickle.load(sys.stdin.buffer)).run()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it is the driver's
+    with contextlib.suppress(OSError, EOFError):  # the driver is gone
+        SlotProcess(*pickle.load(sys.stdin.buffer)).run()
 
 
 if __name__ == "__main__":
