@@ -171,6 +171,10 @@ class Driver:
         held.latest = held.checkpoint.commit(made)
         self.offsets = offsets
 
+    def run(self) -> None:
+        self.start()
+        self.epochs_without_end()
+
     def epochs_without_end(self) -> None:
         while True:
             self.epoch()
@@ -288,21 +292,41 @@ def test_a_pipe_ends_while_a_slot_begins(tmp_path: Path, monkeypatch: pytest.Mon
     assert begins[0].process.returncode == 0
 
 
+class Refusal(Exception):
+    """An error that pickle takes and does not give back."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"no {what} {where}")
+
+
 class WithoutRoom(SlotTask):
-    """A slot that finds no room for its state."""
+    """A slot whose work the system refuses: that is no error of a connection."""
 
     def answer(self, *_: Any) -> Any:
         msg = "no room here"
         raise OSError(msg)
 
 
-def test_a_slot_says_what_the_system_refused_it(tmp_path: Path) -> None:
-    """An error of the system is that of its work, and not of a connection."""
-    driver = Driver(tmp_path, readers=1, slots=1, task=WithoutRoom)
+class Refused(SlotTask):
+    """A slot whose work ends with an error of somebody's own."""
+
+    def answer(self, *_: Any) -> Any:
+        raise Refusal("room", "here")
+
+
+class Unreadable(SlotTask):
+    """A slot that cannot begin."""
+
+    def __setstate__(self, state: Any) -> None:
+        raise Refusal("room", "here")
+
+
+@pytest.mark.parametrize("task", [WithoutRoom, Refused, Unreadable])
+def test_a_slot_says_why_it_cannot_go_on(tmp_path: Path, task: type[SlotTask]) -> None:
+    driver = Driver(tmp_path, readers=1, slots=1, task=task)
     driver.feed.until[:] = [20]
-    driver.start()
     try:
         with pytest.raises(PipeLost, match="no room here"):
-            driver.epochs_without_end()
+            driver.run()
     finally:
         driver.pipe.stop(clean=False)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.core.errors import EngineError
 from headgate.operators.warm import warm
 from headgate.spark.jvm.pickled import take_broadcasts
 from headgate.spark.realtime import words
@@ -75,9 +76,13 @@ class SlotProcess:
             driver.send((words.SLOT, (self._operator, self._number), os.getpid()))
             word, task, self._routers, broadcasts = driver.recv()
             assert word == words.BEGIN
-            take_broadcasts(broadcasts)
-            self._task = pickle.loads(task)
-            warm(self._task.spec)
+            try:
+                take_broadcasts(broadcasts)
+                self._task = pickle.loads(task)
+                warm(self._task.spec)
+            except Exception as error:
+                driver.send((words.FAILED, _portable(error)))
+                return
             _in_background(lambda: self._listen(_DRIVER, driver))
             _in_background(lambda: self._let_in(door))
             driver.send((words.READY,))
@@ -86,7 +91,7 @@ class SlotProcess:
             except (OSError, EOFError):
                 return
             except Exception as error:  # the driver decides what comes of it
-                driver.send((words.FAILED, error))
+                driver.send((words.FAILED, _portable(error)))
 
     def _let_in(self, door: Listener) -> None:
         while True:
@@ -149,6 +154,15 @@ class SlotProcess:
             return
         driver.send((words.REPORT, report, closed.newest_us))
         freeze_once()
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that the driver can read; of a class of somebody's own its text may have to do."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return EngineError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _in_background(work: Callable[[], None]) -> None:
