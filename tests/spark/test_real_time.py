@@ -28,9 +28,11 @@ from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
 from headgate.spark.jvm.minors import adapter
+from headgate.spark.jvm.sessions import driver_conf
 from headgate.spark.step.commit import delivers
 
 LIMIT_S = 120.0
+PIPELINED = "spark.python.udf.pipelined.enabled"
 
 
 def wait_until(reached: Callable[[], bool], query: Any) -> None:
@@ -82,6 +84,7 @@ def test_a_query_of_any_kind_answers_as_sparks_batch(
 ) -> None:
     form = FORMS[name]
     rows = Rows()
+    pipelined = driver_conf(spark).get(PIPELINED, "false")
     if name == "python below" and not adapter().pipelines_python:
         with pytest.raises(UnsupportedQuery, match=r"Spark 4\.3"):
             writer(form.build(spark), rows, tmp_path, form.mode).start()
@@ -92,6 +95,7 @@ def test_a_query_of_any_kind_answers_as_sparks_batch(
         wait_until(lambda: {o.slots for o in query.assignment().values()} == {3}, query)
         done = rows.count
         wait_until(lambda: rows.count > done + 60 // len(query.assignment()) ** 5, query)
+    assert driver_conf(spark).get(PIPELINED, "false") == pipelined
     found = rows.last_by(spark, *form.keys) if form.keys else rows.frame(spark)
     verified = hg.verify(
         spark, form.answer or form.build, checkpoint=str(tmp_path), output=found, mode=form.mode

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nexmark_runs as runs
 import pytest
 from grammar_forms import FORMS
 from real_time_grammar import LEFT_OUT, UNJUDGED
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.timeout(900)
 
 SEEDS, AT_ONCE = 400, 10
 
-SHORT = ("12",)
-"""The query of the short run: a chain. Number 18 would be a join of two streams."""
+SHORT = ("12", "q3 0", "q5 0")
+"""The queries of the short run: a chain, and of NEXMark a join of two streams and a chain."""
 
 
 def outcomes(tmp_path: Path, happenings: str, *names: str) -> list[str]:
@@ -47,8 +48,11 @@ def test_any_generated_query_answers_as_spark_does_whatever_happens(
 @pytest.mark.thorough
 @pytest.mark.parametrize("happenings", ["changes", "all"])
 @pytest.mark.parametrize("seed", range(3))
-def test_nexmark_answers_as_one_thread_does(tmp_path: Path, happenings: str, seed: int) -> None:
-    found = outcomes(tmp_path, happenings, *(f"q{number} {seed}" for number in range(9)))
+@pytest.mark.parametrize("names", runs.GROUPS, ids="-".join)
+def test_nexmark_answers_as_one_thread_does(
+    tmp_path: Path, happenings: str, seed: int, names: tuple[str, ...]
+) -> None:
+    found = outcomes(tmp_path, happenings, *(f"{name} {seed}" for name in names))
     assert not found, "\n\n".join(found)
 
 

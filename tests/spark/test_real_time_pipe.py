@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from share_slots import GROUPS, NAME, Slots
 from test_shares import MERGED
 
@@ -22,6 +24,7 @@ from headgate.operators.spec import AggregateSpec, Kind, Leaf, OutputMode
 from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_US
 from headgate.spark.realtime import feeder as feeders
+from headgate.spark.realtime import pipe as pipes
 from headgate.spark.realtime import router as routers
 from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
@@ -123,6 +126,7 @@ class Threads:
         """Threads end by themselves when their driver is gone."""
 
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 context = threading.local()
 
 
@@ -144,10 +148,12 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 class Driver:
     """Does epochs and commits them, as the loop of a query does."""
 
-    def __init__(self, path: Path, readers: int, slots: int) -> None:
+    def __init__(
+        self, path: Path, readers: int, slots: int, task: type[SlotTask] = SlotTask
+    ) -> None:
         self.slots = Slots(SPEC, path, slots=slots)
         self.feed = Numbers(readers, [0] * readers)
-        tasks = {NAME: SlotTask(NAME, SPEC, None)}
+        tasks = {NAME: task(NAME, SPEC, None)}
         self.pipe = Pipe(Threads(self.feed), self.feed, tasks, {NAME: readers}, "test")
         self.offsets = json.dumps([[0] * readers])
         self.out: Counter[str] = Counter()
@@ -164,6 +170,10 @@ class Driver:
         made = next_manifest(begun, held.uuid, 0, {NAME: held.state}, reports)
         held.latest = held.checkpoint.commit(made)
         self.offsets = offsets
+
+    def run(self) -> None:
+        self.start()
+        self.epochs_without_end()
 
     def epochs_without_end(self) -> None:
         while True:
@@ -238,14 +248,24 @@ def test_slots_change_behind_an_epoch_that_holds_still(tmp_path: Path) -> None:
             assert len(driver.pipe.processes) == 2 + count
 
 
-def test_a_slot_that_is_killed_is_told_and_the_next_run_goes_on(tmp_path: Path) -> None:
+LOST = {
+    signal.SIGKILL: r"slot 1 of test ended unexpectedly|lost a slot",
+    signal.SIGSTOP: r"slot 1 of test is stopped \(process \d+\); it is ended, and",
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_slot_that_is_lost_is_told_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    monkeypatch.setattr(pipes, "_LOOK_S", 0.05)
     driver = Driver(tmp_path, readers=1, slots=2)
     driver.feed.until[:] = [200]
     driver.start()
     driver.epoch()
     driver.epoch()
-    os.kill(driver.pipe.processes["slot 1"], signal.SIGKILL)
-    with pytest.raises(PipeLost, match=r"slot 1 of test ended unexpectedly|lost a slot"):
+    os.kill(driver.pipe.processes["slot 1"], how)
+    with pytest.raises(PipeLost, match=LOST[how]):
         driver.epochs_without_end()
     driver.pipe.stop(clean=False)
     driver.feed.until[:] = [300]
@@ -253,3 +273,60 @@ def test_a_slot_that_is_killed_is_told_and_the_next_run_goes_on(tmp_path: Path) 
         while json.loads(driver.offsets)[0] != [300]:
             driver.epoch()
     assert driver.totals() == expected([300])
+
+
+def test_a_pipe_ends_while_a_slot_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody lets that slot in any more; it is not waited for."""
+    monkeypatch.setattr(pipes, "_ENDS_S", 600.0)
+    driver = Driver(tmp_path, readers=1, slots=1)
+    driver.start()
+    driver.epoch()
+    assert not driver.pipe.have_slots({NAME: 3})
+    begins = driver.pipe._running.every_slot
+    ending = threading.Thread(target=driver.pipe.stop, kwargs={"clean": True}, daemon=True)
+    ending.start()
+    ending.join(30.0)
+    for slot in begins:
+        slot.process.kill()
+    assert not ending.is_alive()
+    assert begins[0].process.returncode == 0
+
+
+class Refusal(Exception):
+    """An error that pickle takes and does not give back."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"no {what} {where}")
+
+
+class WithoutRoom(SlotTask):
+    """A slot whose work the system refuses: that is no error of a connection."""
+
+    def answer(self, *_: Any) -> Any:
+        msg = "no room here"
+        raise OSError(msg)
+
+
+class Refused(SlotTask):
+    """A slot whose work ends with an error of somebody's own."""
+
+    def answer(self, *_: Any) -> Any:
+        raise Refusal("room", "here")
+
+
+class Unreadable(SlotTask):
+    """A slot that cannot begin."""
+
+    def __setstate__(self, state: Any) -> None:
+        raise Refusal("room", "here")
+
+
+@pytest.mark.parametrize("task", [WithoutRoom, Refused, Unreadable])
+def test_a_slot_says_why_it_cannot_go_on(tmp_path: Path, task: type[SlotTask]) -> None:
+    driver = Driver(tmp_path, readers=1, slots=1, task=task)
+    driver.feed.until[:] = [20]
+    try:
+        with pytest.raises(PipeLost, match="no room here"):
+            driver.run()
+    finally:
+        driver.pipe.stop(clean=False)

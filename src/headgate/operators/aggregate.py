@@ -43,8 +43,12 @@ from headgate.operators.step import (
 )
 from headgate.tables.heap import HeapStore
 from headgate.tables.ports import EMPTY_TOKEN, I64, Table
+from headgate.tables.table import gather
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
+_COPIED_ROWS = 64
+"""Results of a key group up to which their strings are copied, byte by byte, rather than made columns of
+their own: that costs the same for one result as for some hundred. Not tuned."""
 
 _BLOCKS_FROM_DUE = 4
 _BLOCKS_FROM_SLICES = 16
@@ -468,33 +472,61 @@ class _GroupStep:
 
 
 class _Emission:
-    """Collects results; those with strings become columns at once, while the table is held.
+    """Collects results of key groups, and turns those of many into columns together.
 
-    So do lists of what is kept, of which one key group's fit into a cache.
+    Strings are a table's, and gone when that is released: a few are copied. Many results become columns
+    while the table is held, and so do lists of what is kept, of which one group's fit into a cache.
     """
 
     def __init__(self, operator: AggregateOperator) -> None:
         self._operator = operator
-        self._at_once = bool(operator.layout.string_words or operator.spec.kept)
+        self._string_words = operator.layout.string_words
         self._words: list[GroupResults] = []
+        self._strings = 0
+        """Of the results in `_words`."""
         self._columns: list[list[pa.Array]] = []
 
     def add(self, results: GroupResults) -> None:
         if len(results.keys) == 0:
             return
-        if self._at_once:
+        if self._operator.spec.kept or (self._string_words and len(results.keys) > _COPIED_ROWS):
+            self._flush()
             self._columns.append(self._operator.columns(results))
         else:
-            self._words.append(results)
+            self._words.append(self._apart(results) if self._string_words else results)
+
+    def _apart(self, results: GroupResults) -> GroupResults:
+        """Return results with strings of their own, numbered behind those of the results before."""
+        start = self._operator.layout.value_start
+        keys, values = results.keys.copy(), results.values.copy()
+        columns = [
+            keys[:, w - 1] if w < start else values[:, w - start] for w in self._string_words
+        ]
+        ids = np.concatenate(columns)
+        named = ids > 0
+        offsets, data = gather(results.strings.offsets, results.strings.data, ids[named] - 1)
+        ids[named] = np.arange(1, len(offsets)) + self._strings
+        self._strings += len(offsets) - 1
+        for number, column in enumerate(columns):
+            column[:] = ids[number * len(keys) : (number + 1) * len(keys)]
+        return GroupResults(keys, values, codec.Strings(offsets, data))
+
+    def _flush(self) -> None:
+        """Turn the results that are words into columns."""
+        if not self._words:
+            return
+        keys = np.concatenate([r.keys for r in self._words])
+        values = np.concatenate([r.values for r in self._words])
+        strings = self._words[0].strings
+        if self._string_words:
+            strings = codec.joined([r.strings for r in self._words])
+        self._columns.append(self._operator.columns(GroupResults(keys, values, strings)))
+        self._words, self._strings = [], 0
 
     def batch(self) -> pa.RecordBatch:
         schema = self._operator.schema()
-        if self._columns:
-            parts = zip(*self._columns, strict=True)
-            return pa.RecordBatch.from_arrays([pa.concat_arrays(p) for p in parts], schema=schema)
-        if self._words:
-            keys = np.concatenate([r.keys for r in self._words])
-            values = np.concatenate([r.values for r in self._words])
-            together = GroupResults(keys, values, self._words[0].strings)
-            return pa.RecordBatch.from_arrays(self._operator.columns(together), schema=schema)
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        self._flush()
+        if not self._columns:
+            return pa.RecordBatch.from_pylist([], schema=schema)
+        parts = zip(*self._columns, strict=True)
+        return pa.RecordBatch.from_arrays([pa.concat_arrays(p) for p in parts], schema=schema)

@@ -173,6 +173,14 @@ def picked(
     return tuple(chosen)
 
 
+def joined(parts: Sequence[Strings]) -> Strings:
+    """Return the strings of all parts, in their order; each part holds its own bytes only."""
+    ends = np.cumsum([len(part.data) for part in parts])
+    later = [part.offsets[1:] + end - len(part.data) for part, end in zip(parts, ends, strict=True)]
+    data = np.concatenate([part.data for part in parts])
+    return Strings(np.concatenate([parts[0].offsets[:1], *later]), data)
+
+
 def decode(
     words: I64, leaves: Sequence[Leaf], at: Sequence[int], strings: Strings
 ) -> list[pa.Array]:

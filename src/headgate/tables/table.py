@@ -240,7 +240,7 @@ class BufferTable:
         self._require_begun()
         offsets, data = _plain(offsets), _plain_bytes(data)
         out = np.empty(len(offsets) - 1, dtype=np.int64)
-        if not 0 <= offsets[0] <= offsets[-1] <= data.size or (np.diff(offsets) < 0).any():
+        if not 0 <= offsets[0] <= offsets[-1] <= data.size or (offsets[1:] < offsets[:-1]).any():
             msg = f"string offsets do not lie in their {data.size} bytes"
             raise StateError(msg)
         done = 0
@@ -409,7 +409,7 @@ class BufferTable:
         fresh_ids = np.zeros(len(offsets), dtype=np.int64)
         fresh_ids[named + 1] = np.arange(1, len(named) + 1)
         rows[:, words] = fresh_ids[rows[:, words]]
-        kept_offsets, kept = _gather(offsets, data, named)
+        kept_offsets, kept = gather(offsets, data, named)
         self._index[:] = 0
         self._counts[[STRINGS, STRING_BYTES]] = 0
         ids = self.intern(kept_offsets, kept)
@@ -424,7 +424,7 @@ def initial_bytes(layout: TableLayout) -> int:
     return Geometry(layout.width).total_bytes
 
 
-def _gather(offsets: I64, data: U8, ids: I64) -> tuple[I64, U8]:
+def gather(offsets: I64, data: U8, ids: I64) -> tuple[I64, U8]:
     """Return offsets and bytes of the strings `ids`, in that order."""
     lengths = offsets[ids + 1] - offsets[ids]
     packed = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths)))
@@ -434,8 +434,12 @@ def _gather(offsets: I64, data: U8, ids: I64) -> tuple[I64, U8]:
 
 def _plain(values: I64) -> I64:
     """Return `values` contiguous, writable, int64: the one form kernels are compiled for."""
+    if values.dtype == np.int64 and values.flags.carray:  # as nearly always, and asked at once
+        return values
     return np.require(values, dtype=np.int64, requirements=("C", "W"))
 
 
 def _plain_bytes(values: U8) -> U8:
+    if values.dtype == np.uint8 and values.flags.carray:
+        return values
     return np.require(values, dtype=np.uint8, requirements=("C", "W"))

@@ -47,8 +47,9 @@ from headgate_lab.bench.common import (
 )
 from headgate_lab.bench.lives import end, last_line, python_workers
 
-DRIVER, WORKER, BROKER = "driver", "worker", "broker"
-VICTIMS = (DRIVER, WORKER, BROKER)
+DRIVER, WORKER, BROKER, PAUSE = "driver", "worker", "broker", "pause"
+VICTIMS = (DRIVER, WORKER, BROKER, PAUSE)
+"""Whom a kill hits; a pause stops the driver or a worker for a while, and kills nobody."""
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _OUT = {EXACTLY_ONCE: "once", AT_LEAST_ONCE: "plain"}
@@ -77,7 +78,13 @@ class KafkaKillParameters:
     """Share of them that are the broker's; 0 to 1."""
 
     workers: float = 0.2
-    """Share of them that are a Python worker's; 0 to 1, with `brokers` at most 1."""
+    """Share of them that are a Python worker's; 0 to 1, with `brokers` and `pauses` at most 1."""
+
+    pauses: float = 0.0
+    """Share of them that are pauses of the driver or of a worker; 0 to 1."""
+
+    pause_s: float = 60.0
+    """How long such a pause is; > 0."""
 
     seed: int = 0
     """Chooses whom each kill hits, and when; >= 0."""
@@ -94,14 +101,18 @@ class KafkaKillParameters:
     life_s_max: float = 300.0
     """A job that makes no step for so long has failed; > 0."""
 
+    real_time: bool = False
+    """Whether jobs run in real time; what was at least once is released early then."""
+
     def __post_init__(self) -> None:
         require(
             self.count >= 1, f"count={self.count} of kafka-kill is out of range; use 1 or more."
         )
-        shares = self.brokers + self.workers
+        shares = (self.brokers, self.workers, self.pauses)
         require(
-            0 <= self.brokers and 0 <= self.workers and shares <= 1,
-            f"brokers={self.brokers} and workers={self.workers} of kafka-kill are no shares of 1.",
+            min(shares) >= 0 and sum(shares) <= 1,
+            f"brokers={self.brokers}, workers={self.workers} and pauses={self.pauses} of kafka-kill are "
+            "no shares of 1.",
         )
         require(self.rate > 0, f"rate={self.rate} of kafka-kill is out of range; use 1 or more.")
 
@@ -138,8 +149,8 @@ def run(**given: Any) -> dict[str, Any]:
 
 def _victims(chosen: KafkaKillParameters) -> list[str]:
     """Return whom each kill hits, in an order that the seed chooses."""
-    brokers, workers = (round(chosen.count * share) for share in (chosen.brokers, chosen.workers))
-    some = [BROKER] * brokers + [WORKER] * workers
+    shares = {BROKER: chosen.brokers, WORKER: chosen.workers, PAUSE: chosen.pauses}
+    some = [victim for victim, share in shares.items() for _ in range(round(chosen.count * share))]
     found = (some + [DRIVER] * chosen.count)[: chosen.count]
     random.Random(chosen.seed).shuffle(found)
     return found
@@ -224,7 +235,11 @@ class _Run:
     # -- lives ----------------------------------------------------------------------------------------
 
     def _start(self, what: str, crash: str | None = None) -> None:
-        request = {"directory": str(self._work), "servers": self._broker.servers}
+        request = {
+            "directory": str(self._work),
+            "servers": self._broker.servers,
+            "real_time": self._chosen.real_time,
+        }
         env = spark_env() | ({} if crash is None else {CRASH: crash})
         with open(self._said, "wb") as said:
             self._process = subprocess.Popen(
@@ -263,15 +278,17 @@ class _Run:
             self._broker.start()
             return "broker"
         if victim == WORKER:
-            deadline = time.monotonic() + self._chosen.life_s_max
-            while not (workers := python_workers(self._process.pid)):
-                if time.monotonic() > deadline:
-                    msg = "there is no Python worker to kill; look at the jobs."
-                    raise EngineError(msg)
-                time.sleep(_POLL_S)
+            workers = self._workers()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._random.choice(workers), signal.SIGKILL)
             return f"one of {len(workers)} workers"
+        if victim == PAUSE:
+            paused = self._random.choice([self._process.pid, *self._workers()])
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(paused, signal.SIGSTOP)
+                time.sleep(self._chosen.pause_s)
+                os.kill(paused, signal.SIGCONT)
+            return f"a pause of the {'driver' if paused == self._process.pid else 'worker'}"
         whole = self._random.random() < 0.5  # noqa: PLR2004 (half of them)
         if whole:
             self._kill_group()
@@ -280,6 +297,16 @@ class _Run:
             time.sleep(self._random.uniform(0.0, 1.0))  # its JVM lives on for a while
             self._kill_group()
         return "driver and JVM" if whole else "driver"
+
+    def _workers(self) -> list[int]:
+        assert self._process is not None
+        deadline = time.monotonic() + self._chosen.life_s_max
+        while not (workers := python_workers(self._process.pid)):
+            if time.monotonic() > deadline:
+                msg = "there is no Python worker to kill; look at the jobs."
+                raise EngineError(msg)
+            time.sleep(_POLL_S)
+        return workers
 
     def _kill_group(self) -> None:
         if self._process is not None:
@@ -388,11 +415,13 @@ def counts(spark: SparkSession, servers: str) -> DataFrame:
     )
 
 
-def _writers(spark: SparkSession, work: Path, servers: str) -> Iterator[Any]:
+def _writers(
+    spark: SparkSession, work: Path, servers: str, *, real_time: bool = False
+) -> Iterator[Any]:
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
     for delivery, topic in _OUT.items():
-        yield (
+        writer = (
             hg.writeStream(counts(spark, servers))
             .slots(start=2)
             .keyGroups(32)
@@ -400,16 +429,23 @@ def _writers(spark: SparkSession, work: Path, servers: str) -> Iterator[Any]:
             .format("kafka")
             .option(SERVERS, servers)
             .option("topic", topic)
-            .option("headgate.delivery", delivery)
             .option("checkpointLocation", str(work / delivery))
         )
+        if real_time:
+            writer = writer.option("headgate.experimental.realTime", "true")
+            writer = writer.trigger(realTime="5 minutes")
+            yield writer.release("early" if delivery == AT_LEAST_ONCE else "committed")
+        else:
+            yield writer.option("headgate.delivery", delivery)
 
 
-def _child(what: str, request: dict[str, str]) -> None:
+def _child(what: str, request: dict[str, Any]) -> None:
     work, servers = Path(request["directory"]), request["servers"]
     found = ",".join(str(jar) for jar in connector())
     settings = {"spark.jars": found, "spark.local.dir": str(work / "local")}
-    spark = session(master="local[2]", name="bench-kafka-kill", **settings)
+    # in real time each job has a task that stays
+    cores = 4 if request["real_time"] else 2
+    spark = session(master=f"local[{cores}]", name="bench-kafka-kill", **settings)
     spark.sparkContext.setLogLevel("ERROR")
     if what == "finish":
         queries = [w.trigger(availableNow=True).start() for w in _writers(spark, work, servers)]
@@ -417,8 +453,11 @@ def _child(what: str, request: dict[str, str]) -> None:
             query.awaitTermination()
         spark.stop()
         return
-    often = {"processingTime": "300 milliseconds"}
-    queries = [w.trigger(**often).start() for w in _writers(spark, work, servers)]
+    if request["real_time"]:
+        queries = [w.start() for w in _writers(spark, work, servers, real_time=True)]
+    else:
+        often = {"processingTime": "300 milliseconds"}
+        queries = [w.trigger(**often).start() for w in _writers(spark, work, servers)]
     print(_READY, flush=True)
     chance = random.Random()
     while not any(query.awaitTermination(0.5) for query in queries):

@@ -1,4 +1,4 @@
-"""A job that is killed again and again and must still give Spark's batch answer.
+"""A job that is killed again and again and must still give Spark's batch answer, in batches or real time.
 
 Each life of the job is a process of its own on the same checkpoint and output. Some die exactly
 between manifest and sink (and at other points of a step), the others at a random moment, with their
@@ -111,6 +111,9 @@ class KillParameters:
 
     memory_max: str | None = None
     """What state may take of memory, such as ``50 kB``, so that the rest lies on disk; None for any."""
+
+    real_time: bool = False
+    """Whether lives run in real time: by the clock, without budget, backlog and end of the input."""
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"count={self.count} of kill is out of range; use 1 or more.")
@@ -239,7 +242,7 @@ class _Run:
         self._restarts += 1
         progress("last life: serve the rest and compare")
         found = child(self._command("finish"), spark_env(), _END_S)
-        complete = found["events"] == self._chosen.all_events
+        complete = self._chosen.real_time or found["events"] == self._chosen.all_events
         if not complete:
             self._failed.append(
                 f"only {found['events']} of {self._chosen.all_events} events served"
@@ -390,9 +393,10 @@ def _build(chosen: KillParameters) -> Callable[..., DataFrame]:
 
 
 def _options(chosen: KillParameters) -> dict[str, str]:
-    return {
-        "seed": str(chosen.seed),
-        "rate": str(chosen.rate),
+    made = {"seed": str(chosen.seed), "rate": str(chosen.rate)}
+    if chosen.real_time:
+        return made
+    return made | {
         "events": str(chosen.all_events),
         # long ago: everything is due, and only `batch_rows` limits a batch
         "base": str(1_700_000_000_000_000),
@@ -420,9 +424,14 @@ def _writer(
 def live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
     """Run until killed."""
     options = _options(chosen) | {"batch_rows": str(chosen.batch_rows)}
-    writer = _writer(spark, chosen, work, options).budget(chosen.budget)
-    faults.inject(writer, faults.slow(0, chosen.us_per_row))
-    query = sink(chosen.sink).start(writer.trigger(processingTime="0 seconds"), work)
+    writer = _writer(spark, chosen, work, options)
+    if chosen.real_time:
+        writer = writer.option("headgate.experimental.realTime", "true")
+        writer = writer.trigger(realTime="5 minutes")
+    else:
+        writer = writer.budget(chosen.budget).trigger(processingTime="0 seconds")
+        faults.inject(writer, faults.slow(0, chosen.us_per_row))
+    query = sink(chosen.sink).start(writer, work)
     print(_READY, flush=True)
     store = Checkpoint(place(chosen, work))
     changed = -1
@@ -440,6 +449,8 @@ def serve_rest(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
         sink(chosen.sink).start(writer, work).awaitTermination()
         latest = Checkpoint(place(chosen, work)).latest()
         assert latest is not None
+        if chosen.real_time:
+            break  # it has no end
         if json.loads(latest.engine["sources"][0])["event"] == chosen.all_events:
             break
 

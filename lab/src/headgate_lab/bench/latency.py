@@ -1,10 +1,10 @@
 """Measures the time from a record's producer to a reader of its result, in batches and in real time.
 
-Kafka to Kafka on one machine with the broker on it: a count in windows of a minute by 1,000 keys in
-update mode, written exactly once. Each record has the time of its making, each result that of the newest
-record in it, and a ``read_committed`` reader compares with its clock. What came in while the job warmed
-up does not count. Cores are those of the driver with its JVM, workers and slots, and of the traffic,
-which is made in the driver's process; the broker is left out.
+Kafka to Kafka on one machine with the broker on it. Each record has the time of its making, each result
+that of the newest record in it, and a ``read_committed`` reader compares with its clock. What came in
+while the job warmed up does not count. Beside headgate's modes run plain Spark's micro-batches and, from
+4.2 on, its real-time mode, on the same input. Cores are those of the job alone, with its JVM, workers and
+slots: the traffic is made in the process that runs the benchmark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyspark
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import headgate as hg
 from headgate.core.errors import EngineError
@@ -31,10 +34,29 @@ from headgate_demo.spark.clicks import connector
 from headgate_demo.spark.topics import make_topic
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 
-MODES = ("micro-batch", "real-time", "early")
+BATCHES, SPARKS_REAL_TIME = "spark-micro-batch", "spark-real-time"
+"""Modes of plain Spark."""
+
+MODES = (BATCHES, SPARKS_REAL_TIME, "micro-batch", "real-time", "early")
+QUERIES = {"count": 1_000, "duplicates": 0, "processor": 50_000, "stateless": 1_000}
+"""Queries, with their keys: a count in windows of a minute; a deduplication, in which each key comes
+twice, so that keys are without end; a count by a processor in Python; a projection."""
+
 PERCENTILES = (50, 90, 99, 99.9, 100)
-_KEYS = 1_000
 _STARTS_S = 120.0
+_ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+"""Settings of plain Spark."""
+
+_CORES = {SPARKS_REAL_TIME: 6}
+"""Its tasks stay: two of the source, two of the shuffle, and it takes no batch with fewer cores."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +67,16 @@ class LatencyParameters:
     """What counts of each run; > 0."""
 
     warm_s: float = 30.0
-    """What does not count before it."""
+    """What does not count before it; > 0. Several seconds more than a start takes."""
 
-    rate: int = 1_000
+    rates: tuple[int, ...] = (1_000,)
     """Records per second; >= 1."""
 
     epoch: str = "50 ms"
-    """Of real time: time between two commits."""
+    """Of headgate's real time: time between two commits."""
+
+    queries: str = "count"
+    """Which queries, of `QUERIES`."""
 
     only: str = ",".join(MODES)
     """Which modes, in this order."""
@@ -61,13 +86,18 @@ class LatencyParameters:
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, f"seconds={self.seconds:g} of latency is out of range; use > 0.")
-        require(self.rate >= 1, f"rate={self.rate} of latency is out of range; use 1 or more.")
-        known = all(mode in MODES for mode in self.only.split(","))
-        require(known, f'only="{self.only}" of latency is not known; use {", ".join(MODES)}.')
+        rates = ",".join(map(str, self.rates))
+        require(min(self.rates) >= 1, f"rates={rates} of latency is out of range; use 1 or more.")
+        for name, given, known in (
+            ("only", self.only, MODES),
+            ("queries", self.queries, tuple(QUERIES)),
+        ):
+            fits = all(one in known for one in given.split(","))
+            require(fits, f'{name}="{given}" of latency is not known; use {", ".join(known)}.')
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run each mode on input of its own, one after the other, beside one broker.
+    """Run each query in each mode at each rate, one after the other, beside one broker.
 
     Parameters
     ----------
@@ -77,41 +107,62 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``modes`` (by name: ``results``, ``latency_ms`` by percentile, ``longest_gap_ms`` between two
-        results, ``cores``), ``parameters``, ``machine``.
+        ``runs`` (each with ``query``, ``rate``, ``mode``, and ``results``, ``latency_ms`` by percentile,
+        ``longest_gap_ms`` between two results, ``cores``; or ``left_out``, with the reason),
+        ``parameters``, ``machine``.
     """
     chosen = parameters(LatencyParameters, given)
-    found = {}
+    found = []
     with tempfile.TemporaryDirectory(prefix="headgate-latency-") as work, Broker() as broker:
-        for mode in chosen.only.split(","):
-            progress(f"{mode}, {chosen.rate} records/s for {chosen.seconds:g} s")
-            told = {**asdict(chosen), "mode": mode, "servers": broker.servers, "work": work}
-            command = [sys.executable, "-m", __name__, json.dumps(told)]
-            limit_s = chosen.seconds + chosen.warm_s + _STARTS_S
-            found[mode] = child(command, spark_env(), limit_s)
-    return {"modes": found, "parameters": asdict(chosen), "machine": machine()}
+        for query in chosen.queries.split(","):
+            for rate in chosen.rates:
+                for mode in chosen.only.split(","):
+                    named = {"query": query, "rate": rate, "mode": mode}
+                    why = _left_out(query, mode)
+                    if why is not None:
+                        found.append({**named, "left_out": why})
+                        continue
+                    progress(f"{query}, {mode}, {rate} records/s for {chosen.seconds:g} s")
+                    told = {**asdict(chosen), **named, "servers": broker.servers, "work": work}
+                    found.append({**named, **_measured(told)})
+    return {"runs": found, "parameters": asdict(chosen), "machine": machine()}
 
 
-def _query(spark: Any, told: dict[str, Any], topics: tuple[str, str]) -> Any:
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", told["servers"])
-    read = reader.option("subscribe", topics[0]).option("startingOffsets", "earliest").load()
-    made_us = F.col("value").cast("string").cast("long").alias("us")
-    records = read.select(F.col("key").cast("string").alias("k"), made_us, "timestamp")
-    counts = (
-        records.withWatermark("timestamp", "10 seconds")
-        .groupBy(F.window("timestamp", "1 minute"), "k")
-        .agg(F.count("*").alias("n"), F.max("us").alias("us"))
-    )
-    value = F.concat_ws(",", F.col("n").cast("string"), F.col("us").cast("string"))
-    writer = hg.writeStream(counts.select(F.col("k").alias("key"), value.alias("value")))
-    writer = writer.format("kafka").option("kafka.bootstrap.servers", told["servers"])
-    writer = writer.option("topic", topics[1]).outputMode("update").slots(start=2)
-    writer = writer.option("checkpointLocation", f"{told['work']}/{told['mode']}")
-    if told["mode"] != "micro-batch":
-        writer = writer.option("headgate.experimental.realTime", "true")
-        writer = writer.option("headgate.epoch", told["epoch"]).trigger(realTime="5 minutes")
-        writer = writer.release("early" if told["mode"] == "early" else "committed")
-    return writer.start()
+def _left_out(query: str, mode: str) -> str | None:
+    """Return why a query does not run in a mode; None where it does."""
+    if mode != SPARKS_REAL_TIME:
+        return None
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
+        return "Spark has a real-time mode from 4.2 on"
+    return "Spark's real-time mode has no Python" if query == "processor" else None
+
+
+def _measured(told: dict[str, Any]) -> dict[str, Any]:
+    """Run a job in a process of its own, and its traffic in this one."""
+    name = f"{told['query']}-{told['rate']}-{told['mode']}"
+    topics = (f"in-{name}", f"out-{name}")
+    for topic in topics:
+        make_topic(told["servers"], topic, 2)
+    traffic = _Traffic(told, topics)
+    try:
+        command = [sys.executable, "-m", __name__, json.dumps({**told, "topics": topics})]
+        found = child(command, spark_env(), told["seconds"] + told["warm_s"] + _STARTS_S)
+    finally:
+        traffic.end()
+    began_us, ended_us = found["began_us"], found["ended_us"]
+    counted = np.array([pair for pair in traffic.found if began_us <= pair[0] < ended_us])
+    require(len(counted) > 0, "no result came out while it counted; use a longer warm_s.")
+    latency_ms = (counted[:, 0] - counted[:, 1]) / 1e3
+    # silence at either end is a gap, too
+    gaps_ms = np.diff([began_us, *np.unique(counted[:, 0]), ended_us]) / 1e3
+    return {
+        "results": len(counted),
+        "latency_ms": {
+            f"p{p:g}": round(float(np.percentile(latency_ms, p)), 1) for p in PERCENTILES
+        },
+        "longest_gap_ms": round(float(gaps_ms.max()), 1),
+        "cores": found["cores"],
+    }
 
 
 class _Traffic:
@@ -128,11 +179,12 @@ class _Traffic:
 
     def _write(self) -> None:
         client = confluent().Producer({"bootstrap.servers": self._told["servers"], "linger.ms": 1})
-        keys = np.random.default_rng(self._told["seed"])
+        rng, keys = np.random.default_rng(self._told["seed"]), QUERIES[self._told["query"]]
         began_s, sent = time.monotonic(), 0
         while not self._over.is_set():
             due = int((time.monotonic() - began_s) * self._told["rate"])
-            for key in keys.integers(0, _KEYS, due - sent).tolist():
+            numbers = rng.integers(0, keys, due - sent) if keys else np.arange(sent, due) // 2
+            for key in numbers.tolist():
                 now = str(time.time_ns() // 1000)
                 client.produce(self._topics[0], key=str(key).encode(), value=now.encode())
             sent = due
@@ -163,14 +215,68 @@ class _Traffic:
             thread.join()
 
 
+# --- in the child --------------------------------------------------------------------------------
+
+
+class _Counts(StatefulProcessor):
+    """Counts the records of each key."""
+
+    def init(self, handle: Any) -> None:
+        self._seen = handle.getValueState("seen", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        times = [row.us for row in rows]
+        count = (self._seen.get()[0] if self._seen.exists() else 0) + len(times)
+        self._seen.update((count,))
+        yield Row(k=key[0], n=count, us=max(times))
+
+
+def _answered(query: str, records: DataFrame) -> DataFrame:
+    """Return what a query makes of records: a key, a number and the time of the newest record."""
+    if query == "count":
+        groups = records.groupBy(F.window("timestamp", "1 minute"), "k")
+        return groups.agg(F.count("*").alias("n"), F.max("us").alias("us"))
+    if query == "processor":
+        groups = records.groupBy("k")
+        return groups.transformWithState(_Counts(), "k string, n long, us long", "Update", "None")
+    found = records.dropDuplicates(["k"]) if query == "duplicates" else records
+    return found.select("k", F.lit(1).alias("n"), "us")
+
+
+def _start(spark: SparkSession, told: dict[str, Any]) -> Any:
+    mode, topics = told["mode"], told["topics"]
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", told["servers"])
+    # what was made while Spark started is no news
+    read = reader.option("subscribe", topics[0]).option("startingOffsets", "latest").load()
+    made_us = F.col("value").cast("string").cast("long").alias("us")
+    records = read.select(F.col("key").cast("string").alias("k"), made_us, "timestamp")
+    if told["query"] == "count":
+        records = records.withWatermark("timestamp", "10 seconds")
+    answered = _answered(told["query"], records)
+    value = F.concat_ws(",", F.col("n").cast("string"), F.col("us").cast("string"))
+    result = answered.select(F.col("k").alias("key"), value.alias("value"))
+    is_plain = mode in (BATCHES, SPARKS_REAL_TIME)
+    writer: Any = result.writeStream if is_plain else hg.writeStream(result).slots(start=2)
+    writer = writer.format("kafka").option("kafka.bootstrap.servers", told["servers"])
+    writer = writer.option("topic", topics[1]).outputMode("update")
+    place = f"{told['work']}/{told['query']}-{told['rate']}-{mode}"
+    writer = writer.option("checkpointLocation", place)
+    if mode in ("real-time", "early"):
+        writer = writer.option("headgate.experimental.realTime", "true")
+        writer = writer.option("headgate.epoch", told["epoch"])
+        writer = writer.release("early" if mode == "early" else "committed")
+    if mode in (SPARKS_REAL_TIME, "real-time", "early"):
+        writer = writer.trigger(realTime="5 minutes")
+    return writer.start()
+
+
 def _one(told: dict[str, Any]) -> dict[str, Any]:
-    topics = (f"in-{told['mode']}", f"out-{told['mode']}")
-    for topic in topics:
-        make_topic(told["servers"], topic, 2)
-    jars = ",".join(map(str, connector()))
-    spark = hg.session(master="local[2]", name="latency", **{"spark.jars": jars})
-    query = _query(spark, told, topics)
-    traffic = _Traffic(told, topics)
+    mode = told["mode"]
+    settings = {"spark.jars": ",".join(map(str, connector()))}
+    settings |= _ROCKSDB if mode in (BATCHES, SPARKS_REAL_TIME) else {}
+    master = f"local[{_CORES.get(mode, 2)}]"
+    spark = hg.session(master=master, name="latency", **settings)
+    query = _start(spark, told)
     try:
         time.sleep(told["warm_s"])
         began_us, cpu_s, began_s = time.time_ns() // 1000, _cpu_s(), time.monotonic()
@@ -178,28 +284,16 @@ def _one(told: dict[str, Any]) -> dict[str, Any]:
         cores = (_cpu_s() - cpu_s) / (time.monotonic() - began_s)
         ended_us = time.time_ns() // 1000
     finally:
-        traffic.end()
         failure = query.exception()
         query.stop()
         spark.stop()
     if failure is not None:
         raise EngineError(str(failure)) from failure
-    counted = np.array([pair for pair in traffic.found if began_us <= pair[0] < ended_us])
-    require(len(counted) > 0, "no result came out while it counted; use a longer warm_s.")
-    latency_ms = (counted[:, 0] - counted[:, 1]) / 1e3
-    gaps_ms = np.diff(np.unique(counted[:, 0])) / 1e3
-    return {
-        "results": len(counted),
-        "latency_ms": {
-            f"p{p:g}": round(float(np.percentile(latency_ms, p)), 1) for p in PERCENTILES
-        },
-        "longest_gap_ms": round(float(gaps_ms.max()), 1),
-        "cores": round(cores, 2),
-    }
+    return {"began_us": began_us, "ended_us": ended_us, "cores": round(cores, 2)}
 
 
 def _cpu_s() -> float:
-    """Return the processor time of this process and all below it; threads of traffic are among it."""
+    """Return the processor time of this process and all below it."""
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for process in _tree(os.getpid()):

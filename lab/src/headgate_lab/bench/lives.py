@@ -36,7 +36,7 @@ def last_line(said: Path) -> str:
 
 
 def python_workers(session_id: int) -> list[int]:
-    """Return the Python workers of a driver, by its session: those that a daemon has forked."""
+    """Return the Python workers of a driver, by its session: forks of a daemon, slots of real time."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -47,6 +47,7 @@ def python_workers(session_id: int) -> list[int]:
             command = (entry / "cmdline").read_bytes()
             above = (Path("/proc") / str(parent) / "cmdline").read_bytes()
             of_daemon = b"worker.daemon" in command and b"worker.daemon" in above
-            if of_daemon and its_session == session_id:
+            of_pipe = b"realtime.slot_process" in command
+            if (of_daemon or of_pipe) and its_session == session_id:
                 found.append(int(entry.name))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -41,12 +42,32 @@ def driver_conf(spark: SparkSession) -> Jvm:
     return spark.sparkContext._jsc.sc().conf()
 
 
-def pipeline_python(spark: SparkSession) -> None:
-    """Have a task read what comes back from Python while it waits for more to send there; in one process.
+_PIPELINED = "spark.python.udf.pipelined.enabled"
+_pipelining, _before, _lock = 0, "false", threading.Lock()
+"""How many want Python functions pipelined now, and the setting before the first of them."""
 
-    Without it a row stays in Python until the next one comes.
+
+@contextmanager
+def pipelined_python(spark: SparkSession) -> Iterator[None]:
+    """Have tasks read what comes back from Python while they wait for more to send there.
+
+    Without it a row stays in Python until the next one comes. It is a setting of the application, which
+    has its former value again when the last who wanted it is done.
     """
-    driver_conf(spark).set("spark.python.udf.pipelined.enabled", "true")
+    global _pipelining, _before  # noqa: PLW0603 -- of the application, of which a process has one
+    conf = driver_conf(spark)
+    with _lock:
+        if _pipelining == 0:
+            _before = conf.get(_PIPELINED, "false")
+        _pipelining += 1
+        conf.set(_PIPELINED, "true")
+    try:
+        yield
+    finally:
+        with _lock:
+            _pipelining -= 1
+            if _pipelining == 0:
+                conf.set(_PIPELINED, _before)
 
 
 def ships_modules(spark: SparkSession) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.jvm.plans import as_it_is, mapped, union
-from headgate.spark.jvm.sessions import clone_of, make_active, pipeline_python
+from headgate.spark.jvm.sessions import clone_of, make_active, pipelined_python
 from headgate.spark.realtime import words
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.feeder import Feeder
@@ -77,8 +78,6 @@ class SparkJob:
         """Run the job until the feeders end; raise what it failed with."""
         session = self._session
         make_active(session)
-        if any(branch.stages for branch in self._plan.branches):
-            pipeline_python(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
         branches = zip(self._plan.branches, self._feeds.feeds, self._feeds.shares, strict=True)
         pipes = []
@@ -94,7 +93,10 @@ class SparkJob:
             routed = branch.over(numbers.mapInArrow(feeder, schema))
             router = Router(meeting, branch.operator, branch.operator in self._shared)
             pipes.append(mapped(session, routed, partial(_into, router)))
-        as_it_is(session, pipes[0] if len(pipes) == 1 else union(session, pipes)).collect()
+        whole = as_it_is(session, pipes[0] if len(pipes) == 1 else union(session, pipes))
+        has_functions = any(branch.stages for branch in self._plan.branches)
+        with pipelined_python(session) if has_functions else nullcontext():
+            whole.collect()
 
     def cancel(self, group: str) -> None:
         """Have Spark cancel a run, and interrupt what its tasks wait for."""

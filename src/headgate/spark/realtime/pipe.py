@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
+from pathlib import Path
 from typing import Any, Protocol
 
 from headgate.core.assignment import Assignment
@@ -35,6 +36,10 @@ from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
 _STARTS_S, _ANSWERS_S, _ENDS_S, _LOOK_S = 120.0, 600.0, 10.0, 1.0
+_STOPPED_LOOKS = 10
+"""Looks in a row without any message after which a process that somebody has stopped counts as lost.
+Looks and not seconds, since the driver may have been stopped with it. Chosen."""
+
 _JOB, _WAKE, _GONE, _JOINED = "job", "wake", "gone", "joined"
 
 
@@ -197,7 +202,7 @@ class Pipe:
                 _send(peer, (words.END,))
             run.ended.wait(_ENDS_S)
         for slot in run.every_slot:
-            if not clean:
+            if not (clean and slot.is_ready):  # who lets it in is gone, and it would wait for that
                 slot.process.kill()
         if not run.ended.is_set():
             self._job.cancel(run.group)
@@ -323,15 +328,18 @@ class Pipe:
             self._await_message(lambda _: reached(), limit_s)
 
     def _await_message(self, is_last: Callable[[tuple[Any, ...]], bool], limit_s: float) -> None:
-        until_s = time.monotonic() + limit_s
+        until_s, looks = time.monotonic() + limit_s, 0
         while True:
             message = self._next(_LOOK_S)
             if message is not None and is_last(message):
                 return
             if self._halted:
                 raise PipeLost.of(EngineError("the query was stopped meanwhile.", transient=True))
+            looks = looks + 1 if message is None else 0
             if message is None:
                 self._look_for_dead()
+                if looks >= _STOPPED_LOOKS:
+                    self._look_for_stopped()
                 if time.monotonic() > until_s:
                     raise _too_slow(limit_s)
 
@@ -341,6 +349,16 @@ class Pipe:
             for number, slot in enumerate(slots):
                 if slot.peer is None and slot.process.poll() is not None:
                     self._tell_loss(self._running, words.SLOT, (operator, number))
+
+    def _look_for_stopped(self) -> None:
+        """Raise that a process is stopped, as with SIGSTOP: it would keep all others waiting."""
+        for name, process in self._running.processes.items():
+            if _is_stopped(process):
+                msg = (
+                    f"{name} of {self._name} is stopped (process {process}); it is ended, and the pipe "
+                    "starts again."
+                )
+                raise PipeLost.of(EngineError(msg, transient=True))
 
     # -- epochs ---------------------------------------------------------------------------------------
 
@@ -509,6 +527,13 @@ def _end_process(slot: _Slot) -> None:
         slot.process.wait()
     if slot.peer is not None:
         _hang_up(slot.peer)
+
+
+def _is_stopped(process: int) -> bool:
+    """Return whether a process of this host is stopped; False where nobody says so."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def _too_slow(limit_s: float) -> PipeLost:

@@ -5,9 +5,11 @@ Run as a program beside Spark, with what it must know on its standard input. It 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.core.errors import EngineError
 from headgate.operators.warm import warm
 from headgate.spark.jvm.pickled import take_broadcasts
 from headgate.spark.realtime import words
@@ -73,9 +76,13 @@ class SlotProcess:
             driver.send((words.SLOT, (self._operator, self._number), os.getpid()))
             word, task, self._routers, broadcasts = driver.recv()
             assert word == words.BEGIN
-            take_broadcasts(broadcasts)
-            self._task = pickle.loads(task)
-            warm(self._task.spec)
+            try:
+                take_broadcasts(broadcasts)
+                self._task = pickle.loads(task)
+                warm(self._task.spec)
+            except Exception as error:
+                driver.send((words.FAILED, _portable(error)))
+                return
             _in_background(lambda: self._listen(_DRIVER, driver))
             _in_background(lambda: self._let_in(door))
             driver.send((words.READY,))
@@ -84,7 +91,7 @@ class SlotProcess:
             except (OSError, EOFError):
                 return
             except Exception as error:  # the driver decides what comes of it
-                driver.send((words.FAILED, error))
+                driver.send((words.FAILED, _portable(error)))
 
     def _let_in(self, door: Listener) -> None:
         while True:
@@ -138,9 +145,24 @@ class SlotProcess:
             else no_records(operator_named(self._task.operator, self._task.spec))
         )
         began = began.has_read()
-        report, _ = self._task.answer(facts, self._number, records, (), facts.watermark_us, began)
+        try:
+            report, _ = self._task.answer(
+                facts, self._number, records, (), facts.watermark_us, began
+            )
+        except OSError as error:  # of the slot's work: that of a connection would end it in silence
+            driver.send((words.FAILED, error))
+            return
         driver.send((words.REPORT, report, closed.newest_us))
         freeze_once()
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that the driver can read; of a class of somebody's own its text may have to do."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return EngineError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _in_background(work: Callable[[], None]) -> None:
@@ -149,7 +171,9 @@ def _in_background(work: Callable[[], None]) -> None:
 
 def main() -> None:
     """Run the slot that standard input describes."""
-    SlotProcess(*pickle.load(sys.stdin.buffer)).run()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it is the driver's
+    with contextlib.suppress(OSError, EOFError):  # the driver is gone
+        SlotProcess(*pickle.load(sys.stdin.buffer)).run()
 
 
 if __name__ == "__main__":
