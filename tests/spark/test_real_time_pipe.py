@@ -42,6 +42,7 @@ class Numbers:
     readers: int
     until: list[int] = field(default_factory=list)
     schema: pa.Schema = SCHEMA
+    copies: int = 0
 
     def reader(self, start: Any, number: int, count: int) -> Any:
         assert count == self.readers

@@ -79,6 +79,10 @@ class StandaloneCluster:
         self._workers[host] = self._start(command, HEADGATE_ARENA_DIR=str(arena))
         self._workers_started += 1
 
+    def arenas(self) -> list[Path]:
+        """Return the arena directory of each host."""
+        return [self._directory / f"arena-{host}" for host in self._hosts]
+
     def kill_worker(self, host: str) -> None:
         """Kill a host's Spark worker with SIGKILL; its executors end with it, the next moment."""
         self._workers[host].kill()

@@ -260,9 +260,9 @@ def _start_slots(
         )
         hide = undo.callback(show_metrics(settings.options, recorder.path))
         specs = [op.spec for op in plan.operators]
-        executors = follow_slots(
-            spark, specs, run.run_id, recorder.write, own.EXECUTORS.of(settings.options)
-        )
+        # in real time slots are no tasks, and the pipe holds the cores that it has
+        choice = own.EXECUTORS.of(settings.options) if flow is None else "keep"
+        executors = follow_slots(spark, specs, run.run_id, recorder.write, choice)
         undo.callback(executors.leave)
         job = LiveJob.begin(plan, config, latest, executors, recorder)
         controller, commands = _steering(spark, settings, job, executors, checkpoint)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
-from headgate.spark.move.host_tasks import GroupOrder, HostTasks, OrderDone, TaskAnswer
+from headgate.spark.move.host_tasks import GroupOrder, OrderDone, TaskAnswer
 
 Place = tuple[str, int, str]
 """Operator, key group, arena."""
@@ -93,13 +94,20 @@ class StepHeads:
     of: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
 
 
+class Copier(Protocol):
+    """Copies and deletes key groups on hosts; `HostTasks` does."""
+
+    def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
+        """Do what is asked of each host."""
+
+
 class CopyThread:
     """Keeps what is wanted on hosts near the newest state; safe to use from the batches' thread.
 
     Parameters
     ----------
     host_tasks : callable
-        Makes `HostTasks`; called when there is work for the first time.
+        Makes what copies; called when there is work for the first time.
 
     Attributes
     ----------
@@ -107,10 +115,10 @@ class CopyThread:
         By host, as last heard.
     """
 
-    def __init__(self, host_tasks: Callable[[], HostTasks]) -> None:
+    def __init__(self, host_tasks: Callable[[], Copier]) -> None:
         self.arena_of: dict[str, str] = {}
         self._make = host_tasks
-        self._host_tasks: HostTasks | None = None
+        self._host_tasks: Copier | None = None
         self._works: dict[Place, Delivery] = {}
         self._under_way: set[Place] = set()
         self._unknown: set[str] = set()

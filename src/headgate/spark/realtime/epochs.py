@@ -156,6 +156,7 @@ class Epochs:
         finally:
             with contextlib.suppress(Exception):
                 work.pipe.stop(clean=self._error is None)
+            work.close()
             self._end_deliveries()
             self._over.set()
 
@@ -282,7 +283,7 @@ class Epochs:
         self._lost = 0
         if still:
             work.change(number + 1)
-            pipe.go(work.assignments)
+            pipe.go(work.assignments, work.wanted_slots)
 
     def settled(self, wanted: str) -> bool:
         """Return whether all up to the offsets `wanted` is out, and all that is due by it."""

@@ -20,7 +20,9 @@ from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import internal_rows, leaf, named_as, no_rows, physical
+from headgate.spark.move.copy_thread import Copier
 from headgate.spark.read.plan import PlannedOperator
+from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.job import SparkJob
@@ -82,7 +84,8 @@ class RealTimeWork(StatefulWork):
         for branch, share in zip(plan.branches, feeds.shares, strict=True):
             routers[branch.operator] += share.count
         job = SparkJob(self.spark, plan, feeds, shared, name)
-        self.pipe = Pipe(job, feeds, tasks, routers, name)
+        self._agents = None if self._is_local else self._agents_of(name)
+        self.pipe = Pipe(job, feeds, tasks, routers, name, self._agents)
         self.next_us = next_us
         self._newest_us: dict[int, int] = {}
         self._between: dict[str, NarrowPlan | None] = {}
@@ -90,6 +93,25 @@ class RealTimeWork(StatefulWork):
         self._routed: dict[str, pa.Schema] = {}
         """What comes of it."""
         self.delivered = -1 if self.job.latest is None else self.job.latest.step
+
+    @property
+    def _is_local(self) -> bool:
+        return str(self.spark.sparkContext.master).startswith("local")
+
+    def _agents_of(self, name: str) -> Agents:
+        specs = {one.id: one.spec for one in self.query.operators}
+        return Agents(
+            self.spark, name, self._placements, specs, self.checkpoint.options, self._places()
+        )
+
+    def _host_tasks(self) -> Copier:
+        """Return what copies key groups to hosts: agents, since the pipe holds the cores of tasks."""
+        return self._agents or super()._host_tasks()
+
+    def close(self) -> None:
+        """End the pipe's agents; there will be no epoch any more."""
+        if self._agents is not None:
+            self._agents.close()
 
     @property
     def attempts(self) -> int:
@@ -148,8 +170,11 @@ class RealTimeWork(StatefulWork):
 
     @property
     def wanted_slots(self) -> dict[str, int]:
-        """Return the number of slots that each operator shall have."""
-        return {name: self.changes.newest(name).slots for name in self.states}
+        """Return the number of slots that each operator has or shall have, whichever is more."""
+        return {
+            name: max(self.changes.newest(name).slots, state.assignment.slots)
+            for name, state in self.states.items()
+        }
 
     @property
     def assignments(self) -> dict[str, Assignment]:

@@ -22,7 +22,7 @@ from headgate.spark.jvm.executors import living_executors
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.plans import ArrowMap, internal_rows, leaf, physical
 from headgate.spark.jvm.sparklog import SparkLog
-from headgate.spark.move.copy_thread import CopyThread
+from headgate.spark.move.copy_thread import Copier, CopyThread
 from headgate.spark.move.host_tasks import HostTasks
 from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
@@ -164,7 +164,7 @@ class StatefulWork:
             if facts and facts[name].get("migration"):
                 self.migrations.restore(name, facts[name]["migration"])
 
-    def _host_tasks(self) -> HostTasks:
+    def _host_tasks(self) -> Copier:
         specs = {op.id: op.spec for op in self.query.operators}
         store = self.checkpoint.options
         return HostTasks(self.spark, specs, self._places(), self.config.name, store)

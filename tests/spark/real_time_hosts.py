@@ -1,0 +1,151 @@
+"""Queries in real time on a cluster: a driver process of `test_real_time_hosts`, a line of JSON per run.
+
+``python real_time_hosts.py DIRECTORY NAME ...`` runs each in an application and on a cluster of two hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from real_time import Rows, totals, writer
+
+import headgate as hg
+from headgate.spark.jvm.hosts import living_hosts
+from headgate_demo.spark.sources import register
+from headgate_lab.testing.cluster import StandaloneCluster
+
+LIMIT_S = 90.0
+HOSTS = 2
+
+
+class Run:
+    """One query, what happens to it, and what came of it."""
+
+    def __init__(self, spark: SparkSession, cluster: StandaloneCluster, base: Path, name: str) -> None:
+        self.spark, self.cluster, self.name = spark, cluster, name
+        self.rng = random.Random(name)
+        self.checkpoint = base / f"ck-{name}"
+        self.rows = Rows()
+        self.query: Any = None
+
+    def go(self, strategy: str, *acts: Callable[[Run], None]) -> None:
+        made = writer(totals(rate=1000)(self.spark), self.rows, self.checkpoint, "update")
+        made = made.migration(strategy) if strategy else made
+        self.query = made.start()
+        self.steps(3)
+        seen = dict(self.query.processes)
+        for act in acts:
+            act(self)
+            self.steps(3)
+        self.query.stop()
+        found = hg.verify(
+            self.spark,
+            totals(rate=1000),
+            checkpoint=str(self.checkpoint),
+            output=self.rows.last_by(self.spark, "k"),
+            mode="update",
+        )
+        failed = self.query.exception()
+        moves = self.events("migration")
+        print(
+            json.dumps({
+                "name": self.name,
+                "verified": found["verified"],
+                "rows": found["rows_compared"],
+                "failed": None if failed is None else str(failed),
+                "came_again": self.rows.came_again,
+                "processes": sorted(seen),
+                "slots": self.query.assignment()["aggregate-0"].slots,
+                "what": [one["what"] for one in moves],
+                "bytes_moved": sum(one["bytes_moved"] for one in moves),
+                "retries": [one["error"] for one in self.events("retry")],
+                # a feeder is a Python worker, which Spark keeps
+                "left": [
+                    name
+                    for name, pid in seen.items()
+                    if not name.startswith("feeder") and Path(f"/proc/{pid}").exists()
+                ],
+                "arenas": sorted(str(run) for one in self.cluster.arenas() for run in one.glob("*")),
+            }),
+            flush=True,
+        )  # fmt: skip
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        lines = map(json.loads, self.query.journal.read_text().splitlines())
+        return [one for one in lines if one["event"] == kind]
+
+    def wait_until(self, reached: Callable[[], bool], what: str) -> None:
+        until_s = time.monotonic() + LIMIT_S
+        while not reached():
+            if not self.query.isActive or time.monotonic() > until_s:
+                raise AssertionError(f"{self.name}: {what}: {self.query.exception()}")
+            time.sleep(0.01)
+
+    def steps(self, more: int) -> None:
+        done = len(self.rows.steps)
+        self.wait_until(lambda: len(self.rows.steps) >= done + more, f"{more} steps")
+
+
+def scale(slots: int, *, wait: bool = True) -> Callable[[Run], None]:
+    def act(run: Run) -> None:
+        run.query.scale(slots)
+        if wait:
+            work = run.query._work
+            reached = lambda: not work.changing and not work.migrations.running  # noqa: E731
+            run.wait_until(reached, f"scale to {slots}")
+
+    return act
+
+
+def kill(kind: str) -> Callable[[Run], None]:
+    """Kill a process of the query, after a drawn number of steps."""
+
+    def act(run: Run) -> None:
+        run.steps(run.rng.randrange(1, 6))
+        names = sorted(name for name in run.query.processes if name.startswith(kind))
+        os.kill(run.query.processes[run.rng.choice(names)], signal.SIGKILL)
+
+    return act
+
+
+def kill_executor(run: Run) -> None:
+    os.kill(run.rng.choice(run.cluster.executor_pids()), signal.SIGKILL)
+
+
+RUNS: dict[str, tuple[Any, ...]] = {
+    "plain": ("",),
+    "subscale": ("subscale", scale(4), scale(3), scale(2)),
+    "all-at-once": ("all-at-once", scale(4), scale(3)),
+    "kills": ("", scale(4, wait=False), kill("slot"), kill("agent"), scale(3, wait=False), kill("feeder"), kill("slot")),
+    "executor": ("", kill_executor, scale(3)),
+}
+
+
+def main() -> None:
+    base = Path(sys.argv[1])
+    with StandaloneCluster(base, workers=HOSTS, cores=2) as cluster:
+        spark = hg.session(
+            cluster.master,
+            "real time on hosts",
+            **{"spark.executor.memory": "700m", "spark.driver.host": "127.0.0.1"},
+        )
+        register(spark)
+        for name in sys.argv[2:]:
+            until_s = time.monotonic() + LIMIT_S
+            while len(living_hosts(spark)) < HOSTS and time.monotonic() < until_s:
+                time.sleep(0.1)
+            Run(spark, cluster, base, name).go(*RUNS[name])
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
