@@ -31,6 +31,9 @@ _LENGTH = struct.Struct("!Q")
 _GREETS_S = 10.0
 """How long both ends take at most to show the key; then the connection is closed. Chosen."""
 
+_TRIES_S = 30.0
+"""How long somebody knocks at a door that strangers hold. Chosen."""
+
 _STRANGERS_MAX = 64
 """Connections that may show the key at the same time; others are closed at once. Chosen."""
 
@@ -114,15 +117,19 @@ def connect(address: str, key: bytes) -> Channel:
     if not address.startswith(_TCP):
         return Client(address, "AF_UNIX", authkey=key)
     host, _, port = address.removeprefix(_TCP).rpartition(":")
-    until_s = time.monotonic() + _GREETS_S
+    until_s = time.monotonic() + _TRIES_S
     while True:
         end = socket.create_connection((host, int(port)), timeout=_GREETS_S)
         try:
             return _greeted(end, key, calls=True)
-        except EOFError:  # too many at the door
+        except (EOFError, ConnectionResetError, BrokenPipeError):  # too many at the door
+            end.close()
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.05)
+        except BaseException:
+            end.close()
+            raise
 
 
 def hang_up(channel: Channel) -> None:
