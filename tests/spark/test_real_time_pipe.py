@@ -18,6 +18,7 @@ import pytest
 from share_slots import GROUPS, NAME, Slots
 from test_shares import MERGED
 
+from headgate.core.assignment import Assignment
 from headgate.operators.spec import AggregateSpec, Kind, Leaf, OutputMode
 from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_US
@@ -156,15 +157,19 @@ class Driver:
     def start(self) -> None:
         self.pipe.start(self.offsets, {NAME: self.slots.state.assignment})
 
-    def epoch(self, *, still: bool = False) -> None:
+    def epoch(self, *, still: bool = False, switch: Assignment | None = None) -> None:
         held = self.slots
         step = 0 if held.latest is None else held.latest.step + 1
-        offsets = self.pipe.cut(step, still=still)
+        then = {} if switch is None else {NAME: switch}
+        offsets = self.pipe.cut(step, still=still, switch=then)
         reports = self.pipe.serve(NAME, held.facts(step, 0, None))
         begun = Begun(step, step, 0, [offsets], 0.0, 0.0, 0, drain=True, latest=held.latest)
         made = next_manifest(begun, held.uuid, 0, {NAME: held.state}, reports)
         held.latest = held.checkpoint.commit(made)
         self.offsets = offsets
+        if switch is not None:
+            held.state.assign(switch)
+            self.pipe.switched()
 
     def epochs_without_end(self) -> None:
         while True:
@@ -237,6 +242,20 @@ def test_slots_change_behind_an_epoch_that_holds_still(tmp_path: Path) -> None:
                 driver.epoch()
             assert driver.totals() == expected([until, until])
             assert len(driver.pipe.processes) == 2 + count
+
+
+def test_slots_change_behind_a_marker_while_records_flow(tmp_path: Path) -> None:
+    with running(Driver(tmp_path, readers=2, slots=1)) as driver:
+        driver.feed.until[:] = [20_000, 20_000]  # more than is read before the last change
+        for count in (3, 2, 3):
+            driver.pipe._await(lambda n=count: driver.pipe.have_slots({NAME: n}), 60)
+            held = driver.slots.state.assignment
+            slot_of = tuple((g + held.epoch) % count for g in range(GROUPS))
+            driver.epoch(switch=Assignment(slot_of, count, held.epoch + 1))
+            driver.epoch()
+        while json.loads(driver.offsets)[0] != [20_000, 20_000]:
+            driver.epoch()
+        assert driver.totals() == expected([20_000, 20_000])
 
 
 def test_a_slot_that_is_killed_is_told_and_the_next_run_goes_on(tmp_path: Path) -> None:

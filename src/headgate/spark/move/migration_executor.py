@@ -140,6 +140,8 @@ class MigrationExecutor:
 
     Attributes
     ----------
+    hosts : tuple of str
+        Arena of each slot, as last heard.
     suspended_s : float
         How long slots had records waiting and could serve none of them, all slots together, under this
         driver (DRRS IV-A and V-B). Differs: a slot is suspended for a whole batch or not at all.
@@ -160,7 +162,7 @@ class MigrationExecutor:
         self._copy_thread = copy_thread
         self._note = note
         self._durable = _Durable()
-        self._hosts: tuple[str, ...] = ()
+        self.hosts: tuple[str, ...] = ()
         self._transfers: dict[tuple[str, int], Prefetch | Install] = {}
         self._drops: dict[tuple[str, int], int] = {}
         self._copies: dict[int, set[str]] = {}
@@ -227,26 +229,49 @@ class MigrationExecutor:
         ConfigError
             Its strategy cannot carry it out.
         """
-        if request.hosts != self._hosts:
+        if request.hosts != self.hosts:
             self._moved_to(request.hosts)
         before = self._phases()
         self._first.append((before, self.protocol.handle(request)))
 
-    def pass_boundary(self, step: int, hosts: tuple[str, ...]) -> Sequence[int] | None:
+    def announce(self, step: int) -> dict[int, int]:
+        """Return the new slots of key groups whose route can come into force at the next boundary.
+
+        Parameters
+        ----------
+        step : int
+            The last one committed.
+        """
+        pending = self._durable.pending
+        return {
+            group: one.slot
+            for group, one in pending.items()
+            if self.hosts and isinstance(one, Route) and not self._deferred(group, step)
+        }
+
+    def pass_boundary(
+        self, step: int, hosts: tuple[str, ...], routed: Iterable[int] | None = None
+    ) -> Sequence[int] | None:
         """Pass the boundary before `step`.
 
         Parameters
         ----------
         hosts : tuple of str
             Arena of each slot, of the old and of the new assignment.
+        routed : iterable of int, optional
+            Key groups whose records go to the slots that `announce` said already; no other route comes
+            into force. None where no record is under way.
 
         Returns
         -------
         sequence of int or None
             The owners from now on, None where they stay.
         """
-        if hosts != self._hosts:
+        if hosts != self.hosts:
             self._moved_to(hosts)
+        before = list(self._owners)
+        for group in routed or ():
+            self._come_into_force(group)
         if self._resuming:
             self._resuming = False
             self._carry_out_all(self.protocol.resume())
@@ -255,9 +280,9 @@ class MigrationExecutor:
             self._carry_out_all(given)
         self._first.clear()
         self._absorb(step - 1)
-        before = list(self._owners)
-        for group in list(self._durable.pending):
-            if not self._deferred(group, step - 1):
+        for group, one in list(self._durable.pending.items()):
+            may = routed is None or isinstance(one, Hold)
+            if may and not self._deferred(group, step - 1):
                 self._come_into_force(group)
         self._tell(events.Boundary(step, self._orders_in_force(), hosts))
         self._absorb(step - 1)
@@ -286,7 +311,7 @@ class MigrationExecutor:
 
     def _moved_to(self, hosts: tuple[str, ...]) -> None:
         """Take note of where slots are now; what was going on on a host that is gone ends."""
-        self._hosts = hosts
+        self.hosts = hosts
         for host, group in [place for place in self._transfers if place[0] not in hosts]:
             self._end_transfer(host, group)
         for (host, group), order in list(self._drops.items()):
@@ -304,7 +329,7 @@ class MigrationExecutor:
         route, strategy = self._durable.pending[group], self.protocol.strategy
         if not isinstance(route, Route) or strategy is None or not strategy.awaits_prefetch:
             return False
-        host = self._hosts[route.slot]
+        host = self.hosts[route.slot]
         if not isinstance(self._transfers.get((host, group)), Prefetch):
             return False
         work = self._copy_thread.look((self.operator, group, host))
@@ -326,11 +351,11 @@ class MigrationExecutor:
         if isinstance(one, Hold):
             durable.held.add(group)
             return
-        before, owners[group] = self._hosts[owners[group]], one.slot
+        before, owners[group] = self.hosts[owners[group]], one.slot
         durable.deferred_max[one.slot] = one.deferred_max
         self._copies.setdefault(group, set()).add(before)
         self._stop_install(group)
-        if self._hosts[one.slot] != before:  # within a host, what is not there yet stays so
+        if self.hosts[one.slot] != before:  # within a host, what is not there yet stays so
             durable.inactive.add(group)
 
     def _stop_install(self, group: int) -> None:
@@ -399,7 +424,7 @@ class MigrationExecutor:
                 self._release(instruction, group)
 
     def _bring(self, one: Prefetch | Install, group: int, urgency: Urgency) -> None:
-        if one.host not in self._hosts:
+        if one.host not in self.hosts:
             return
         before = self._transfers.get((one.host, group))
         if isinstance(before, Install) and isinstance(one, Prefetch):
@@ -417,7 +442,7 @@ class MigrationExecutor:
         for host in [host for host, g in self._transfers if g == group]:
             self._end_transfer(host, group)
         unused = self._copies.pop(group, set()) - {self._host_of(group)}
-        for host in unused & set(self._hosts):
+        for host in unused & set(self.hosts):
             self._drops[host, group] = release.order
             self._copy_thread.want((self.operator, group, host), Urgency.DROP)
         if all(g != group for _, g in self._drops):
@@ -480,4 +505,4 @@ class MigrationExecutor:
         return self._host_of(group) == host and group not in self._durable.inactive
 
     def _host_of(self, group: int) -> str:
-        return self._hosts[self._owners[group]]
+        return self.hosts[self._owners[group]]

@@ -21,8 +21,7 @@ import threading
 import time
 from hashlib import blake2b
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, wait
-from multiprocessing.connection import Listener as UnixListener
+from multiprocessing.connection import Client, Listener, wait
 from typing import Any, Protocol, Self
 
 _GREETING = b"headgate channel"
@@ -74,7 +73,7 @@ class Channel(Protocol):
     def __enter__(self) -> Self:
         """Return itself."""
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
         """Close this end."""
 
 
@@ -100,7 +99,7 @@ class Door(Protocol):
     def __enter__(self) -> Self:
         """Return itself."""
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
         """Close it."""
 
 
@@ -138,7 +137,7 @@ def hang_up(channel: Channel) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-class UnixDoor(UnixListener):
+class UnixDoor:
     """A door for the processes of this host.
 
     Parameters
@@ -149,29 +148,32 @@ class UnixDoor(UnixListener):
     """
 
     def __init__(self, path: str, key: bytes) -> None:
-        super().__init__(path, "AF_UNIX", 64, key)
-        self._path, self._closing = path, False
+        self.address = path
+        self._listener, self._closing = Listener(path, "AF_UNIX", 64, key), False
 
-    @property
-    def address(self) -> str:  # type: ignore[override]
-        """The path."""
-        return self._path
-
-    def accept(self) -> Connection:
+    def accept(self) -> Channel:
         """Return the next channel."""
-        while True:
+        while not self._closing:
             try:
-                return super().accept()
+                return self._listener.accept()
             except (EOFError, AuthenticationError):
-                if self._closing:
-                    raise OSError("the door is closed.") from None
+                continue
+        raise OSError("the door is closed.")
 
     def close(self) -> None:
         """Let nobody in, and have a thread that waits here go on."""
         self._closing = True
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as visitor:
-            visitor.connect(self._path)
-        super().close()
+            visitor.connect(self.address)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
+        """Close it."""
+        self.close()
 
 
 class TcpDoor:
@@ -235,7 +237,7 @@ class TcpDoor:
         """Return itself."""
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
         """Close it."""
         self.close()
 
@@ -324,7 +326,7 @@ class TcpChannel:
         """Return itself."""
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
         """Close this end."""
         self.close()
 

@@ -106,12 +106,12 @@ class Feeder:
                     return
                 if word == words.GO:
                     still = False
-                    yield from self._marker(said[0])
+                    yield from self._marker(json.dumps(said[0]))
                 elif word == words.CUT:
-                    epoch, still = said
+                    epoch, still, routes = said
                     driver.send((words.CUT, epoch, reader.offsets()))
                     behind_cut = 0
-                    yield from self._marker(json.dumps({words.EPOCH: epoch}))
+                    yield from self._marker(json.dumps({words.EPOCH: epoch, **routes}))
             idle = time.monotonic() - read_s > _IDLE_AFTER_S
             records = reader.poll(_IDLE_S if idle else _BUSY_S)
             if records is None:

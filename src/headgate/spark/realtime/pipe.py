@@ -5,7 +5,6 @@ Each peer has a thread here that puts what it says into one queue; what waits fo
 
 from __future__ import annotations
 
-import json
 import queue
 import subprocess
 import threading
@@ -90,7 +89,9 @@ class _Run:
     slots : dict of str to dict of int to slot
         By operator, and the number that each was started under.
     serving : dict of str to list of int
-        Those numbers of the slots that get records, in the order of the assignment.
+        Those numbers of the slots that serve, in the order of the assignment.
+    next_serving : dict of str to list of int
+        The same of operators whose records go to others since the last cut.
     ended : Event
         Set once that job is over.
     """
@@ -103,6 +104,7 @@ class _Run:
     copies: dict[int, str] = field(default_factory=dict)
     slots: dict[str, dict[int, _Slot]] = field(default_factory=dict)
     serving: dict[str, list[int]] = field(default_factory=dict)
+    next_serving: dict[str, list[int]] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
@@ -429,7 +431,9 @@ class Pipe:
             if message is not None and message[0] == _WAKE:
                 return
 
-    def cut(self, epoch: int, *, still: bool) -> str:
+    def cut(
+        self, epoch: int, *, still: bool, switch: Mapping[str, Assignment] | None = None
+    ) -> str:
         """End an epoch; return the offsets at its end.
 
         Parameters
@@ -437,6 +441,9 @@ class Pipe:
         epoch : int
         still : bool
             No record follows before `go`.
+        switch : mapping of str to Assignment, optional
+            Records that follow go to the slots of these assignments, by operator; all of them are there.
+            They serve from `switched` on.
 
         Raises
         ------
@@ -444,8 +451,10 @@ class Pipe:
         """
         run = self._running
         self.newest_us = {}
+        run.next_serving = {name: self._seated(name, one.slots) for name, one in (switch or {}).items()}
+        then = self._routes(switch or {}, run.next_serving)
         for feeder in run.feeders.values():
-            _send(feeder, (words.CUT, epoch, still))
+            _send(feeder, (words.CUT, epoch, still, then))
         offsets: dict[int, str] = {}
 
         def is_last(message: tuple[Any, ...]) -> bool:
@@ -474,15 +483,26 @@ class Pipe:
         self._await(lambda: self.have_slots(counts), _STARTS_S)
         run.serving = {operator: self._seated(operator, count) for operator, count in counts.items()}
         self._end_slots({name: max(n, (kept or {}).get(name, 0)) for name, n in counts.items()})
-        text = json.dumps({
+        routes = self._routes(assignments, run.serving)
+        for feeder in run.feeders.values():
+            _send(feeder, (words.GO, routes))
+
+    def switched(self) -> None:
+        """Have the slots serve that records go to since the last cut."""
+        self._running.serving |= self._running.next_serving
+
+    def _routes(
+        self, assignments: Mapping[str, Assignment], serving: Mapping[str, Sequence[int]]
+    ) -> words.Routes:
+        """Return, for routers, addresses of slots and slots of key groups."""
+        slots = self._running.slots
+        return {
             operator: {
-                "slots": [run.slots[operator][number].address for number in run.serving[operator]],
+                "slots": [slots[operator][number].address for number in serving[operator]],
                 "slot_of": list(one.slot_of),
             }
             for operator, one in assignments.items()
-        })  # fmt: skip
-        for feeder in run.feeders.values():
-            _send(feeder, (words.GO, text))
+        }
 
     def serve(
         self, operator: str, facts: SlotFacts, rows: Mapping[int, bytes] | None = None

@@ -85,7 +85,7 @@ class _Routing:
                 start = at + 1
         self._add(batch.slice(start))
 
-    def _heed(self, said: dict[str, object]) -> None:
+    def _heed(self, said: dict[str, Any]) -> None:
         self._flush()
         if words.EPOCH in said:
             if said[words.EPOCH] == self.epoch:
@@ -94,9 +94,12 @@ class _Routing:
             for slot in self.slots.values():
                 slot.send((words.EPOCH, self.epoch, self.newest_us))
             self.newest_us = {}
-            return
-        mine: dict[str, list[Any]] = said[self.of.operator]  # type: ignore[assignment]
-        addresses, before = mine["slots"], self.slots
+        if self.of.operator in said:
+            self._switch(said[self.of.operator])
+
+    def _switch(self, routes: dict[str, Any]) -> None:
+        """Send what follows to the slots of other routes."""
+        addresses, before = routes["slots"], self.slots
         for address in before.keys() - set(addresses):
             before[address].close()
         self.slots = {}
@@ -104,7 +107,7 @@ class _Routing:
             slot = self.slots[address] = before.get(address) or self.of.meeting.connect(address)
             if address not in before:
                 slot.send(self.number)
-        self.slot_of = np.array(mine["slot_of"], dtype=np.int32)
+        self.slot_of = np.array(routes["slot_of"], dtype=np.int32)
 
     def _add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:

@@ -7,6 +7,7 @@ to it. All peers are processes of one user, and show the key of their run.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.spark.realtime.channels import Channel, Door, TcpChannel, TcpDoor, UnixDoor, connect
 
@@ -22,9 +23,11 @@ READY = "ready"
 RECORDS_WAIT = "records wait"
 """Of a feeder that has passed on the first record behind a cut: (ms since 1970)."""
 CUT = "cut"
-"""To a feeder: (epoch, whether to hold still behind it); of it: (epoch, offsets)."""
+"""To a feeder: (epoch, whether to hold still behind it, routes from there on); of it: (epoch, offsets)."""
 GO = "go"
-"""To a feeder that holds still: (text: addresses of slots and slots of key groups, by operator)."""
+"""To a feeder that holds still: (routes)."""
+Routes = dict[str, dict[str, list[Any]]]
+"""By operator: addresses of its slots, and the slot of each key group."""
 SERVE = "serve"
 """To a slot: (facts, its number among those that serve)."""
 REPORT = "report"

@@ -186,10 +186,31 @@ class RealTimeWork(StatefulWork):
         clocked = [min(self.states[o.id].due_us) for o in self.query.operators if o.spec.by_clock]
         return max(min(clocked, default=NEVER_US) / 1e6 - time.time(), 0.0)
 
-    def change(self, step: int) -> None:
-        """Put assignments in force that were asked for, while no record is under way."""
-        self._lines.flush()
-        super()._take_wanted(step)
+    @property
+    def must_hold_still(self) -> bool:
+        """Return whether what was asked for can come into force only while no record is under way."""
+        asked = [name for name in self.states if self.changes.wanted(name) is not None]
+        return self.migrations.ending or not all(map(self.migrations.governs, asked))
+
+    def announce(self, step: int) -> dict[str, Assignment]:
+        """Return the assignments that come into force behind the epoch that is cut.
+
+        Parameters
+        ----------
+        step : int
+            The last one committed.
+        """
+        return self.migrations.announce(step)
+
+    def change(self, step: int, *, still: bool) -> None:
+        """Put assignments in force: those announced, or, while no record is under way, those asked for."""
+        before = self.assignments
+        if still:
+            super()._take_wanted(step)
+        else:
+            self._take_moved(self.migrations.begin(step, still=False), step)
+        if self.assignments != before:
+            self._lines.flush()
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
         """Have the slots serve an epoch, one operator after another; return one report of each."""
