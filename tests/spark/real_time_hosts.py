@@ -1,10 +1,11 @@
 """Queries in real time on a cluster: a driver process of `test_real_time_hosts`, a line of JSON per run.
 
-``python real_time_hosts.py DIRECTORY NAME ...`` runs each in an application and on a cluster of two hosts.
+``python real_time_hosts.py DIRECTORY NAME ...`` runs each on a cluster of two hosts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from real_time import Rows, totals, writer
 
 import headgate as hg
 from headgate.spark.jvm.hosts import living_hosts
+from headgate.spark.realtime.agent import LEASE_S
 from headgate_demo.spark.sources import register
 from headgate_lab.testing.cluster import StandaloneCluster
 
@@ -30,7 +32,9 @@ HOSTS = 2
 class Run:
     """One query, what happens to it, and what came of it."""
 
-    def __init__(self, spark: SparkSession, cluster: StandaloneCluster, base: Path, name: str) -> None:
+    def __init__(
+        self, spark: SparkSession, cluster: StandaloneCluster, base: Path, name: str
+    ) -> None:
         self.spark, self.cluster, self.name = spark, cluster, name
         self.rng = random.Random(name)
         self.checkpoint = base / f"ck-{name}"
@@ -95,24 +99,27 @@ class Run:
         self.wait_until(lambda: len(self.rows.steps) >= done + more, f"{more} steps")
 
 
-def scale(slots: int, *, wait: bool = True) -> Callable[[Run], None]:
+def scale(slots: int) -> Callable[[Run], None]:
     def act(run: Run) -> None:
         run.query.scale(slots)
-        if wait:
-            work = run.query._work
-            reached = lambda: not work.changing and not work.migrations.running  # noqa: E731
-            run.wait_until(reached, f"scale to {slots}")
+        run.wait_until(lambda: not run.query._work.changing, f"scale to {slots}")
+        assert run.query.assignment()["aggregate-0"].slots == slots
 
     return act
 
 
-def kill(kind: str) -> Callable[[Run], None]:
-    """Kill a process of the query, after a drawn number of steps."""
+def kill(kind: str, slots: int) -> Callable[[Run], None]:
+    """Kill a process of the query at a drawn moment while key groups move to so many slots."""
 
     def act(run: Run) -> None:
-        run.steps(run.rng.randrange(1, 6))
+        moved = len(run.events("migration"))
+        run.query.scale(slots)
+        moves = run.rng.randrange(2, 6)  # the request is the first
+        run.wait_until(lambda: len(run.events("migration")) >= moved + moves, f"{moves} moves")
         names = sorted(name for name in run.query.processes if name.startswith(kind))
         os.kill(run.query.processes[run.rng.choice(names)], signal.SIGKILL)
+        run.steps(2)
+        scale(slots)(run)
 
     return act
 
@@ -121,12 +128,41 @@ def kill_executor(run: Run) -> None:
     os.kill(run.rng.choice(run.cluster.executor_pids()), signal.SIGKILL)
 
 
+def stop_host(run: Run) -> None:
+    """Stop all that runs on a host for twice as long as it may be silent."""
+    host = "127.0.0.12"
+    agent = run.query.processes[f"agent {host}"]
+    slots = [
+        pid for pid in run.cluster.host_pids(host, agent) if os.getsid(pid) == os.getsid(agent)
+    ]
+    stopped = run.cluster.host_pids(host, agent)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    until_s = time.monotonic() + 2 * LEASE_S
+    try:
+        run.steps(1)  # those under way may still come out
+        run.wait_until(lambda: bool(run.events("retry")), "the loss of a stopped host")
+        run.steps(3)
+        while time.monotonic() < until_s:
+            run.steps(1)
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    gone = lambda: not any(Path(f"/proc/{pid}").exists() for pid in slots)  # noqa: E731
+    run.wait_until(gone, "slots without a lease end")
+
+
+SLOW = "subscale(groups_min=1, per_host=1)"
+"""A strategy whose migrations take many epochs."""
+
 RUNS: dict[str, tuple[Any, ...]] = {
     "plain": ("",),
     "subscale": ("subscale", scale(4), scale(3), scale(2)),
-    "all-at-once": ("all-at-once", scale(4), scale(3)),
-    "kills": ("", scale(4, wait=False), kill("slot"), kill("agent"), scale(3, wait=False), kill("feeder"), kill("slot")),
+    "kills": (SLOW, kill("slot", 4), kill("agent", 3), kill("feeder", 4), kill("slot", 2)),
+    "rival": ("all-at-once", scale(4), kill("slot", 3), kill("agent", 4)),
     "executor": ("", kill_executor, scale(3)),
+    "stopped": ("", scale(4), stop_host, scale(3)),
 }
 
 

@@ -88,6 +88,11 @@ class StandaloneCluster:
         self._workers[host].kill()
         self._workers[host].wait()
 
+    def host_pids(self, host: str, *others: int) -> list[int]:
+        """Return what a host's worker has started, and all of the sessions of other processes."""
+        sessions = {self._workers[host].pid, *(os.getsid(pid) for pid in others)}
+        return [one.pid for one in _running() if one.session in sessions]
+
     def restart_worker(self, host: str) -> None:
         """Start a host's Spark worker anew and wait until it has registered."""
         self._start_worker(host)

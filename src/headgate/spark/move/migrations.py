@@ -313,9 +313,7 @@ class Migrations:
         protocol = self._migrations[operator].protocol
         return max(min(protocol.current.slots, protocol.target.slots), max(owners) + 1)
 
-    def _pass(
-        self, operator: str, step: int, routed: Mapping[int, int] | None
-    ) -> InForce | None:
+    def _pass(self, operator: str, step: int, routed: Mapping[int, int] | None) -> InForce | None:
         migration, state = self._migrations[operator], self._states[operator]
         hosts = self._hosts(operator)
         if hosts is None and not routed:

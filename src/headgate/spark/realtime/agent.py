@@ -23,6 +23,7 @@ from headgate.spark.move.host_tasks import GroupOrder, carry_out
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Channel
 from headgate.spark.realtime.hosts import environment, slot_process
+from headgate.spark.worker.whereabouts import AGENT_HOST
 from headgate.spark.worker.worker import leave_runs, run_named
 
 BEAT_S = 1.0
@@ -58,7 +59,7 @@ class Charge:
 
 
 def launch(charge: Charge, host: str) -> str:
-    """Start an agent on this host, which outlives this process; return why it could not be, or nothing."""
+    """Start an agent on this host, which outlives this process; return why that failed, or nothing."""
     command = [sys.executable, "-m", "headgate.spark.realtime.agent"]
     told, _ = pickled((charge, host))
     try:
@@ -96,7 +97,9 @@ class Agent:
         """Work until the driver says that it is over, or is gone."""
         self._in_background(self._beat)
         facts = self._charge.facts
-        run_named(facts["arena_root"], facts["run_id"], facts["memory"])  # kept while slots come and go
+        run_named(
+            facts["arena_root"], facts["run_id"], facts["memory"]
+        )  # kept while slots come and go
         try:
             while self._driver.poll(LEASE_S):
                 word, *said = self._driver.recv()
@@ -155,6 +158,7 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         os.dup2(nothing, stream.fileno())
+    os.environ[AGENT_HOST] = host
     driver.send((words.AGENT, host, os.getpid()))
     Agent(charge, host, driver).run()
 

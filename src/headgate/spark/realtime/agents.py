@@ -1,4 +1,4 @@
-"""Keeps an agent on each host of a cluster, from the driver: starts slots through it, and hears if it is lost."""
+"""Keeps an agent on each host of a cluster, from the driver, and starts slots through it."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Agents:
         """Do nothing: a run has no files."""
 
     def close(self) -> None:
-        """End all agents, and with them what is left of slots and of the query's memory on their hosts."""
+        """End all agents, and with them slots and the query's memory on their hosts."""
         self._ending.set()
         self._lost = lambda _: None
         self._door.close()
@@ -305,7 +305,9 @@ class Agents:
             return
         if why != "has ended":
             self._end_executors(agent.host)
-        self._lost(f"the agent of host {agent.host} {why}; the pipe starts again without that host.")
+        self._lost(
+            f"the agent of host {agent.host} {why}; the pipe starts again without that host."
+        )
 
     def _end_executors(self, host: str) -> None:
         """Have Spark run nothing on a host that is silent, which it knows only after minutes."""
@@ -356,7 +358,7 @@ class Agents:
 
 @dataclass(frozen=True)
 class _Start:
-    """The function that `mapInArrow` runs: starts an agent where a task has come to the host it wishes."""
+    """The function that `mapInArrow` runs: starts an agent if the task is on the host it wishes."""
 
     charge: Charge
     hosts: tuple[str, ...]

@@ -37,7 +37,7 @@ _STRANGERS_MAX = 64
 """Connections that may show the key at the same time; others are closed at once. Chosen."""
 
 _SMALL_BYTES = 1 << 16
-"""A frame up to this size goes out in one call; copying a larger one costs more than two calls. Chosen."""
+"""A frame up to this size goes out in one call: to copy a larger one costs more. Chosen."""
 
 _TCP = "tcp://"
 
@@ -358,7 +358,9 @@ def _greeted(end: socket.socket, key: bytes, *, calls: bool) -> TcpChannel:
 
     if not calls:
         end.sendall(derived(b"listens"))
-    if not hmac.compare_digest(_read(end, _NONCE_BYTES, until_s), derived(b"listens" if calls else b"calls")):
+    if not hmac.compare_digest(
+        _read(end, _NONCE_BYTES, until_s), derived(b"listens" if calls else b"calls")
+    ):
         raise AuthenticationError("the other end of a channel does not have its key.")
     if calls:
         end.sendall(derived(b"calls"))

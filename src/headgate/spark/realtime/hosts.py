@@ -1,4 +1,4 @@
-"""Starts the processes of slots: beside the driver where a run has one host, by agents where it has more."""
+"""Starts the processes of slots; this module those beside the driver, where a run has one host."""
 
 from __future__ import annotations
 

@@ -160,6 +160,11 @@ class Pipe:
         self.newest_us: dict[int, int] = {}
 
     @property
+    def has_broadcasts(self) -> bool:
+        """Return whether slots read broadcast variables, which lie in files beside the driver."""
+        return bool(self._broadcasts)
+
+    @property
     def waits_since_ms(self) -> float | None:
         """Time at which the first record behind the last cut was read, ms since 1970; or None."""
         return min(self._waits.values(), default=None)
@@ -258,7 +263,9 @@ class Pipe:
                 seats[place] = number
         for place, host in enumerate(hosts):
             if seats[place] is None:
-                seats[place] = next(n for n, s in slots.items() if s.host == host and n not in seats)
+                seats[place] = next(
+                    n for n, s in slots.items() if s.host == host and n not in seats
+                )
         return [number for number in seats if number is not None]
 
     def _end_slots(self, counts: Mapping[str, int]) -> None:
@@ -329,22 +336,7 @@ class Pipe:
             return None
         word = message[0]
         if word == _JOINED:
-            _, kind, number, peer, process = message
-            if kind == words.COPY:
-                run.copies[number] = process
-                return message
-            run.processes[self._called(kind, number)] = process
-            if kind == words.FEEDER:
-                run.feeders[number] = peer
-            else:
-                operator = number[0]
-                slot = run.slots[operator].get(number[1])
-                if slot is None:  # it was given up before it came
-                    hang_up(peer)
-                    return message
-                slot.peer = peer
-                task, routers = self._tasks[operator], self._routers[operator]
-                _send(peer, (words.BEGIN, task, routers, self._broadcasts))
+            self._take_in(run, *message[1:])
         elif word == words.READY:
             operator, place = message[-1]
             if place in run.slots[operator]:
@@ -364,6 +356,24 @@ class Pipe:
             error = message[1] or EngineError("Spark's job of the pipe has ended.", transient=True)
             raise PipeLost.of(error)
         return message
+
+    def _take_in(self, run: _Run, kind: str, number: Any, peer: Channel, said: Any) -> None:
+        """Take a peer that has come."""
+        if kind == words.COPY:
+            run.copies[number] = said
+            return
+        if kind == words.FEEDER:
+            run.feeders[number] = peer
+        else:
+            operator, place = number
+            slot = run.slots[operator].get(place)
+            if slot is None:  # it was given up before it came
+                hang_up(peer)
+                return
+            slot.peer = peer
+            task, routers = self._tasks[operator], self._routers[operator]
+            _send(peer, (words.BEGIN, task, routers, self._broadcasts))
+        run.processes[self._called(kind, number)] = said
 
     def _tell_loss(self, run: _Run, kind: str, number: Any, why: str = "") -> None:
         """Raise what is known of a peer that is gone: of a feeder Spark's job knows more."""
@@ -451,7 +461,9 @@ class Pipe:
         """
         run = self._running
         self.newest_us = {}
-        run.next_serving = {name: self._seated(name, one.slots) for name, one in (switch or {}).items()}
+        run.next_serving = {
+            name: self._seated(name, one.slots) for name, one in (switch or {}).items()
+        }
         then = self._routes(switch or {}, run.next_serving)
         for feeder in run.feeders.values():
             _send(feeder, (words.CUT, epoch, still, then))
@@ -465,7 +477,9 @@ class Pipe:
         self._await_message(is_last, _ANSWERS_S)
         return self._feed.merged(offsets[number] for number in sorted(offsets))
 
-    def go(self, assignments: Mapping[str, Assignment], kept: Mapping[str, int] | None = None) -> None:
+    def go(
+        self, assignments: Mapping[str, Assignment], kept: Mapping[str, int] | None = None
+    ) -> None:
         """Let feeders that hold still go on, to the slots of assignments.
 
         Parameters
@@ -481,7 +495,9 @@ class Pipe:
         run = self._running
         counts = _slots_of(assignments)
         self._await(lambda: self.have_slots(counts), _STARTS_S)
-        run.serving = {operator: self._seated(operator, count) for operator, count in counts.items()}
+        run.serving = {
+            operator: self._seated(operator, count) for operator, count in counts.items()
+        }
         self._end_slots({name: max(n, (kept or {}).get(name, 0)) for name, n in counts.items()})
         routes = self._routes(assignments, run.serving)
         for feeder in run.feeders.values():

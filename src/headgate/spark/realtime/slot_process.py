@@ -158,7 +158,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Run the slot that standard input describes; end with who started it, if that keeps the input open."""
+    """Run the slot that standard input describes; it may have to end with who started it."""
     meeting, operator, number, follows = pickle.load(sys.stdin.buffer)
     if follows:
         _in_background(_end_with_starter)

@@ -12,8 +12,8 @@ from typing import Any
 from headgate.spark.realtime.channels import Channel, Door, TcpChannel, TcpDoor, UnixDoor, connect
 
 FEEDER, COPY, SLOT, AGENT = "feeder", "copy", "slot", "agent"
-"""Peers, as they say who they are: the word, a number and the process. An agent's number is its host, and
-a copy, which says the address at which it takes what another task reads, is heard no more."""
+"""Peers, as they say who they are: the word, a number and the process. An agent's number is its host; a
+copy says its address in place of the process, and nothing more."""
 
 BEGIN = "begin"
 """To a feeder: (offsets, addresses of copies by task); to a slot: (pickled task, number of routers, files
@@ -23,7 +23,7 @@ READY = "ready"
 RECORDS_WAIT = "records wait"
 """Of a feeder that has passed on the first record behind a cut: (ms since 1970)."""
 CUT = "cut"
-"""To a feeder: (epoch, whether to hold still behind it, routes from there on); of it: (epoch, offsets)."""
+"""To a feeder: (epoch, whether to hold still, routes from there on); of it: (epoch, offsets)."""
 GO = "go"
 """To a feeder that holds still: (routes)."""
 Routes = dict[str, dict[str, list[Any]]]
@@ -47,7 +47,7 @@ START, KILL = "start", "kill"
 ENDED = "ended"
 """Of an agent: (number of a process, exit code)."""
 COPIES = "copies"
-"""To an agent: (number of the errand, orders for key groups, seconds for them); of it: (number, answer)."""
+"""To an agent: (number, orders for key groups, seconds for them); of it: (that number, answer)."""
 
 
 @dataclass(frozen=True)

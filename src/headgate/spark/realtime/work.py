@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from headgate.checkpoint.manifest import DELIVERED, NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.core.assignment import Assignment
+from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NEVER_US
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
@@ -86,6 +87,13 @@ class RealTimeWork(StatefulWork):
         job = SparkJob(self.spark, plan, feeds, shared, name)
         self._agents = None if self._is_local else self._agents_of(name)
         self.pipe = Pipe(job, feeds, tasks, routers, name, self._agents)
+        if self._agents is not None and self.pipe.has_broadcasts:
+            msg = (
+                "a broadcast variable in a stateful function is not supported in real time on a cluster "
+                "yet; have the function hold the value itself, or leave out trigger(realTime=...)."
+            )
+            self.close()
+            raise UnsupportedQuery(msg)
         self.next_us = next_us
         self._newest_us: dict[int, int] = {}
         self._between: dict[str, NarrowPlan | None] = {}
@@ -203,7 +211,7 @@ class RealTimeWork(StatefulWork):
         return self.migrations.announce(step)
 
     def change(self, step: int, *, still: bool) -> None:
-        """Put assignments in force: those announced, or, while no record is under way, those asked for."""
+        """Put assignments in force: those announced, or, while records hold still, those asked for."""
         before = self.assignments
         if still:
             super()._take_wanted(step)
