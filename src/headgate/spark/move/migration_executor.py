@@ -140,8 +140,6 @@ class MigrationExecutor:
 
     Attributes
     ----------
-    hosts : tuple of str
-        Arena of each slot, as last heard.
     suspended_s : float
         How long slots had records waiting and could serve none of them, all slots together, under this
         driver (DRRS IV-A and V-B). Differs: a slot is suspended for a whole batch or not at all.
@@ -162,7 +160,7 @@ class MigrationExecutor:
         self._copy_thread = copy_thread
         self._note = note
         self._durable = _Durable()
-        self.hosts: tuple[str, ...] = ()
+        self._hosts: tuple[str, ...] = ()
         self._transfers: dict[tuple[str, int], Prefetch | Install] = {}
         self._drops: dict[tuple[str, int], int] = {}
         self._copies: dict[int, set[str]] = {}
@@ -203,6 +201,11 @@ class MigrationExecutor:
         """Return whether there is anything left to do."""
         return self.protocol.running
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the arena of each slot, as last heard."""
+        return self._hosts
+
     def unserved(self) -> frozenset[int]:
         """Return the key groups that no slot serves in the batch that begins.
 
@@ -229,7 +232,7 @@ class MigrationExecutor:
         ConfigError
             Its strategy cannot carry it out.
         """
-        if request.hosts != self.hosts:
+        if request.hosts != self._hosts:
             self._moved_to(request.hosts)
         before = self._phases()
         self._first.append((before, self.protocol.handle(request)))
@@ -246,7 +249,7 @@ class MigrationExecutor:
         return {
             group: one.slot
             for group, one in pending.items()
-            if self.hosts and isinstance(one, Route) and not self._deferred(group, step)
+            if self._hosts and isinstance(one, Route) and not self._deferred(group, step)
         }
 
     def pass_boundary(
@@ -267,7 +270,7 @@ class MigrationExecutor:
         sequence of int or None
             The owners from now on, None where they stay.
         """
-        if hosts != self.hosts:
+        if hosts != self._hosts:
             self._moved_to(hosts)
         before = list(self._owners)
         for group in routed or ():
@@ -311,7 +314,7 @@ class MigrationExecutor:
 
     def _moved_to(self, hosts: tuple[str, ...]) -> None:
         """Take note of where slots are now; what was going on on a host that is gone ends."""
-        self.hosts = hosts
+        self._hosts = hosts
         for host, group in [place for place in self._transfers if place[0] not in hosts]:
             self._end_transfer(host, group)
         for (host, group), order in list(self._drops.items()):
@@ -329,7 +332,7 @@ class MigrationExecutor:
         route, strategy = self._durable.pending[group], self.protocol.strategy
         if not isinstance(route, Route) or strategy is None or not strategy.awaits_prefetch:
             return False
-        host = self.hosts[route.slot]
+        host = self._hosts[route.slot]
         if not isinstance(self._transfers.get((host, group)), Prefetch):
             return False
         work = self._copy_thread.look((self.operator, group, host))
@@ -351,11 +354,11 @@ class MigrationExecutor:
         if isinstance(one, Hold):
             durable.held.add(group)
             return
-        before, owners[group] = self.hosts[owners[group]], one.slot
+        before, owners[group] = self._hosts[owners[group]], one.slot
         durable.deferred_max[one.slot] = one.deferred_max
         self._copies.setdefault(group, set()).add(before)
         self._stop_install(group)
-        if self.hosts[one.slot] != before:  # within a host, what is not there yet stays so
+        if self._hosts[one.slot] != before:  # within a host, what is not there yet stays so
             durable.inactive.add(group)
 
     def _stop_install(self, group: int) -> None:
@@ -424,7 +427,7 @@ class MigrationExecutor:
                 self._release(instruction, group)
 
     def _bring(self, one: Prefetch | Install, group: int, urgency: Urgency) -> None:
-        if one.host not in self.hosts:
+        if one.host not in self._hosts:
             return
         before = self._transfers.get((one.host, group))
         if isinstance(before, Install) and isinstance(one, Prefetch):
@@ -442,7 +445,7 @@ class MigrationExecutor:
         for host in [host for host, g in self._transfers if g == group]:
             self._end_transfer(host, group)
         unused = self._copies.pop(group, set()) - {self._host_of(group)}
-        for host in unused & set(self.hosts):
+        for host in unused & set(self._hosts):
             self._drops[host, group] = release.order
             self._copy_thread.want((self.operator, group, host), Urgency.DROP)
         if all(g != group for _, g in self._drops):
@@ -505,4 +508,4 @@ class MigrationExecutor:
         return self._host_of(group) == host and group not in self._durable.inactive
 
     def _host_of(self, group: int) -> str:
-        return self.hosts[self._owners[group]]
+        return self._hosts[self._owners[group]]

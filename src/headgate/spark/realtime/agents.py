@@ -85,7 +85,7 @@ class _Process:
 
 
 class Agents:
-    """The agents of a query on a cluster; `Hosts` for its pipe, and in the place of its `HostTasks`.
+    """The agents of a query on a cluster; `SlotHosts` for its pipe, and in the place of its `HostTasks`.
 
     Parameters
     ----------

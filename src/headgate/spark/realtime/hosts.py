@@ -17,7 +17,7 @@ from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Door, UnixDoor
 
 
-class Process(Protocol):
+class SlotProgram(Protocol):
     """A process that was started; `subprocess.Popen` is one."""
 
     def poll(self) -> int | None:
@@ -30,7 +30,7 @@ class Process(Protocol):
         """End it at once."""
 
 
-class Hosts(Protocol):
+class SlotHosts(Protocol):
     """The hosts of slots."""
 
     @property
@@ -49,7 +49,7 @@ class Hosts(Protocol):
     def places(self, operator: str, slots: int) -> list[str]:
         """Return the host of each slot of an operator."""
 
-    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> Process:
+    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
         """Start the process of a slot on a host."""
 
     def end(self, meeting: words.Meeting) -> None:
@@ -76,7 +76,7 @@ class OneHost:
         del operator
         return [""] * slots
 
-    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> Process:
+    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
         """Start the process of a slot."""
         del host
         return slot_process(meeting, operator, slot)

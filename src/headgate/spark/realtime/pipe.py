@@ -22,7 +22,7 @@ from headgate.spark.job.reports import Report
 from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
-from headgate.spark.realtime.hosts import Hosts, OneHost, Process
+from headgate.spark.realtime.hosts import OneHost, SlotProgram, SlotHosts
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
@@ -70,7 +70,7 @@ class PipeLost(EngineError):
 class _Slot:
     """A slot's process on a host; it has an address once it takes routers."""
 
-    process: Process
+    process: SlotProgram
     host: str
     peer: Channel | None = None
     address: str = ""
@@ -128,7 +128,7 @@ class Pipe:
         How many routers an operator has; those above others have none, and get records from the driver.
     name : str
         Of the query, for people.
-    hosts : Hosts, optional
+    hosts : SlotHosts, optional
         Of slots; by default this one.
 
     Attributes
@@ -144,7 +144,7 @@ class Pipe:
         tasks: Mapping[str, SlotTask],
         routers: Mapping[str, int],
         name: str,
-        hosts: Hosts | None = None,
+        hosts: SlotHosts | None = None,
     ) -> None:
         self._job, self._feed, self._name = job, feed, name
         self._hosts = hosts or OneHost()
