@@ -128,6 +128,20 @@ def kill_executor(run: Run) -> None:
     os.kill(run.rng.choice(run.cluster.executor_pids()), signal.SIGKILL)
 
 
+def lose_and_restart_host(run: Run) -> None:
+    """Kill all of a host, and wait until it is there again and slots could be placed on it."""
+    host = "127.0.0.12"
+    agent = run.query.processes[f"agent {host}"]
+    for pid in run.cluster.host_pids(host, agent):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    run.wait_until(lambda: bool(run.events("retry")), "the loss of a host")
+    run.steps(3)
+    assert f"agent {host}" not in run.query.processes
+    run.cluster.restart_worker(host)
+    run.wait_until(lambda: f"agent {host}" in run.query.processes, "the host comes back")
+
+
 def stop_host(run: Run) -> None:
     """Stop all that runs on a host for twice as long as it may be silent."""
     host = "127.0.0.12"
@@ -162,6 +176,7 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "kills": (SLOW, kill("slot", 4), kill("agent", 3), kill("feeder", 4), kill("slot", 2)),
     "rival": ("all-at-once", scale(4), kill("slot", 3), kill("agent", 4)),
     "executor": ("", kill_executor, scale(3)),
+    "host": ("", lose_and_restart_host, scale(4)),
     "stopped": ("", scale(4), stop_host, scale(3)),
 }
 

@@ -13,7 +13,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALWAYS = ("subscale",)
-FURTHER = ("rival", "kills", "executor", "stopped")
+FURTHER = ("rival", "kills", "executor", "host", "stopped")
 """Runs that are made with ``--thorough`` only."""
 
 Runs = dict[str, dict[str, Any]]
@@ -66,6 +66,13 @@ def test_the_loss_of_a_process_is_one_sentence_each(runs: Runs) -> None:
     assert "routed" in runs["kills"]["what"]
     for part in ("slot", "agent of host 127.0.0.1", "the pipe starts again"):
         assert part in said
+
+
+@pytest.mark.thorough
+def test_a_host_that_comes_back_gets_slots_again(runs: Runs) -> None:
+    found = runs["host"]
+    assert found["slots"] == 4
+    assert found["bytes_moved"] > 0
 
 
 @pytest.mark.thorough

@@ -26,6 +26,7 @@ from headgate.spark.realtime import feeder as feeders
 from headgate.spark.realtime import router as routers
 from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
+from headgate.spark.realtime.hosts import OneHost
 from headgate.spark.realtime.pipe import Pipe, PipeLost
 from headgate.spark.realtime.router import Router
 from headgate.spark.step.begun import Begun
@@ -143,6 +144,16 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routers, "TaskContext", _Context)
 
 
+class NamedHosts(OneHost):
+    """One host that bears several names."""
+
+    def __init__(self) -> None:
+        self.names = [""] * GROUPS
+
+    def places(self, operator: str, slots: int) -> list[str]:
+        return self.names[:slots]
+
+
 class Driver:
     """Does epochs and commits them, as the loop of a query does."""
 
@@ -150,7 +161,9 @@ class Driver:
         self.slots = Slots(SPEC, path, slots=slots)
         self.feed = Numbers(readers, [0] * readers)
         tasks = {NAME: SlotTask(NAME, SPEC, None)}
-        self.pipe = Pipe(Threads(self.feed), self.feed, tasks, {NAME: readers}, "test")
+        self.hosts = NamedHosts()
+        job, routers = Threads(self.feed), {NAME: readers}
+        self.pipe = Pipe(job, self.feed, tasks, routers, "test", self.hosts)
         self.offsets = json.dumps([[0] * readers])
         self.out: Counter[str] = Counter()
 
@@ -256,6 +269,23 @@ def test_slots_change_behind_a_marker_while_records_flow(tmp_path: Path) -> None
         while json.loads(driver.offsets)[0] != [20_000, 20_000]:
             driver.epoch()
         assert driver.totals() == expected([20_000, 20_000])
+
+
+def test_a_slot_stays_on_its_host_when_slots_are_numbered_anew(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, readers=1, slots=3)
+    driver.hosts.names = ["a", "b", "c"]
+    with running(driver):
+        driver.feed.until[:] = [100]
+        driver.epoch(still=True)
+        before = driver.pipe.processes
+        driver.hosts.names = ["a", "c"]  # slot 1 is given up, and slot 2 becomes slot 1
+        driver.slots.split({}, [g % 2 for g in range(GROUPS)], slots=2)
+        driver.pipe.go({NAME: driver.slots.state.assignment})
+        after = driver.pipe.processes
+        assert after == {name: pid for name, pid in before.items() if name != "slot 1"}
+        while json.loads(driver.offsets)[0] != [100]:
+            driver.epoch()
+        assert driver.totals() == expected([100])
 
 
 def test_a_slot_that_is_killed_is_told_and_the_next_run_goes_on(tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ _COMES_S, _COMES_AGAIN_S = 60.0, 10.0
 the query stands still. Chosen."""
 
 _LOOK_S = 0.05
+_COMERS_S = 10.0
+"""How often hosts are looked for that have come while the pipe flows. Chosen."""
+
 _LOST = -1
 
 
@@ -127,6 +130,8 @@ class Agents:
         self._numbers = 0
         self._errands = 0
         self._ending = threading.Event()
+        self._gathers = threading.Lock()
+        self._looks_s = time.monotonic() + _COMERS_S
         for work in (self._let_in, self._beat):
             _in_background(work)
 
@@ -162,8 +167,18 @@ class Agents:
         return words.Meeting(door.address, key), door
 
     def places(self, operator: str, slots: int) -> list[str]:
-        """Return the host of each slot of an operator."""
-        return self._placements[operator].hosts_of(slots)
+        """Return the host of each slot of an operator.
+
+        Raises
+        ------
+        EngineError
+            All hosts are lost.
+        """
+        found = self._placements[operator].hosts_of(slots)
+        if not found:
+            msg = f"no host of {self._name} answers; the pipe starts again."
+            raise EngineError(msg, transient=True)
+        return found
 
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> _Process:
         """Have an agent start the process of a slot."""
@@ -197,6 +212,18 @@ class Agents:
 
     # -- agents ---------------------------------------------------------------------------------------
 
+    def look(self) -> None:
+        """Start agents, in the background, on hosts that have come since the pipe began."""
+        if time.monotonic() < self._looks_s or self._gathers.locked():
+            return
+        self._looks_s = time.monotonic() + _COMERS_S
+        if set(living_hosts(self._spark)) - set(self.hosts):
+            _in_background(self._gather_beside)
+
+    def _gather_beside(self) -> None:
+        with suppress(Exception):  # they are looked for again
+            self.gather()
+
     def gather(self) -> None:
         """Start agents on hosts of executors that have none, and wait for them for a while.
 
@@ -205,6 +232,10 @@ class Agents:
         EngineError
             No host has an agent.
         """
+        with self._gathers:
+            self._gather()
+
+    def _gather(self) -> None:
         had_some = bool(self.hosts)
         until_s = time.monotonic() + (_COMES_AGAIN_S if had_some else _COMES_S)
         said = ""

@@ -22,7 +22,7 @@ from headgate.spark.job.reports import Report
 from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
-from headgate.spark.realtime.hosts import OneHost, SlotProgram, SlotHosts
+from headgate.spark.realtime.hosts import OneHost, SlotHosts, SlotProgram
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
@@ -247,15 +247,22 @@ class Pipe:
     def _missing(self, operator: str, count: int) -> list[str]:
         """Return hosts on which an operator with so many slots needs another one."""
         have = Counter(slot.host for slot in self._running.slots[operator].values())
-        need = Counter(self._hosts.places(operator, count))
+        need = Counter(self._places(operator, count))
         return list((need - have).elements())
+
+    def _places(self, operator: str, count: int) -> list[str]:
+        """Return the host of each of so many slots of an operator."""
+        try:
+            return self._hosts.places(operator, count)
+        except EngineError as error:
+            raise PipeLost.of(error) from error
 
     def _seated(self, operator: str, count: int) -> list[int]:
         """Return the numbers of the slots that serve an assignment, each on the host that it is due at.
 
         A slot that serves already under the same place in the assignment keeps it.
         """
-        run, hosts = self._running, self._hosts.places(operator, count)
+        run, hosts = self._running, self._places(operator, count)
         slots, before = run.slots[operator], run.serving.get(operator, [])
         seats: list[int | None] = [None] * count
         for place, number in enumerate(before[:count]):
@@ -263,9 +270,11 @@ class Pipe:
                 seats[place] = number
         for place, host in enumerate(hosts):
             if seats[place] is None:
-                seats[place] = next(
-                    n for n, s in slots.items() if s.host == host and n not in seats
-                )
+                free = (n for n, slot in slots.items() if slot.host == host and n not in seats)
+                seats[place] = next(free, None)
+            if seats[place] is None:
+                msg = f"a host of {self._name} was lost; the pipe starts again."
+                raise PipeLost.of(EngineError(msg, transient=True))
         return [number for number in seats if number is not None]
 
     def _end_slots(self, counts: Mapping[str, int]) -> None:
@@ -273,7 +282,7 @@ class Pipe:
         run = self._running
         for operator, count in counts.items():
             slots, serving = run.slots[operator], run.serving[operator]
-            spare = Counter(self._hosts.places(operator, count))
+            spare = Counter(self._places(operator, count))
             spare.subtract(slots[number].host for number in serving)
             for number in [number for number in slots if number not in serving]:
                 slot = slots[number]

@@ -166,6 +166,8 @@ class RealTimeWork(StatefulWork):
     def look(self, *, quiet: bool) -> None:
         """Write the journal's line where it is time for it; `quiet` where no record waits."""
         self._lines.look()
+        if self._agents is not None:
+            self._agents.look()
         if quiet:
             self._observer.quiet(time.time() * 1e3)
 
