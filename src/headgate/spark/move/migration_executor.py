@@ -30,7 +30,7 @@ from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import Migration
 from headgate.migration.strategy import UNBOUNDED
 from headgate.spark.job.job import OperatorState
-from headgate.spark.move.copy_thread import LAG_STEPS, CopyThread, Urgency
+from headgate.spark.move.copy_thread import CopyThread, Urgency
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ class MigrationExecutor:
             return False
         work = self._copy_thread.look((self.operator, group, host))
         lag = work.lag_steps(self._state.tokens[group], step) if work else None
-        stale = lag is not None and lag > LAG_STEPS
+        stale = lag is not None and lag > self._copy_thread.lags.served
         waited = self._deferrals[group]
         self._deferrals[group] = waited + 1 if stale else 0
         return stale and waited < _DEFERRALS_MAX
@@ -478,9 +478,11 @@ class MigrationExecutor:
         if lag is None:
             return
         if isinstance(one, Install):
-            if lag <= LAG_STEPS:  # the slot itself brings these few sections
+            if lag <= self._copy_thread.lags.served:  # the slot itself brings these few sections
                 self._activate(host, group, one)
-        elif lag <= 1 and one.order not in self._answered.setdefault(group, set()):
+        elif lag <= self._copy_thread.lags.caught_up and one.order not in self._answered.setdefault(
+            group, set()
+        ):
             self._answered[group].add(one.order)
             self._told.append(events.CaughtUp(one.order, group, host))
 

@@ -21,7 +21,7 @@ from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import internal_rows, leaf, named_as, no_rows, physical
-from headgate.spark.move.copy_thread import Copier
+from headgate.spark.move.copy_thread import OF_EPOCHS, Copier
 from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.epoch_lines import EpochRecorder
@@ -85,6 +85,7 @@ class RealTimeWork(StatefulWork):
         for branch, share in zip(plan.branches, feeds.shares, strict=True):
             routers[branch.operator] += share.count
         job = SparkJob(self.spark, plan, feeds, shared, name)
+        self._copy_thread.lags = OF_EPOCHS
         self._agents = None if self._is_local else self._agents_of(name)
         self.pipe = Pipe(job, feeds, tasks, routers, name, self._agents)
         if self._agents is not None and self.pipe.has_broadcasts:
