@@ -50,12 +50,15 @@ class Charge:
         Options of the checkpoint's store.
     facts : mapping
         As of `HostTasks`.
+    lease_s : float
+        As `LEASE_S`.
     """
 
     meeting: words.Meeting
     specs: Mapping[str, Spec]
     store: Mapping[str, str] = field(repr=False)
     facts: Mapping[str, Any]
+    lease_s: float = LEASE_S
 
 
 def launch(charge: Charge, host: str) -> str:
@@ -101,7 +104,7 @@ class Agent:
             facts["arena_root"], facts["run_id"], facts["memory"]
         )  # kept while slots come and go
         try:
-            while self._driver.poll(LEASE_S):
+            while self._driver.poll(self._charge.lease_s):
                 word, *said = self._driver.recv()
                 if word == words.END:
                     return
