@@ -43,8 +43,8 @@ class Run:
 
     def go(self, strategy: str, *acts: Callable[[Run], None]) -> None:
         made = writer(totals(rate=1000)(self.spark), self.rows, self.checkpoint, "update")
-        made = made.migration(strategy) if strategy else made
-        self.query = made.start()
+        self.writer = made.migration(strategy) if strategy else made
+        self.query = self.writer.start()
         self.steps(3)
         seen = dict(self.query.processes)
         for act in acts:
@@ -128,6 +128,22 @@ def kill_executor(run: Run) -> None:
     os.kill(run.rng.choice(run.cluster.executor_pids()), signal.SIGKILL)
 
 
+def stop_and_start(slots: int) -> Callable[[Run], None]:
+    """Stop the query while key groups move to so many slots; start it, and wait until they have."""
+
+    def act(run: Run) -> None:
+        run.query.scale(slots)
+        moved = lambda: "routed" in [one["what"] for one in run.events("migration")]  # noqa: E731
+        run.wait_until(moved, "the first key groups are routed")
+        run.query.stop()
+        shown = hg.inspect(run.checkpoint)["operators"]["aggregate-0"]
+        assert shown["migration"]["slots_to"] == slots
+        run.query = run.writer.start()
+        run.wait_until(lambda: not run.query._work.changing, f"scale to {slots}")
+
+    return act
+
+
 def lose_and_restart_host(run: Run) -> None:
     """Kill all of a host, and wait until it is there again and slots could be placed on it."""
     host = "127.0.0.12"
@@ -175,6 +191,7 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "subscale": ("subscale", scale(4), scale(3), scale(2)),
     "kills": (SLOW, kill("slot", 4), kill("agent", 3), kill("feeder", 4), kill("slot", 2)),
     "rival": ("all-at-once", scale(4), kill("slot", 3), kill("agent", 4)),
+    "again": (SLOW, stop_and_start(4)),
     "executor": ("", kill_executor, scale(3)),
     "host": ("", lose_and_restart_host, scale(4)),
     "stopped": ("", scale(4), stop_host, scale(3)),

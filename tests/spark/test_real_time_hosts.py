@@ -13,7 +13,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALWAYS = ("subscale",)
-FURTHER = ("rival", "kills", "executor", "host", "stopped")
+FURTHER = ("rival", "kills", "again", "executor", "host", "stopped")
 """Runs that are made with ``--thorough`` only."""
 
 Runs = dict[str, dict[str, Any]]
@@ -66,6 +66,12 @@ def test_the_loss_of_a_process_is_one_sentence_each(runs: Runs) -> None:
     assert "routed" in runs["kills"]["what"]
     for part in ("slot", "agent of host 127.0.0.1", "the pipe starts again"):
         assert part in said
+
+
+@pytest.mark.thorough
+def test_a_query_that_is_stopped_goes_on_with_its_migration(runs: Runs) -> None:
+    found = runs["again"]
+    assert (found["slots"], found["what"][-1]) == (4, "finished")
 
 
 @pytest.mark.thorough

@@ -118,7 +118,7 @@ def connect(address: str, key: bytes) -> Channel:
     host, _, port = address.removeprefix(_TCP).rpartition(":")
     until_s = time.monotonic() + _TRIES_S
     while True:
-        end = socket.create_connection((host, int(port)), timeout=_GREETS_S)
+        end = socket.create_connection((host.strip("[]"), int(port)), timeout=_GREETS_S)
         try:
             return _greeted(end, key, calls=True)
         except (EOFError, ConnectionResetError, BrokenPipeError):  # too many at the door
@@ -189,7 +189,7 @@ class TcpDoor:
     """
 
     def __init__(self, host: str, key: bytes, shown: str = "") -> None:
-        family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
         self._socket, self._key = socket.socket(family), key
         self._socket.bind(place)
         self._socket.listen(64)
