@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.spark.move.copy_thread import Delivery, Urgency
+from headgate.spark.move.copy_thread import Delivery, Lags, Urgency
 
 
 class FakeCopyThread:
@@ -10,6 +10,7 @@ class FakeCopyThread:
 
     def __init__(self):
         self.works = {}
+        self.lags = Lags()
         self.open = set()
         self.dropped = []
         self.reached = True

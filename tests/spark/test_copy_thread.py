@@ -105,8 +105,8 @@ def test_a_copy_that_waits_is_brought_on_once_it_is_some_steps_behind(copy_threa
     copy_thread.committed(heads(4, "2" * 32))
     time.sleep(0.05)
     assert work.known_step == 3
-    copy_thread.committed(heads(3 + copy_threads.LAG_STEPS, "3" * 32))
-    eventually(lambda: work.known_step == 3 + copy_threads.LAG_STEPS)
+    copy_thread.committed(heads(3 + copy_threads.Lags().served, "3" * 32))
+    eventually(lambda: work.known_step == 3 + copy_threads.Lags().served)
 
 
 def test_an_errand_that_fails_is_run_again(copy_thread, host_tasks):

@@ -13,7 +13,7 @@ from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
 from headgate.spark.api.writer import Writer
-from headgate.spark.move.copy_thread import Urgency
+from headgate.spark.move.copy_thread import OF_EPOCHS, Urgency
 from headgate.spark.move.migration_executor import MigrationExecutor
 from headgate.spark.settings.query_settings import QuerySettings
 
@@ -147,6 +147,18 @@ def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():
     assert "caught up" not in job.what()
     for work in job.copy_thread.works.values():
         work.known_step = job.step - 2
+    job.boundary()
+    assert "caught up" in job.what()
+
+
+def test_in_epochs_a_copy_may_lag_by_more_of_them():
+    job = Job("subscale")
+    job.copy_thread.lags = OF_EPOCHS
+    job.boundary()
+    job.copy_thread.work(job.state, job.step - 3)
+    job.state.tokens = [f"{g:032x}" for g in range(100, 100 + GROUPS)]
+    for work in job.copy_thread.works.values():
+        work.known_step = job.step - 1 - OF_EPOCHS.caught_up
     job.boundary()
     assert "caught up" in job.what()
 

@@ -294,3 +294,40 @@ def test_executors_are_asked_for_the_slots_that_are_held_and_for_those_on_their_
     assert (job.state.assignment.slots, live.slots_in_use("op")) == (4, 4)
     job.run()
     assert live.slots_in_use("op") == 1
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "subscale",
+        "subscale(groups_min=1, per_host=1)",
+        "all-at-once",
+        "fluid",
+        "on-demand",
+        "stop-restart",
+    ],
+)
+@pytest.mark.parametrize("again", [None, 1, 3, 6])
+def test_while_records_flow_owners_change_only_as_they_were_announced(strategy, again):
+    job = Job(strategy=strategy)
+    for slots in (4, 3, 5, 2):
+        job.changes.ask(job.changes.scaled(slots), "user")
+        for boundary in itertools.count():
+            assert boundary < 100, "still running"
+            if boundary == again:
+                job.changes.ask(job.changes.scaled(slots), "user")
+            before = job.state.assignment
+            still = job.migrations.ending
+            announced = {} if still else job.migrations.announce(job.step - 1)
+            job.migrations.begin(job.step, still=still)
+            job.migrations.committed(job.step)
+            now = job.state.assignment
+            if not still:
+                told = announced.get("op", before)
+                assert (now.slot_of, now.slots) == (told.slot_of, told.slots)
+            job.step += 1
+            job.copy_thread.work(job.state, job.step - 1, 2)
+            if not job.migrations.running and not job.changes.pending:
+                break
+        assert job.state.assignment.slots == slots
+    assert job.migrations.to_dict("op") is None

@@ -25,6 +25,7 @@ import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.control import scaled
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
+from headgate.spark.api import real_time
 from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
 from headgate.spark.jvm.minors import adapter
@@ -372,11 +373,52 @@ REFUSED: dict[str, tuple[Build, Callable[[Any], Any], str]] = {
         "experimental",
     ),
     "complete": (totals(), lambda w: w.outputMode("complete"), "complete"),
-    "migration": (totals(), lambda w: w.migration("fluid"), r"\.migration\(\)"),
     "rising": (rising, same, 'option "rampUpTime" of format "rate"'),
     "files": (files, same, 'format "files" cannot be read'),
     "clock": (clocked, same, r"current_timestamp\(\)"),
 }
+
+
+class Pool:
+    """Executors as a test wants them."""
+
+    def __init__(self, *, local: bool, in_driver: bool, cores: int) -> None:
+        self.local, self.in_driver, self.cores = local, in_driver, cores
+
+
+@pytest.mark.parametrize(
+    ("pool", "said"),
+    [
+        (
+            Pool(local=True, in_driver=True, cores=1),
+            r'use master "local\[2\]" or more, or a cluster',
+        ),
+        (Pool(local=True, in_driver=False, cores=4), r"cannot run this query in real time"),
+        (Pool(local=False, in_driver=False, cores=1), r"the 1 cores of the cluster's .* give it 2"),
+    ],
+)
+def test_cores_that_are_missing_are_named_before_anything_starts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: Pool, said: str
+) -> None:
+    monkeypatch.setattr(real_time, "ExecutorPool", lambda _: pool)
+    with pytest.raises(ConfigError, match=said):
+        writer(totals()(spark), Rows(), tmp_path, "update").start()
+
+
+@pytest.mark.thorough
+def test_a_strategy_of_migration_is_taken_on_one_host_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = Rows()
+    made = writer(totals()(spark), rows, tmp_path, "update").migration("all-at-once")
+    with running(made) as query:
+        for slots in (4, 3):
+            query.scale(slots)
+            wait_until(lambda: not query._work.changing, query)
+            assert query.assignment()["aggregate-0"].slots == slots
+            done = len(rows.steps)
+            wait_until(lambda seen=done: len(rows.steps) > seen + 3, query)
+    assert_right(spark, totals(), tmp_path, rows.last_by(spark, "k"), "update")
 
 
 @pytest.mark.parametrize("case", REFUSED)

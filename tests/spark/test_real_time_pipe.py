@@ -20,6 +20,7 @@ from pyspark import cloudpickle
 from share_slots import GROUPS, NAME, Slots
 from test_shares import MERGED
 
+from headgate.core.assignment import Assignment
 from headgate.operators.spec import AggregateSpec, Kind, Leaf, OutputMode
 from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_US
@@ -28,6 +29,7 @@ from headgate.spark.realtime import pipe as pipes
 from headgate.spark.realtime import router as routers
 from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
+from headgate.spark.realtime.hosts import OneHost
 from headgate.spark.realtime.pipe import Pipe, PipeLost
 from headgate.spark.realtime.router import Router
 from headgate.spark.step.begun import Begun
@@ -45,6 +47,7 @@ class Numbers:
     readers: int
     until: list[int] = field(default_factory=list)
     schema: pa.Schema = SCHEMA
+    copies: int = 0
 
     def reader(self, start: Any, number: int, count: int) -> Any:
         assert count == self.readers
@@ -145,6 +148,16 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routers, "TaskContext", _Context)
 
 
+class NamedHosts(OneHost):
+    """One host that bears several names."""
+
+    def __init__(self) -> None:
+        self.names = [""] * GROUPS
+
+    def places(self, operator: str, slots: int) -> list[str]:
+        return self.names[:slots]
+
+
 class Driver:
     """Does epochs and commits them, as the loop of a query does."""
 
@@ -154,22 +167,28 @@ class Driver:
         self.slots = Slots(SPEC, path, slots=slots)
         self.feed = Numbers(readers, [0] * readers)
         tasks = {NAME: task(NAME, SPEC, None)}
-        self.pipe = Pipe(Threads(self.feed), self.feed, tasks, {NAME: readers}, "test")
+        self.hosts = NamedHosts()
+        job, routers = Threads(self.feed), {NAME: readers}
+        self.pipe = Pipe(job, self.feed, tasks, routers, "test", self.hosts)
         self.offsets = json.dumps([[0] * readers])
         self.out: Counter[str] = Counter()
 
     def start(self) -> None:
         self.pipe.start(self.offsets, {NAME: self.slots.state.assignment})
 
-    def epoch(self, *, still: bool = False) -> None:
+    def epoch(self, *, still: bool = False, switch: Assignment | None = None) -> None:
         held = self.slots
         step = 0 if held.latest is None else held.latest.step + 1
-        offsets = self.pipe.cut(step, still=still)
+        then = {} if switch is None else {NAME: switch}
+        offsets = self.pipe.cut(step, still=still, switch=then)
         reports = self.pipe.serve(NAME, held.facts(step, 0, None))
         begun = Begun(step, step, 0, [offsets], 0.0, 0.0, 0, drain=True, latest=held.latest)
         made = next_manifest(begun, held.uuid, 0, {NAME: held.state}, reports)
         held.latest = held.checkpoint.commit(made)
         self.offsets = offsets
+        if switch is not None:
+            held.state.assign(switch)
+            self.pipe.switched()
 
     def run(self) -> None:
         self.start()
@@ -246,6 +265,37 @@ def test_slots_change_behind_an_epoch_that_holds_still(tmp_path: Path) -> None:
                 driver.epoch()
             assert driver.totals() == expected([until, until])
             assert len(driver.pipe.processes) == 2 + count
+
+
+def test_slots_change_behind_a_marker_while_records_flow(tmp_path: Path) -> None:
+    with running(Driver(tmp_path, readers=2, slots=1)) as driver:
+        driver.feed.until[:] = [20_000, 20_000]  # more than is read before the last change
+        for count in (3, 2, 3):
+            driver.pipe._await(lambda n=count: driver.pipe.have_slots({NAME: n}), 60)
+            held = driver.slots.state.assignment
+            slot_of = tuple((g + held.epoch) % count for g in range(GROUPS))
+            driver.epoch(switch=Assignment(slot_of, count, held.epoch + 1))
+            driver.epoch()
+        while json.loads(driver.offsets)[0] != [20_000, 20_000]:
+            driver.epoch()
+        assert driver.totals() == expected([20_000, 20_000])
+
+
+def test_a_slot_stays_on_its_host_when_slots_are_numbered_anew(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, readers=1, slots=3)
+    driver.hosts.names = ["a", "b", "c"]
+    with running(driver):
+        driver.feed.until[:] = [100]
+        driver.epoch(still=True)
+        before = driver.pipe.processes
+        driver.hosts.names = ["a", "c"]  # slot 1 is given up, and slot 2 becomes slot 1
+        driver.slots.split({}, [g % 2 for g in range(GROUPS)], slots=2)
+        driver.pipe.go({NAME: driver.slots.state.assignment})
+        after = driver.pipe.processes
+        assert after == {name: pid for name, pid in before.items() if name != "slot 1"}
+        while json.loads(driver.offsets)[0] != [100]:
+            driver.epoch()
+        assert driver.totals() == expected([100])
 
 
 LOST = {

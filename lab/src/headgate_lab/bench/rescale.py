@@ -72,6 +72,16 @@ _SETTLED_BATCHES = 5
 _SETTLED_FACTOR = 4.0
 """A record waits for one batch and for its own: in a stream that keeps up, twice a batch at most."""
 
+_LOADS_S, _LOADS_PER_S, _BLOCKS = 40.0, 200, 1_000
+"""In real time: how long records load state, how many do in a second, and into how many blocks of keys
+they fall. Chosen, so that all but a few blocks are loaded."""
+
+_STARTS_S = 10.0
+"""In real time: how much later than a query is built its first record may be due. Chosen."""
+
+_LOADED = 0.99
+"""Part of the keys with which state counts as loaded: records of the load fall into blocks by chance."""
+
 _STABLE_TIMES = 3.0
 """A run ends when latency has kept within 110 % for `seconds`, or after so many times that."""
 
@@ -130,6 +140,10 @@ class RescaleParameters:
     seed: int = 0
     """Of the state; >= 0."""
 
+    real_time: bool = False
+    """Whether queries run in real time. Their state is loaded by the first records, each of which stands
+    for many keys; what is within one host, and Spark's own way, are left out."""
+
     location: str | None = None
     """Where headgate's checkpoints lie, as `located` has it; None for a directory."""
 
@@ -176,7 +190,7 @@ def run(**given: Any) -> dict[str, Any]:
     chosen = parameters(RescaleParameters, given)
     with located(chosen.location) as location:
         found = _measured(replace(chosen, location=location))
-    if chosen.spark and not chosen.only:
+    if chosen.spark and not chosen.only and not chosen.real_time:
         progress("Spark: stop, repartition, restart")
         found["spark"] = repartition.measure(
             parse_bytes(chosen.state), chosen.slots_from, chosen.slots_to
@@ -188,7 +202,8 @@ def run(**given: Any) -> dict[str, Any]:
 def _measured(chosen: RescaleParameters) -> dict[str, Any]:
     """Return what each strategy cost, by place."""
     found: dict[str, Any] = {"in_host": {}}
-    for place in ("across_hosts", *(("in_host",) if chosen.in_host else ())):
+    in_host = chosen.in_host and not chosen.real_time
+    for place in ("across_hosts", *(("in_host",) if in_host else ())):
         with tempfile.TemporaryDirectory(prefix="headgate-rescale-", dir=_memory()) as work:
             request = {"directory": work, "place": place, "parameters": asdict(chosen)}
             name = "headgate_lab.bench.rescale"
@@ -272,9 +287,13 @@ class _Bench:
     directory: Path
     state: Path
     keys: int
+    loads_until_s: float = 0.0
+    """In real time: when records begin that are of one key, s since 1970."""
 
     def _totals(self) -> DataFrame:
         """Return what is kept per key of the state's rows and of those that come at the rate."""
+        if self.chosen.real_time:
+            return self._totals_in_real_time()
         files = self.spark.readStream.schema("k long, v long, scheduled timestamp")
         loaded = files.option("maxFilesPerTrigger", 1).parquet(str(self.state))
         events = self.spark.readStream.format("nexmark").option("columns", "scheduled")
@@ -283,6 +302,20 @@ class _Bench:
         key = F.pmod(F.xxhash64("scheduled"), F.lit(self.keys))
         coming = due.select(key.alias("k"), F.pmod(key, F.lit(1_000)).alias("v"), "scheduled")
         return wide.totals(loaded.unionByName(coming), newest)
+
+    def _totals_in_real_time(self) -> DataFrame:
+        """Return the same of one source: the first records are one for each key of a block."""
+        events = self.spark.readStream.format("nexmark").option("columns", "scheduled")
+        rate = f"steps({_LOADS_PER_S}, {_LOADS_S + _STARTS_S:g}s={self.chosen.rate})"
+        due, block = events.option("rate", rate).load(), max(1, self.keys // _BLOCKS)
+        drawn = F.xxhash64("scheduled")
+        first = F.pmod(drawn, F.lit(-(-self.keys // block))) * block
+        loads = F.unix_micros("scheduled") < F.lit(int(self.loads_until_s * 1e6))
+        keys = F.when(loads, F.sequence(first, first + (block - 1)))
+        key = F.explode(keys.otherwise(F.array(F.pmod(drawn, F.lit(self.keys)))))
+        coming = due.select(key.alias("k"), "scheduled")
+        newest = F.max(F.unix_micros("scheduled")).alias(DUE_US)
+        return wide.totals(coming.withColumn("v", F.pmod("k", F.lit(1_000))), newest)
 
     def start(self, text: str, checkpoint: str, slots: int, markers: Markers) -> Any:
         hg = importlib.import_module("headgate")  # late: the package's front imports this engine
@@ -298,6 +331,9 @@ class _Bench:
             # the hosts are what they are: slots share cores
             .option("headgate.executors", "keep")
         )
+        if self.chosen.real_time:
+            writer = writer.option("headgate.experimental.realTime", "true")
+            writer = writer.trigger(realTime="5 minutes")
         return writer.migration(text).start()
 
     def warm_up(self) -> None:
@@ -311,9 +347,13 @@ class _Bench:
         """Run one strategy and return what was seen of it."""
         chosen = self.chosen
         checkpoint, markers = f"{chosen.location or self.directory}/{name}", Markers()
+        self.loads_until_s = time.time() + _LOADS_S
         query = self.start(text, checkpoint, chosen.slots_from, markers)
         journal = _Journal(query.journal)
-        journal.wait(query, lambda e: e["event"] == "batch" and e["state_rows"] >= self.keys)
+        least = self.keys * (_LOADED if chosen.real_time else 1)
+        journal.wait(query, lambda e: e["event"] == "batch" and e["state_rows"] >= least)
+        if chosen.real_time:
+            time.sleep(max(0.0, self.loads_until_s + _STARTS_S - time.time()))
         # what had waited while the state was loaded shall pass first
         journal.wait_until(query, _settled)
         from_ms = time.time() * 1e3

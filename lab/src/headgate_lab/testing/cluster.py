@@ -79,10 +79,19 @@ class StandaloneCluster:
         self._workers[host] = self._start(command, HEADGATE_ARENA_DIR=str(arena))
         self._workers_started += 1
 
+    def arenas(self) -> list[Path]:
+        """Return the arena directory of each host."""
+        return [self._directory / f"arena-{host}" for host in self._hosts]
+
     def kill_worker(self, host: str) -> None:
         """Kill a host's Spark worker with SIGKILL; its executors end with it, the next moment."""
         self._workers[host].kill()
         self._workers[host].wait()
+
+    def host_pids(self, host: str, *others: int) -> list[int]:
+        """Return what a host's worker has started, and all of the sessions of other processes."""
+        sessions = {self._workers[host].pid, *(os.getsid(pid) for pid in others)}
+        return [one.pid for one in _running() if one.session in sessions]
 
     def restart_worker(self, host: str) -> None:
         """Start a host's Spark worker anew and wait until it has registered."""

@@ -19,6 +19,7 @@ from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery
 from headgate.spark.api.query import Query
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.arrow import from_arrow_schema
+from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import template
 from headgate.spark.read.plan import PlannedQuery
@@ -91,15 +92,23 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
     UnsupportedQuery
         A part of it cannot run so.
     ConfigError
-        The session is of several hosts, or has too few cores.
+        The session has too few cores, or executors that are not hosts of their own.
     """
     flow = flow_below(spark, query, settings.key_groups)
-    master, cores = str(spark.sparkContext.master), int(spark.sparkContext.defaultParallelism)
-    tasks = flow.feeds.tasks
-    if not master.startswith("local[") or cores <= tasks:
+    master, needed = str(spark.sparkContext.master), flow.feeds.tasks + 1
+    pool = ExecutorPool(spark)
+    if pool.local and (not pool.in_driver or pool.cores < needed):
         msg = (
-            f"master {master} cannot run a query in real time, which runs on one host and needs a core "
-            f'more than the pipe; use master "local[{tasks + 1}]" or more, or {_LEAVE_OUT}.'
+            f"master {master} cannot run this query in real time, which needs a core for each of the "
+            f'{needed - 1} tasks of its pipe and one more; use master "local[{needed}]" or more, or a '
+            f"cluster, or {_LEAVE_OUT}."
+        )
+        raise ConfigError(msg)
+    if not pool.local and pool.cores < needed:
+        msg = (
+            f"the {pool.cores} cores of the cluster's executors cannot run this query in real time, "
+            f"which needs a core for each of the {needed - 1} tasks of its pipe and one more; give it "
+            f"{needed}, or {_LEAVE_OUT}."
         )
         raise ConfigError(msg)
     return flow
@@ -148,7 +157,6 @@ def check_settings(settings: QuerySettings) -> None:
     refused = {
         'output mode "complete"': settings.mode == "complete",
         ".policy() of replicas": settings.replica_policy is not None,
-        ".migration()": bool(settings.migration),
         own.SLOT_RATE.key: own.SLOT_RATE.of(settings.options) is not None,
         own.MEMORY_MAX.key: own.MEMORY_MAX.of(settings.options) is not None,
         f'{own.DELIVERY.key}="{own.AT_LEAST_ONCE}"': name == "kafka"
@@ -172,7 +180,7 @@ class RealTimeQuery(Query):
 
     @property
     def processes(self) -> dict[str, int]:
-        """Process ids on this host, as ``feeder 0``, ``slot 0``."""
+        """Process ids on their hosts, as ``feeder 0``, ``slot 0``."""
         return self._epochs.processes
 
     def _await_settled(self, timeout_s: float | None) -> None:

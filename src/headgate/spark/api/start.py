@@ -263,7 +263,12 @@ def _start_slots(
         hide = undo.callback(show_metrics(spark, settings.options, recorder.path))
         specs = [op.spec for op in plan.operators]
         executors = follow_slots(
-            spark, specs, run.run_id, recorder.write, own.EXECUTORS.of(settings.options)
+            spark,
+            specs,
+            run.run_id,
+            recorder.write,
+            # in real time slots are no tasks, and the pipe holds the cores that it has
+            own.EXECUTORS.of(settings.options) if flow is None else "keep",
         )
         undo.callback(executors.leave)
         job = LiveJob.begin(plan, config, latest, executors, recorder)

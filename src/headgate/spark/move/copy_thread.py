@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
-from headgate.spark.move.host_tasks import GroupOrder, HostTasks, OrderDone, TaskAnswer
+from headgate.spark.move.host_tasks import GroupOrder, OrderDone, TaskAnswer
 
 Place = tuple[str, int, str]
 """Operator, key group, arena."""
@@ -16,12 +17,30 @@ Place = tuple[str, int, str]
 _GROUPS_PER_ERRAND = 64
 """Most key groups asked of a host at once; a task stops anyway when its time slice is over."""
 
-LAG_STEPS = 4
-"""A copy that is so many steps behind can be served from: the slot itself applies what it lacks."""
 
-_KEPT_STEPS = 2
-"""A copy that waits for its group to be routed is brought on when it is so many steps behind: while
-that happens it must not fall behind `LAG_STEPS`."""
+@dataclass(frozen=True)
+class Lags:
+    """Says how many steps a copy may be behind.
+
+    Attributes
+    ----------
+    caught_up : int
+        A copy that is so near has caught up, and its group can be routed.
+    served : int
+        A copy that is so near can be served from: the slot itself applies what it lacks.
+    kept : int
+        A copy that waits for its group to be routed is brought on when it is so far behind: while that
+        happens it must not fall behind `served`.
+    """
+
+    caught_up: int = 1
+    served: int = 4
+    kept: int = 2
+
+
+OF_EPOCHS = Lags(caught_up=4, served=12)
+"""Where a step is an epoch: a task for a host lasts two of them at the least, and a copy that it has
+brought is three behind when the next boundary passes. Not tuned."""
 
 _SLICE_OF_BATCH = 0.5
 _SLICE_S = (0.1, 1.0)
@@ -93,24 +112,34 @@ class StepHeads:
     of: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
 
 
+class Copier(Protocol):
+    """Copies and deletes key groups on hosts; `HostTasks` does."""
+
+    def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
+        """Do what is asked of each host."""
+
+
 class CopyThread:
     """Keeps what is wanted on hosts near the newest state; safe to use from the batches' thread.
 
     Parameters
     ----------
     host_tasks : callable
-        Makes `HostTasks`; called when there is work for the first time.
+        Makes what copies; called when there is work for the first time.
 
     Attributes
     ----------
     arena_of : dict of str to str
         By host, as last heard.
+    lags : Lags
+        As for batches, unless somebody says otherwise.
     """
 
-    def __init__(self, host_tasks: Callable[[], HostTasks]) -> None:
+    def __init__(self, host_tasks: Callable[[], Copier]) -> None:
         self.arena_of: dict[str, str] = {}
+        self.lags = Lags()
         self._make = host_tasks
-        self._host_tasks: HostTasks | None = None
+        self._host_tasks: Copier | None = None
         self._works: dict[Place, Delivery] = {}
         self._under_way: set[Place] = set()
         self._unknown: set[str] = set()
@@ -232,7 +261,11 @@ class CopyThread:
         for place, work in sorted(self._works.items(), key=lambda item: item[1].urgency):
             operator, group, arena = place
             host = host_of.get(arena)
-            if host is None or work.problem or not _behind(work, operator, group, heads):
+            if (
+                host is None
+                or work.problem
+                or not _behind(work, operator, group, heads, self.lags.kept)
+            ):
                 continue
             orders = asked.setdefault(host, [])
             if len(orders) < _GROUPS_PER_ERRAND:
@@ -265,13 +298,13 @@ class CopyThread:
                 work.problem = problem
 
 
-def _behind(work: Delivery, operator: str, group: int, heads: StepHeads | None) -> bool:
+def _behind(work: Delivery, operator: str, group: int, heads: StepHeads | None, kept: int) -> bool:
     if work.urgency is Urgency.DROP:
         return not work.dropped
     if heads is None:
         return False
     lag = work.lag_steps(heads.of[operator][0][group], heads.step)
-    return lag is None or lag >= (1 if work.urgency is Urgency.INSTALL else _KEPT_STEPS)
+    return lag is None or lag >= (1 if work.urgency is Urgency.INSTALL else kept)
 
 
 def _order(work: Delivery, operator: str, group: int, heads: StepHeads | None) -> GroupOrder:

@@ -178,19 +178,44 @@ class _HostTask:
         freeze_once()
 
     def _answer(self, facts: dict[str, Any], wished: str, host: str) -> TaskAnswer:
-        run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
         if host != wished:
+            run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
             return TaskAnswer(wished, host, run.arena)
-        checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], self.store)
-        until, done = time.monotonic() + facts["slice_s"], []
-        for asked in facts["work"][host]:
-            order = GroupOrder(**asked)
-            operator = operator_named(order.operator, self.specs[order.operator])
-            store = store_of(run, order.operator, operator, facts.get("memory"))
-            done.append(_do(order, store, checkpoint))
-            if time.monotonic() > until:
-                break
-        return TaskAnswer(wished, host, run.arena, tuple(done))
+        orders = [GroupOrder(**asked) for asked in facts["work"][host]]
+        return carry_out(self.specs, self.store, facts, host, orders)
+
+
+def carry_out(
+    specs: Mapping[str, Spec],
+    store: Mapping[str, str],
+    facts: Mapping[str, Any],
+    host: str,
+    orders: Sequence[GroupOrder],
+) -> TaskAnswer:
+    """Copy or delete key groups on this host, as far as the time goes.
+
+    Parameters
+    ----------
+    specs : mapping of str to Spec
+        By operator.
+    store : mapping of str to str
+        Options of the checkpoint's store.
+    facts : mapping
+        As of `HostTasks`, and ``slice_s``.
+    host : str
+        The name of this host.
+    orders : sequence of GroupOrder
+    """
+    run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
+    checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], store)
+    until, done = time.monotonic() + facts["slice_s"], []
+    for order in orders:
+        operator = operator_named(order.operator, specs[order.operator])
+        tables = store_of(run, order.operator, operator, facts.get("memory"))
+        done.append(_do(order, tables, checkpoint))
+        if time.monotonic() > until:
+            break
+    return TaskAnswer(host, host, run.arena, tuple(done))
 
 
 def _do(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> OrderDone:

@@ -30,7 +30,7 @@ from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import Migration
 from headgate.migration.strategy import UNBOUNDED
 from headgate.spark.job.job import OperatorState
-from headgate.spark.move.copy_thread import LAG_STEPS, CopyThread, Urgency
+from headgate.spark.move.copy_thread import CopyThread, Urgency
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,11 @@ class MigrationExecutor:
         """Return whether there is anything left to do."""
         return self.protocol.running
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the arena of each slot, as last heard."""
+        return self._hosts
+
     def unserved(self) -> frozenset[int]:
         """Return the key groups that no slot serves in the batch that begins.
 
@@ -232,13 +237,33 @@ class MigrationExecutor:
         before = self._phases()
         self._first.append((before, self.protocol.handle(request)))
 
-    def pass_boundary(self, step: int, hosts: tuple[str, ...]) -> Sequence[int] | None:
+    def announce(self, step: int) -> dict[int, int]:
+        """Return the new slots of key groups whose route can come into force at the next boundary.
+
+        Parameters
+        ----------
+        step : int
+            The last one committed.
+        """
+        pending = self._durable.pending
+        return {
+            group: one.slot
+            for group, one in pending.items()
+            if self._hosts and isinstance(one, Route) and not self._deferred(group, step)
+        }
+
+    def pass_boundary(
+        self, step: int, hosts: tuple[str, ...], routed: Iterable[int] | None = None
+    ) -> Sequence[int] | None:
         """Pass the boundary before `step`.
 
         Parameters
         ----------
         hosts : tuple of str
             Arena of each slot, of the old and of the new assignment.
+        routed : iterable of int, optional
+            Key groups whose records go to the slots that `announce` said already; no other route comes
+            into force. None where no record is under way.
 
         Returns
         -------
@@ -247,6 +272,9 @@ class MigrationExecutor:
         """
         if hosts != self._hosts:
             self._moved_to(hosts)
+        before = list(self._owners)
+        for group in routed or ():
+            self._come_into_force(group)
         if self._resuming:
             self._resuming = False
             self._carry_out_all(self.protocol.resume())
@@ -255,9 +283,9 @@ class MigrationExecutor:
             self._carry_out_all(given)
         self._first.clear()
         self._absorb(step - 1)
-        before = list(self._owners)
-        for group in list(self._durable.pending):
-            if not self._deferred(group, step - 1):
+        for group, one in list(self._durable.pending.items()):
+            may = routed is None or isinstance(one, Hold)
+            if may and not self._deferred(group, step - 1):
                 self._come_into_force(group)
         self._tell(events.Boundary(step, self._orders_in_force(), hosts))
         self._absorb(step - 1)
@@ -309,7 +337,7 @@ class MigrationExecutor:
             return False
         work = self._copy_thread.look((self.operator, group, host))
         lag = work.lag_steps(self._state.tokens[group], step) if work else None
-        stale = lag is not None and lag > LAG_STEPS
+        stale = lag is not None and lag > self._copy_thread.lags.served
         waited = self._deferrals[group]
         self._deferrals[group] = waited + 1 if stale else 0
         return stale and waited < _DEFERRALS_MAX
@@ -450,9 +478,11 @@ class MigrationExecutor:
         if lag is None:
             return
         if isinstance(one, Install):
-            if lag <= LAG_STEPS:  # the slot itself brings these few sections
+            if lag <= self._copy_thread.lags.served:  # the slot itself brings these few sections
                 self._activate(host, group, one)
-        elif lag <= 1 and one.order not in self._answered.setdefault(group, set()):
+        elif lag <= self._copy_thread.lags.caught_up and one.order not in self._answered.setdefault(
+            group, set()
+        ):
             self._answered[group].add(one.order)
             self._told.append(events.CaughtUp(one.order, group, host))
 

@@ -137,6 +137,7 @@ class Migrations:
         self._migrations: dict[str, MigrationExecutor] = {}
         self._requests: dict[str, _AssignmentRequest] = {}
         self._asked_for_hosts = False
+        self._announced: dict[str, dict[int, int]] = {}
         self._step = 0
         self._began_s = time.monotonic()
 
@@ -171,9 +172,49 @@ class Migrations:
 
     # -- the boundary before a batch --------------------------------------------------------------
 
-    def begin(self, step: int) -> dict[str, InForce]:
-        """Pass the boundary before `step`; return the assignments that come into force with it."""
+    @property
+    def ending(self) -> bool:
+        """Return whether a migration has arrived, and slots are to be numbered anew."""
+        return any(not m.running and self._renumbers(name) for name, m in self._migrations.items())
+
+    def _renumbers(self, operator: str) -> bool:
+        migration, held = self._migrations[operator], self._states[operator].assignment
+        reached = migration.protocol.current
+        if not migration.protocol.failed:
+            reached = self._requests[operator].wanted.assignment
+        return (reached.slot_of, reached.slots) != (held.slot_of, held.slots)
+
+    def announce(self, step: int) -> dict[str, Assignment]:
+        """Return the assignments that come into force at the boundary behind the step under way.
+
+        For an engine whose records are on their way to slots before the boundary.
+
+        Parameters
+        ----------
+        step : int
+            The last one committed.
+        """
+        found = {name: one.announce(step) for name, one in self._migrations.items()}
+        self._announced = {name: routes for name, routes in found.items() if routes}
+        assignments = {}
+        for name, routes in self._announced.items():
+            held = self._states[name].assignment
+            owners = tuple(routes.get(group, slot) for group, slot in enumerate(held.slot_of))
+            assignments[name] = Assignment(owners, self._slots_of(name, owners), held.epoch + 1)
+        return assignments
+
+    def begin(self, step: int, *, still: bool = True) -> dict[str, InForce]:
+        """Pass the boundary before `step`; return the assignments that come into force with it.
+
+        Parameters
+        ----------
+        step : int
+        still : bool
+            No record of this step is under way; else owners change as `announce` has said, and slots keep
+            their numbers.
+        """
         self._step, self._began_s = step, time.monotonic()
+        announced, self._announced = self._announced, {}
         changed: dict[str, InForce] = {}
         self._ask_for_hosts()
         for name in self._states:
@@ -181,7 +222,8 @@ class Migrations:
                 changed[name] = found
                 continue
             self._take_request(name)
-            if name in self._migrations and (found := self._pass(name, step)) is not None:
+            routed = None if still else announced.get(name, {})
+            if name in self._migrations and (found := self._pass(name, step, routed)) is not None:
                 changed[name] = found
         return changed
 
@@ -266,19 +308,24 @@ class Migrations:
             return (_HERE,) * slots
         return self._copy_thread.arenas(names) if self._copy_thread.knows(names) else None
 
-    def _pass(self, operator: str, step: int) -> InForce | None:
+    def _slots_of(self, operator: str, owners: Sequence[int]) -> int:
+        """Return how many slots an operator has while some of its key groups are on their way."""
+        protocol = self._migrations[operator].protocol
+        return max(min(protocol.current.slots, protocol.target.slots), max(owners) + 1)
+
+    def _pass(self, operator: str, step: int, routed: Mapping[int, int] | None) -> InForce | None:
         migration, state = self._migrations[operator], self._states[operator]
-        protocol, hosts = migration.protocol, self._hosts(operator)
-        if hosts is None:
+        hosts = self._hosts(operator)
+        if hosts is None and not routed:
             return None
+        hosts = hosts or migration.hosts
         before = state.assignment
-        owners = migration.pass_boundary(step, hosts)
+        owners = migration.pass_boundary(step, hosts, routed)
         state.held = migration.unserved()
-        if migration.running:
+        if migration.running or (routed is not None and (owners or self._renumbers(operator))):
             if owners is None:
                 return None
-            least = min(protocol.current.slots, protocol.target.slots)
-            self._changes.put(operator, owners, max(least, max(owners) + 1))
+            self._changes.put(operator, owners, self._slots_of(operator, owners))
             slots = range(state.assignment.slots)
             return self._in_force(operator, before, before.slots, slots)
         return self._end(operator, migration, before)

@@ -8,7 +8,8 @@ catches up from the changelog.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +30,11 @@ class Placement:
         self._spark = spark
         self._host_of: dict[int, str] = {}
         self._usable: bool | None = None
+        self._living: Callable[[], Sequence[str]] = partial(living_hosts, spark)
+
+    def follow(self, living: Callable[[], Sequence[str]]) -> None:
+        """Place slots on the hosts that `living` returns, whether Spark can pin tasks to them or not."""
+        self._living, self._usable = living, True
 
     @property
     def active(self) -> bool:
@@ -36,7 +42,7 @@ class Placement:
 
         Asked anew each time, since executors come and go; the classes are tried once.
         """
-        return self._places(living_hosts(self._spark))
+        return self._places(self._living())
 
     def _places(self, hosts: Sequence[str]) -> bool:
         if len(hosts) < _FEWEST_HOSTS:
@@ -47,14 +53,14 @@ class Placement:
 
     def hosts(self, slots: int) -> list[str]:
         """Return the host to which each of `slots` slots is to be pinned; none: go where Spark likes."""
-        hosts = living_hosts(self._spark)
+        hosts = self._living()
         # a single host is noted, too: slots stay there when others come
         wishes = self._wishes(slots, hosts)
         return wishes if self._places(hosts) else []
 
     def hosts_of(self, slots: int) -> list[str]:
         """Return the host that each of `slots` slots is wished to; none if no host lives."""
-        return self._wishes(slots, living_hosts(self._spark))
+        return self._wishes(slots, self._living())
 
     def renumber(self, numbers: Sequence[int]) -> None:
         """Let slot i take over the wish of the slot that was ``numbers[i]`` until now."""
@@ -78,9 +84,14 @@ class Placement:
     def _works(self, hosts: Sequence[str]) -> bool:
         try:
             pinned(self._spark.range(0, 1, 1, 1), hosts[:1]).count()
-            conf = driver_conf(self._spark)
-            if not conf.contains(_LOCALITY_WAIT):
-                conf.set(_LOCALITY_WAIT, _WAIT)
+            wait_for_hosts(self._spark)
         except (JvmError, TypeError):
             return False
         return True
+
+
+def wait_for_hosts(spark: SparkSession) -> None:
+    """Have tasks wait a little for a core of the host that they wish to run on."""
+    conf = driver_conf(spark)
+    if not conf.contains(_LOCALITY_WAIT):
+        conf.set(_LOCALITY_WAIT, _WAIT)

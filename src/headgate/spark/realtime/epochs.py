@@ -156,6 +156,7 @@ class Epochs:
         finally:
             with contextlib.suppress(Exception):
                 work.pipe.stop(clean=self._error is None)
+            work.close()
             self._end_deliveries()
             self._over.set()
 
@@ -267,10 +268,12 @@ class Epochs:
         number = 0 if latest is None else latest.step + 1
         self._deliveries.wait_for_room(machine.stopping)
         self._look(quiet=False)
-        still = self._can_change()
+        changes = self._can_change()
+        still = changes and work.must_hold_still
+        switch = work.announce(number - 1) if changes and not still else {}
         read_ms = pipe.waits_since_ms or time.time() * 1e3
         self._cut_s, clock = time.monotonic(), Phases()
-        offsets = pipe.cut(number, still=still)
+        offsets = pipe.cut(number, still=still, switch=switch)
         clock.lap("cut")
         before, sources = [] if latest is None else latest.engine["sources"], json.loads(offsets)
         self._had_records, self._at_us = sources != before, work.next_us
@@ -280,9 +283,12 @@ class Epochs:
         self._deliveries.put_committed(manifest)
         self._batch += 1
         self._lost = 0
+        if changes:
+            work.change(number + 1, still=still)
         if still:
-            work.change(number + 1)
-            pipe.go(work.assignments)
+            pipe.go(work.assignments, work.wanted_slots)
+        elif switch:
+            pipe.switched()
 
     def settled(self, wanted: str) -> bool:
         """Return whether all up to the offsets `wanted` is out, and all that is due by it."""

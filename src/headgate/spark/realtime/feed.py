@@ -133,6 +133,11 @@ class Feeds:
         """Tasks that read."""
         return sum(one.count for one in self.shares if one.copies_of is None)
 
+    @property
+    def copies(self) -> int:
+        """Tasks that get what another one reads."""
+        return self.tasks - self.readers
+
     def each(self, offsets: str | None, ask: Callable[[SourceFeed, str], str]) -> str:
         """Return the offsets that each source answers with, asked with its own."""
         given = json.loads(offsets) if offsets is not None else [""] * len(self.feeds)

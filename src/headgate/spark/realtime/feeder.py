@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Listener
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -16,6 +15,7 @@ from pyspark import TaskContext
 from headgate.core.errors import EngineError
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN
 from headgate.spark.realtime import words
+from headgate.spark.realtime.channels import Channel
 from headgate.spark.realtime.feed import BranchTasks, Reader, SourceFeed
 from headgate.spark.realtime.router import as_bytes
 from headgate.spark.worker.payloads import read_table
@@ -24,7 +24,7 @@ _BUSY_S, _IDLE_S = 0.002, 0.02
 """How long a poll waits for records, and how long if none came for a second, in seconds: a cut waits as
 long, and longer polls cost fewer wake-ups. Chosen."""
 
-_IDLE_AFTER_S, _STARTS_S = 1.0, 120.0
+_IDLE_AFTER_S = 1.0
 _ROWS_AHEAD = 200_000
 """Records behind a cut at which a feeder waits for the next cut, or an epoch outgrows memory. Chosen."""
 
@@ -65,13 +65,13 @@ class Feeder:
                 return
             with self.meeting.connect(self.meeting.driver) as driver:
                 driver.send((words.FEEDER, branch.reader + number, os.getpid()))
-                word, start = driver.recv()
+                word, start, addresses = driver.recv()
                 assert word == words.BEGIN
                 reader = self.feed.reader(json.loads(start)[branch.source], number, branch.count)
                 with contextlib.ExitStack() as held:
                     held.callback(reader.close)
                     copies = [
-                        held.enter_context(self._connect(self.meeting.copy(first + number)))
+                        held.enter_context(self.meeting.connect(addresses[first + number]))
                         for first in branch.copied_to
                     ]
                     for batch in self._flow(driver, reader):
@@ -82,31 +82,22 @@ class Feeder:
             msg = "a feeder has lost its driver; the pipe starts again."
             raise EngineError(msg, transient=True) from error
 
-    def _connect(self, address: str) -> Connection:
-        """Return a connection to a task that may not have begun yet."""
-        until_s = time.monotonic() + _STARTS_S
-        while True:
-            try:
-                return self.meeting.connect(address)
-            except OSError:
-                if time.monotonic() > until_s:
-                    raise
-                time.sleep(_IDLE_S)
-
     def _copied(self, task: int) -> Iterator[pa.RecordBatch]:
         """Pass on what another task reads and says."""
         with (
-            Listener(self.meeting.copy(task), "AF_UNIX", 1, self.meeting.key) as door,
-            door.accept() as reader,
+            self.meeting.connect(self.meeting.driver) as driver,
+            self.meeting.door(f"copy-{task}", driver) as door,
         ):
-            while True:
-                try:
-                    data = reader.recv_bytes()
-                except EOFError:
-                    return
-                yield from read_table(data).to_batches()
+            driver.send((words.COPY, task, door.address))
+            with door.accept() as reader:
+                while True:
+                    try:
+                        data = reader.recv_bytes()
+                    except EOFError:
+                        return
+                    yield from read_table(data).to_batches()
 
-    def _flow(self, driver: Connection, reader: Reader) -> Iterator[pa.RecordBatch]:
+    def _flow(self, driver: Channel, reader: Reader) -> Iterator[pa.RecordBatch]:
         still, behind_cut, read_s = True, 0, time.monotonic()
         while True:
             while still or behind_cut > _ROWS_AHEAD or driver.poll(0):
@@ -115,12 +106,12 @@ class Feeder:
                     return
                 if word == words.GO:
                     still = False
-                    yield from self._marker(said[0])
+                    yield from self._marker(json.dumps(said[0]))
                 elif word == words.CUT:
-                    epoch, still = said
+                    epoch, still, routes = said
                     driver.send((words.CUT, epoch, reader.offsets()))
                     behind_cut = 0
-                    yield from self._marker(json.dumps({words.EPOCH: epoch}))
+                    yield from self._marker(json.dumps({words.EPOCH: epoch, **routes}))
             idle = time.monotonic() - read_s > _IDLE_AFTER_S
             records = reader.poll(_IDLE_S if idle else _BUSY_S)
             if records is None:

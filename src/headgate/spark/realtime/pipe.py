@@ -6,24 +6,15 @@ Each peer has a thread here that puts what it says into one queue; what waits fo
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import pickle
 import queue
-import secrets
-import shutil
-import socket
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +23,8 @@ from headgate.core.errors import EngineError
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
+from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
+from headgate.spark.realtime.hosts import OneHost, SlotHosts, SlotProgram
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
@@ -60,6 +53,10 @@ class Readers(Protocol):
     def readers(self) -> int:
         """Return the number of feeders."""
 
+    @property
+    def copies(self) -> int:
+        """Return the number of tasks that get what a feeder reads."""
+
     def merged(self, parts: Iterable[str]) -> str:
         """Return the offsets of all feeders together, in the order of their numbers."""
 
@@ -77,11 +74,12 @@ class PipeLost(EngineError):
 
 @dataclass
 class _Slot:
-    """A slot's process; `is_ready` once it takes routers."""
+    """A slot's process on a host; it has an address once it takes routers."""
 
-    process: subprocess.Popen[bytes]
-    peer: Connection | None = None
-    is_ready: bool = False
+    process: SlotProgram
+    host: str
+    peer: Channel | None = None
+    address: str = ""
 
 
 @dataclass
@@ -92,21 +90,27 @@ class _Run:
     ----------
     group : str
         Of the pipe's Spark job.
-    slots : dict of str to list
-        By operator.
-    serving : dict of str to int
-        How many of the slots of each operator get records; behind them are those that begin.
+    copies : dict of int to str
+        Addresses of tasks that take what a feeder reads.
+    slots : dict of str to dict of int to slot
+        By operator, and the number that each was started under.
+    serving : dict of str to list of int
+        Those numbers of the slots that serve, in the order of the assignment.
+    next_serving : dict of str to list of int
+        The same of operators whose records go to others since the last cut.
     ended : Event
         Set once that job is over.
     """
 
     meeting: words.Meeting
-    door: Listener
+    door: Door
     group: str
     said: queue.SimpleQueue[tuple[Any, ...]]
-    feeders: dict[int, Connection] = field(default_factory=dict)
-    slots: dict[str, list[_Slot]] = field(default_factory=dict)
-    serving: dict[str, int] = field(default_factory=dict)
+    feeders: dict[int, Channel] = field(default_factory=dict)
+    copies: dict[int, str] = field(default_factory=dict)
+    slots: dict[str, dict[int, _Slot]] = field(default_factory=dict)
+    serving: dict[str, list[int]] = field(default_factory=dict)
+    next_serving: dict[str, list[int]] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
@@ -114,7 +118,7 @@ class _Run:
     @property
     def every_slot(self) -> list[_Slot]:
         """The slots of all operators."""
-        return [slot for slots in self.slots.values() for slot in slots]
+        return [slot for slots in self.slots.values() for slot in slots.values()]
 
 
 class Pipe:
@@ -130,6 +134,8 @@ class Pipe:
         How many routers an operator has; those above others have none, and get records from the driver.
     name : str
         Of the query, for people.
+    hosts : SlotHosts, optional
+        Of slots; by default this one.
 
     Attributes
     ----------
@@ -144,8 +150,10 @@ class Pipe:
         tasks: Mapping[str, SlotTask],
         routers: Mapping[str, int],
         name: str,
+        hosts: SlotHosts | None = None,
     ) -> None:
         self._job, self._feed, self._name = job, feed, name
+        self._hosts = hosts or OneHost()
         self._routers = routers
         self._tasks, self._broadcasts = {}, dict[int, str]()
         for operator, task in tasks.items():
@@ -158,14 +166,19 @@ class Pipe:
         self.newest_us: dict[int, int] = {}
 
     @property
+    def has_broadcasts(self) -> bool:
+        """Return whether slots read broadcast variables, which lie in files beside the driver."""
+        return bool(self._broadcasts)
+
+    @property
     def waits_since_ms(self) -> float | None:
         """Time at which the first record behind the last cut was read, ms since 1970; or None."""
         return min(self._waits.values(), default=None)
 
     @property
     def processes(self) -> dict[str, int]:
-        """Process ids of feeders and slots, as ``feeder 0``, ``slot 0``."""
-        return {} if self._run is None else dict(self._run.processes)
+        """Process ids of feeders, slots and agents, as ``feeder 0``, ``slot 0``."""
+        return {} if self._run is None else {**self._run.processes, **self._hosts.processes}
 
     # -- life -----------------------------------------------------------------------------------------
 
@@ -177,17 +190,26 @@ class Pipe:
         PipeLost
         """
         assert self._run is None
-        directory = tempfile.mkdtemp(prefix="headgate-")
-        meeting = words.Meeting(directory, secrets.token_bytes(32))
-        door = Listener(meeting.driver, "AF_UNIX", 64, meeting.key)
-        run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", queue.SimpleQueue())
+        said: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+
+        def lose_host(why: str) -> None:
+            said.put((words.FAILED, EngineError(why, transient=True)))
+
+        try:
+            meeting, door = self._hosts.begin(lose_host)
+        except EngineError as error:
+            raise PipeLost.of(error) from error
+        run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", said)
         self._waits = {}
         _in_background(lambda: self._let_in(run))
         self.have_slots(_slots_of(assignments))
         _in_background(lambda: self._flow(run))
-        self._await(lambda: len(run.feeders) == self._feed.readers, _STARTS_S)
+        self._await(
+            lambda: (len(run.feeders), len(run.copies)) == (self._feed.readers, self._feed.copies),
+            _STARTS_S,
+        )
         for feeder in run.feeders.values():
-            feeder.send((words.BEGIN, offsets))
+            feeder.send((words.BEGIN, offsets, run.copies))
         self.go(assignments)
 
     def stop(self, *, clean: bool) -> None:
@@ -202,38 +224,82 @@ class Pipe:
                 _send(peer, (words.END,))
             run.ended.wait(_ENDS_S)
         for slot in run.every_slot:
-            if not (clean and slot.is_ready):  # who lets it in is gone, and it would wait for that
+            if not (clean and slot.address):  # who lets it in is gone, and it would wait for that
                 slot.process.kill()
         if not run.ended.is_set():
             self._job.cancel(run.group)
             for peer in run.feeders.values():
-                _hang_up(peer)
+                hang_up(peer)
             run.ended.wait(_ENDS_S)
         for slot in run.every_slot:
             _end_process(slot)
-        _knock(run.meeting.driver)
         run.door.close()
-        shutil.rmtree(run.meeting.directory, ignore_errors=True)
+        self._hosts.end(run.meeting)
 
     def have_slots(self, counts: Mapping[str, int]) -> bool:
         """Start the slots that are missing for so many of each operator; return whether all are there."""
         run = self._running
         for operator, count in counts.items():
-            slots = run.slots.setdefault(operator, [])
-            for number in range(len(slots), count):
-                slots.append(_Slot(_slot_process(run.meeting, operator, number)))
-        return all(slot.is_ready for slot in run.every_slot)
+            slots = run.slots.setdefault(operator, {})
+            for host in self._missing(operator, count):
+                number = max(slots, default=-1) + 1
+                try:
+                    process = self._hosts.start(run.meeting, operator, number, host)
+                except EngineError as error:
+                    raise PipeLost.of(error) from error
+                slots[number] = _Slot(process, host)
+        return all(slot.address for slot in run.every_slot)
+
+    def _missing(self, operator: str, count: int) -> list[str]:
+        """Return hosts on which an operator with so many slots needs another one."""
+        have = Counter(slot.host for slot in self._running.slots[operator].values())
+        need = Counter(self._places(operator, count))
+        return list((need - have).elements())
+
+    def _places(self, operator: str, count: int) -> list[str]:
+        """Return the host of each of so many slots of an operator."""
+        try:
+            return self._hosts.places(operator, count)
+        except EngineError as error:
+            raise PipeLost.of(error) from error
+
+    def _seated(self, operator: str, count: int) -> list[int]:
+        """Return the numbers of the slots that serve an assignment, each on the host that it is due at.
+
+        A slot that serves already under the same place in the assignment keeps it.
+        """
+        run, hosts = self._running, self._places(operator, count)
+        slots, before = run.slots[operator], run.serving.get(operator, [])
+        seats: list[int | None] = [None] * count
+        for place, number in enumerate(before[:count]):
+            if slots[number].host == hosts[place]:
+                seats[place] = number
+        for place, host in enumerate(hosts):
+            if seats[place] is None:
+                free = (n for n, slot in slots.items() if slot.host == host and n not in seats)
+                seats[place] = next(free, None)
+            if seats[place] is None:
+                msg = f"a host of {self._name} was lost; the pipe starts again."
+                raise PipeLost.of(EngineError(msg, transient=True))
+        return [number for number in seats if number is not None]
 
     def _end_slots(self, counts: Mapping[str, int]) -> None:
-        """End the slots that are more than so many of each operator."""
+        """End the slots that serve nothing, and will not among so many of each operator."""
         run = self._running
         for operator, count in counts.items():
-            for number, slot in enumerate(run.slots[operator][count:], count):
+            slots, serving = run.slots[operator], run.serving[operator]
+            spare = Counter(self._places(operator, count))
+            spare.subtract(slots[number].host for number in serving)
+            for number in [number for number in slots if number not in serving]:
+                slot = slots[number]
+                if spare[slot.host] > 0:
+                    spare[slot.host] -= 1
+                    continue
+                del slots[number]
                 if slot.peer is not None:
                     _send(slot.peer, (words.END,))
                 _end_process(slot)
                 run.processes.pop(self._called(words.SLOT, (operator, number)), None)
-            del run.slots[operator][count:]
 
     def _called(self, kind: str, number: Any) -> str:
         """Return the name of a peer, for people."""
@@ -259,9 +325,11 @@ class Pipe:
             try:
                 peer = run.door.accept()
                 kind, number, process = peer.recv()
-            except (OSError, EOFError, AuthenticationError):
+            except (OSError, EOFError):
                 continue  # the door is closed, or somebody who was let in is gone
             run.said.put((_JOINED, kind, number, peer, process))
+            if kind == words.COPY:
+                continue
             _in_background(partial(_listen, run, kind, number, peer))
 
     @property
@@ -283,18 +351,11 @@ class Pipe:
             return None
         word = message[0]
         if word == _JOINED:
-            _, kind, number, peer, process = message
-            run.processes[self._called(kind, number)] = process
-            if kind == words.FEEDER:
-                run.feeders[number] = peer
-            else:
-                operator = number[0]
-                run.slots[operator][number[1]].peer = peer
-                task, routers = self._tasks[operator], self._routers[operator]
-                _send(peer, (words.BEGIN, task, routers, self._broadcasts))
+            self._take_in(run, *message[1:])
         elif word == words.READY:
             operator, place = message[-1]
-            run.slots[operator][place].is_ready = True
+            if place in run.slots[operator]:
+                run.slots[operator][place].address = message[1]
         elif word == words.RECORDS_WAIT:
             self._waits[message[-1]] = message[1]
         elif word == words.CUT:
@@ -302,16 +363,34 @@ class Pipe:
         elif word == words.FAILED:
             raise PipeLost.of(message[1])
         elif word == _GONE:
-            _, kind, number = message
-            if kind == words.SLOT and number[1] >= len(run.slots[number[0]]):
+            _, kind, number, why = message
+            if kind == words.SLOT and number[1] not in run.slots[number[0]]:
                 return message  # one that was given up
-            self._tell_loss(run, kind, number)
+            self._tell_loss(run, kind, number, why)
         elif word == _JOB:
             error = message[1] or EngineError("Spark's job of the pipe has ended.", transient=True)
             raise PipeLost.of(error)
         return message
 
-    def _tell_loss(self, run: _Run, kind: str, number: Any) -> None:
+    def _take_in(self, run: _Run, kind: str, number: Any, peer: Channel, said: Any) -> None:
+        """Take a peer that has come."""
+        if kind == words.COPY:
+            run.copies[number] = said
+            return
+        if kind == words.FEEDER:
+            run.feeders[number] = peer
+        else:
+            operator, place = number
+            slot = run.slots[operator].get(place)
+            if slot is None:  # it was given up before it came
+                hang_up(peer)
+                return
+            slot.peer = peer
+            task, routers = self._tasks[operator], self._routers[operator]
+            _send(peer, (words.BEGIN, task, routers, self._broadcasts))
+        run.processes[self._called(kind, number)] = said
+
+    def _tell_loss(self, run: _Run, kind: str, number: Any, why: str = "") -> None:
         """Raise what is known of a peer that is gone: of a feeder Spark's job knows more."""
         if kind == words.FEEDER and run.ended.wait(1.0):
             while True:
@@ -320,7 +399,8 @@ class Pipe:
                     raise PipeLost.of(message[1])
                 if message[0] == _JOB:
                     break
-        msg = f"{self._called(kind, number)} of {self._name} ended unexpectedly; the pipe starts again."
+        said = f"is lost ({why})" if why else "ended unexpectedly"
+        msg = f"{self._called(kind, number)} of {self._name} {said}; the pipe starts again."
         raise PipeLost.of(EngineError(msg, transient=True))
 
     def _await(self, reached: Callable[[], bool], limit_s: float) -> None:
@@ -346,12 +426,17 @@ class Pipe:
     def _look_for_dead(self) -> None:
         """Raise what a slot that has not come yet, and never will, stands for."""
         for operator, slots in self._running.slots.items():
-            for number, slot in enumerate(slots):
+            for number, slot in slots.items():
                 if slot.peer is None and slot.process.poll() is not None:
                     self._tell_loss(self._running, words.SLOT, (operator, number))
 
     def _look_for_stopped(self) -> None:
-        """Raise that a process is stopped, as with SIGSTOP: it would keep all others waiting."""
+        """Raise that a process is stopped, as with SIGSTOP: it would keep all others waiting.
+
+        Of several hosts each looks after its own: numbers of processes mean nothing on another.
+        """
+        if not self._running.meeting.directory:
+            return
         for name, process in self._running.processes.items():
             if _is_stopped(process):
                 msg = (
@@ -389,7 +474,9 @@ class Pipe:
             if message is not None and message[0] == _WAKE:
                 return
 
-    def cut(self, epoch: int, *, still: bool) -> str:
+    def cut(
+        self, epoch: int, *, still: bool, switch: Mapping[str, Assignment] | None = None
+    ) -> str:
         """End an epoch; return the offsets at its end.
 
         Parameters
@@ -397,6 +484,9 @@ class Pipe:
         epoch : int
         still : bool
             No record follows before `go`.
+        switch : mapping of str to Assignment, optional
+            Records that follow go to the slots of these assignments, by operator; all of them are there.
+            They serve from `switched` on.
 
         Raises
         ------
@@ -404,8 +494,12 @@ class Pipe:
         """
         run = self._running
         self.newest_us = {}
+        run.next_serving = {
+            name: self._seated(name, one.slots) for name, one in (switch or {}).items()
+        }
+        then = self._routes(switch or {}, run.next_serving)
         for feeder in run.feeders.values():
-            _send(feeder, (words.CUT, epoch, still))
+            _send(feeder, (words.CUT, epoch, still, then))
         offsets: dict[int, str] = {}
 
         def is_last(message: tuple[Any, ...]) -> bool:
@@ -416,8 +510,16 @@ class Pipe:
         self._await_message(is_last, _ANSWERS_S)
         return self._feed.merged(offsets[number] for number in sorted(offsets))
 
-    def go(self, assignments: Mapping[str, Assignment]) -> None:
+    def go(
+        self, assignments: Mapping[str, Assignment], kept: Mapping[str, int] | None = None
+    ) -> None:
         """Let feeders that hold still go on, to the slots of assignments.
+
+        Parameters
+        ----------
+        assignments : mapping of str to Assignment
+        kept : mapping of str to int, optional
+            How many slots an operator is to have soon; those that have begun stay.
 
         Raises
         ------
@@ -425,18 +527,31 @@ class Pipe:
         """
         run = self._running
         counts = _slots_of(assignments)
-        self._end_slots(counts)
         self._await(lambda: self.have_slots(counts), _STARTS_S)
-        run.serving = counts
-        text = json.dumps({
+        run.serving = {
+            operator: self._seated(operator, count) for operator, count in counts.items()
+        }
+        self._end_slots({name: max(n, (kept or {}).get(name, 0)) for name, n in counts.items()})
+        routes = self._routes(assignments, run.serving)
+        for feeder in run.feeders.values():
+            _send(feeder, (words.GO, routes))
+
+    def switched(self) -> None:
+        """Have the slots serve that records go to since the last cut."""
+        self._running.serving |= self._running.next_serving
+
+    def _routes(
+        self, assignments: Mapping[str, Assignment], serving: Mapping[str, Sequence[int]]
+    ) -> words.Routes:
+        """Return, for routers, addresses of slots and slots of key groups."""
+        slots = self._running.slots
+        return {
             operator: {
-                "slots": [run.meeting.slot(operator, number) for number in range(one.slots)],
+                "slots": [slots[operator][number].address for number in serving[operator]],
                 "slot_of": list(one.slot_of),
             }
             for operator, one in assignments.items()
-        })  # fmt: skip
-        for feeder in run.feeders.values():
-            _send(feeder, (words.GO, text))
+        }
 
     def serve(
         self, operator: str, facts: SlotFacts, rows: Mapping[int, bytes] | None = None
@@ -455,12 +570,12 @@ class Pipe:
         PipeLost
         """
         run = self._running
-        serving = run.slots[operator][: run.serving[operator]]
+        serving = [run.slots[operator][number] for number in run.serving[operator]]
         for number, slot in enumerate(serving):
             assert slot.peer is not None
             if rows is not None and number in rows:
                 _send(slot.peer, (words.RECORDS, rows[number]))
-            _send(slot.peer, (words.SERVE, facts))
+            _send(slot.peer, (words.SERVE, facts, number))
         reports: dict[int, Report] = {}
 
         def is_last(message: tuple[Any, ...]) -> bool:
@@ -479,44 +594,23 @@ def _slots_of(assignments: Mapping[str, Assignment]) -> dict[str, int]:
     return {operator: one.slots for operator, one in assignments.items()}
 
 
-def _listen(run: _Run, kind: str, number: Any, peer: Connection) -> None:
+def _listen(run: _Run, kind: str, number: Any, peer: Channel) -> None:
     """Put all that a peer says into the run's queue, with its number behind it."""
     try:
         while True:
             run.said.put((*peer.recv(), number))
+    except BrokenChannel as error:
+        run.said.put((_GONE, kind, number, str(error).rstrip(".")))
     except (OSError, EOFError):
-        run.said.put((_GONE, kind, number))
+        run.said.put((_GONE, kind, number, ""))
 
 
-def _knock(address: str) -> None:
-    """Have a thread that waits at a door look whether it is to close."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as visitor:
-        visitor.connect(address)
-
-
-def _hang_up(peer: Connection) -> None:
-    """End a connection that a thread reads; to close it would wait for that thread."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(peer.fileno())) as end:
-        end.shutdown(socket.SHUT_RDWR)
-
-
-def _send(peer: Connection, message: Sequence[Any]) -> None:
+def _send(peer: Channel, message: Sequence[Any]) -> None:
     """Say something; a peer that is gone says so itself."""
     try:
         peer.send(tuple(message))
     except OSError:
         return
-
-
-def _slot_process(meeting: words.Meeting, operator: str, number: int) -> subprocess.Popen[bytes]:
-    """Start the process of a slot: another program, so that nothing of the driver's is in it."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "headgate.spark.realtime.slot_process"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
-    assert process.stdin is not None
-    pickle.dump((meeting, operator, number), process.stdin)
-    process.stdin.close()
-    return process
 
 
 def _end_process(slot: _Slot) -> None:
@@ -526,7 +620,7 @@ def _end_process(slot: _Slot) -> None:
         slot.process.kill()
         slot.process.wait()
     if slot.peer is not None:
-        _hang_up(slot.peer)
+        hang_up(slot.peer)
 
 
 def _is_stopped(process: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from headgate.core.errors import EngineError
 from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.realtime import words
+from headgate.spark.realtime.channels import Channel
 
 DROPPED = -1
 """In the marker's column: a row that a filter above the watermark has dropped; its time still counts."""
@@ -67,7 +67,8 @@ class _Routing:
 
     of: Router
     number: int
-    slots: list[Connection] = field(default_factory=list)
+    slots: dict[str, Channel] = field(default_factory=dict)
+    """By address, in the order of their numbers."""
     slot_of: np.ndarray | None = None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
@@ -84,26 +85,29 @@ class _Routing:
                 start = at + 1
         self._add(batch.slice(start))
 
-    def _heed(self, said: dict[str, object]) -> None:
+    def _heed(self, said: dict[str, Any]) -> None:
         self._flush()
         if words.EPOCH in said:
             if said[words.EPOCH] == self.epoch:
                 return  # a plan that makes several rows of one does so of markers, too
             self.epoch = said[words.EPOCH]
-            for slot in self.slots:
+            for slot in self.slots.values():
                 slot.send((words.EPOCH, self.epoch, self.newest_us))
             self.newest_us = {}
-            return
-        mine: dict[str, list[Any]] = said[self.of.operator]  # type: ignore[assignment]
-        addresses = mine["slots"]
-        for gone in self.slots[len(addresses) :]:
-            gone.close()
-        self.slots = self.slots[: len(addresses)]
-        for address in addresses[len(self.slots) :]:
-            slot = self.of.meeting.connect(address)
-            slot.send(self.number)
-            self.slots.append(slot)
-        self.slot_of = np.array(mine["slot_of"], dtype=np.int32)
+        if self.of.operator in said:
+            self._switch(said[self.of.operator])
+
+    def _switch(self, routes: dict[str, Any]) -> None:
+        """Send what follows to the slots of other routes."""
+        addresses, before = routes["slots"], self.slots
+        for address in before.keys() - set(addresses):
+            before[address].close()
+        self.slots = {}
+        for address in addresses:
+            slot = self.slots[address] = before.get(address) or self.of.meeting.connect(address)
+            if address not in before:
+                slot.send(self.number)
+        self.slot_of = np.array(routes["slot_of"], dtype=np.int32)
 
     def _add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
@@ -130,12 +134,13 @@ class _Routing:
         table = pa.Table.from_batches(self.waiting).combine_chunks()
         self.waiting, self.rows = [], 0
         assert self.slot_of is not None
-        parts = to_slots(table, self.slot_of, len(self.slots), shared=self.of.shared)
+        slots = list(self.slots.values())
+        parts = to_slots(table, self.slot_of, len(slots), shared=self.of.shared)
         for number, part in parts.items():
-            self.slots[number].send((words.RECORDS, as_bytes(part)))
+            slots[number].send((words.RECORDS, as_bytes(part)))
 
     def close(self) -> None:
-        for slot in self.slots:
+        for slot in self.slots.values():
             slot.close()
 
 

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection, Listener
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from headgate.core.errors import EngineError
 from headgate.operators.warm import warm
 from headgate.spark.jvm.pickled import take_broadcasts
 from headgate.spark.realtime import words
+from headgate.spark.realtime.channels import BrokenChannel, Channel, Door
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.payloads import read_table
 from headgate.spark.worker.slot import Began, SlotTask, freeze_once, no_records
@@ -51,7 +51,7 @@ class SlotProcess:
     meeting : words.Meeting
     operator : str
     number : int
-        Of the slot.
+        Of the slot, until the driver says another one.
     """
 
     def __init__(self, meeting: words.Meeting, operator: str, number: int) -> None:
@@ -68,10 +68,8 @@ class SlotProcess:
     def run(self) -> None:
         """Serve until the driver says that it is over, or is gone."""
         with (
-            Listener(
-                self._meeting.slot(self._operator, self._number), "AF_UNIX", 16, self._meeting.key
-            ) as door,
             self._meeting.connect(self._meeting.driver) as driver,
+            self._meeting.door(f"{self._operator}-slot-{self._number}", driver) as door,
         ):
             driver.send((words.SLOT, (self._operator, self._number), os.getpid()))
             word, task, self._routers, broadcasts = driver.recv()
@@ -85,7 +83,7 @@ class SlotProcess:
                 return
             _in_background(lambda: self._listen(_DRIVER, driver))
             _in_background(lambda: self._let_in(door))
-            driver.send((words.READY,))
+            driver.send((words.READY, door.address))
             try:
                 self._serve(driver)
             except (OSError, EOFError):
@@ -93,25 +91,35 @@ class SlotProcess:
             except Exception as error:  # the driver decides what comes of it
                 driver.send((words.FAILED, _portable(error)))
 
-    def _let_in(self, door: Listener) -> None:
-        while True:
-            router = door.accept()
-            number = router.recv()
-            _in_background(partial(self._listen, number, router))
+    def _let_in(self, door: Door) -> None:
+        with contextlib.suppress(OSError):  # the slot has ended
+            while True:
+                _in_background(partial(self._hear, door.accept()))
 
-    def _listen(self, who: int, peer: Connection) -> None:
+    def _hear(self, router: Channel) -> None:
+        try:
+            number = router.recv()
+        except (OSError, EOFError):
+            return
+        self._listen(number, router)
+
+    def _listen(self, who: int, peer: Channel) -> None:
         try:
             while True:
                 self._said.put((who, peer.recv()))
+        except BrokenChannel as error:
+            self._said.put((who, (words.FAILED, EngineError(str(error), transient=True))))
         except (OSError, EOFError):
             if who == _DRIVER:
                 self._said.put((who, (words.END,)))
 
-    def _serve(self, driver: Connection) -> None:
+    def _serve(self, driver: Channel) -> None:
         while True:
             who, (word, *said) = self._said.get()
             if word == words.END:
                 return
+            if word == words.FAILED:
+                raise said[0]
             if word == words.RECORDS:
                 self._open.setdefault(who, []).append(read_table(said[0]))
             elif word == words.EPOCH:
@@ -122,11 +130,11 @@ class SlotProcess:
                     one: max(us, closed.newest_us.get(one, us)) for one, us in newest_us.items()
                 }
             elif word == words.SERVE:
-                (self._facts,) = said
+                self._facts, self._number = said
                 self._told = self._open.pop(_DRIVER, [])
             self._answer_if_complete(driver)
 
-    def _answer_if_complete(self, driver: Connection) -> None:
+    def _answer_if_complete(self, driver: Channel) -> None:
         facts = self._facts
         if facts is None:
             return
@@ -170,10 +178,18 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Run the slot that standard input describes."""
+    """Run the slot that standard input describes; it may have to end with who started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it is the driver's
+    meeting, operator, number, follows = pickle.load(sys.stdin.buffer)
+    if follows:
+        _in_background(_end_with_starter)
     with contextlib.suppress(OSError, EOFError):  # the driver is gone
-        SlotProcess(*pickle.load(sys.stdin.buffer)).run()
+        SlotProcess(meeting, operator, number).run()
+
+
+def _end_with_starter() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
 
 
 if __name__ == "__main__":

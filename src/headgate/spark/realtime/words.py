@@ -1,29 +1,35 @@
-"""Names the words between the driver, feeders, routers and slots of a pipe.
+"""Names the words between the driver, feeders, routers, slots and agents of a pipe.
 
-A peer opens a connection to the driver's socket and says who it is; messages are tuples of a word and
-what belongs to it. All peers are processes of one user on one host, and show the key of their run.
+A peer opens a channel to the driver and says who it is; messages are tuples of a word and what belongs
+to it. All peers are processes of one user, and show the key of their run.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection
+from typing import Any
 
-FEEDER, SLOT = "feeder", "slot"
-"""Peers, as they say who they are: the word, a number and the process."""
+from headgate.spark.realtime.channels import Channel, Door, TcpChannel, TcpDoor, UnixDoor, connect
+
+FEEDER, COPY, SLOT, AGENT = "feeder", "copy", "slot", "agent"
+"""Peers, as they say who they are: the word, a number and the process. An agent's number is its host; a
+copy says its address in place of the process, and nothing more."""
 
 BEGIN = "begin"
-"""To a feeder: (offsets); to a slot: (pickled task, number of routers, files of broadcasts by id)."""
+"""To a feeder: (offsets, addresses of copies by task); to a slot: (pickled task, number of routers, files
+of broadcasts by id)."""
 READY = "ready"
 """Of a slot: (address at which it takes routers)."""
 RECORDS_WAIT = "records wait"
 """Of a feeder that has passed on the first record behind a cut: (ms since 1970)."""
 CUT = "cut"
-"""To a feeder: (epoch, whether to hold still behind it); of it: (epoch, offsets)."""
+"""To a feeder: (epoch, whether to hold still, routes from there on); of it: (epoch, offsets)."""
 GO = "go"
-"""To a feeder that holds still: (text: addresses of slots and slots of key groups, by operator)."""
+"""To a feeder that holds still: (routes)."""
+Routes = dict[str, dict[str, list[Any]]]
+"""By operator: addresses of its slots, and the slot of each key group."""
 SERVE = "serve"
-"""To a slot: (facts)."""
+"""To a slot: (facts, its number among those that serve)."""
 REPORT = "report"
 """Of a slot: (report, newest event time in microseconds, by watermark)."""
 FAILED = "failed"
@@ -34,6 +40,15 @@ RECORDS, EPOCH = "records", "epoch"
 """Of a router to a slot, the first of the driver, too: (bytes of an Arrow stream); (epoch, newest event
 time in microseconds, by watermark)."""
 
+ALIVE = "alive"
+"""To an agent and of it, once a second: ()."""
+START, KILL = "start", "kill"
+"""To an agent: (number of a process, meeting, operator, slot); (number of a process)."""
+ENDED = "ended"
+"""Of an agent: (number of a process, exit code)."""
+COPIES = "copies"
+"""To an agent: (number, orders for key groups, seconds for them); of it: (that number, answer)."""
+
 
 @dataclass(frozen=True)
 class Meeting:
@@ -41,27 +56,35 @@ class Meeting:
 
     Attributes
     ----------
-    directory : str
-        Of the run's sockets; only its user may enter.
+    driver : str
+        Address of the driver.
     key : bytes
+    directory : str
+        Of the run's sockets where all peers are on one host; only its user may enter.
+    host : str
+        Name or address of the host that this peer is on, where the run has several.
     """
 
-    directory: str
+    driver: str
     key: bytes
+    directory: str = ""
+    host: str = ""
 
-    @property
-    def driver(self) -> str:
-        """Address of the driver."""
-        return f"{self.directory}/driver"
+    def door(self, name: str, driver: Channel) -> Door:
+        """Return a door of this peer.
 
-    def slot(self, operator: str, number: int) -> str:
-        """Return the address at which a slot takes routers."""
-        return f"{self.directory}/{operator}-slot-{number}"
+        Parameters
+        ----------
+        name : str
+            Unique within the run.
+        driver : Channel
+            To the driver: where nothing else is known, the way there says which address others reach.
+        """
+        if self.directory:
+            return UnixDoor(f"{self.directory}/{name}", self.key)
+        known = driver.own_host if isinstance(driver, TcpChannel) else ""
+        return TcpDoor(self.host or known, self.key)
 
-    def copy(self, task: int) -> str:
-        """Return the address at which a task takes what another one reads."""
-        return f"{self.directory}/copy-{task}"
-
-    def connect(self, address: str) -> Connection:
-        """Return a connection to a peer."""
-        return Client(address, "AF_UNIX", authkey=self.key)
+    def connect(self, address: str) -> Channel:
+        """Return a channel to a peer."""
+        return connect(address, self.key)

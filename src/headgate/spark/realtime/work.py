@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from headgate.checkpoint.manifest import DELIVERED, NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.core.assignment import Assignment
+from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NEVER_US
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
@@ -20,7 +21,9 @@ from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import internal_rows, leaf, named_as, no_rows, physical
+from headgate.spark.move.copy_thread import OF_EPOCHS, Copier
 from headgate.spark.read.plan import PlannedOperator
+from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.job import SparkJob
@@ -82,7 +85,16 @@ class RealTimeWork(StatefulWork):
         for branch, share in zip(plan.branches, feeds.shares, strict=True):
             routers[branch.operator] += share.count
         job = SparkJob(self.spark, plan, feeds, shared, name)
-        self.pipe = Pipe(job, feeds, tasks, routers, name)
+        self._copy_thread.lags = OF_EPOCHS
+        self._agents = None if self._is_local else self._agents_of(name)
+        self.pipe = Pipe(job, feeds, tasks, routers, name, self._agents)
+        if self._agents is not None and self.pipe.has_broadcasts:
+            msg = (
+                "a broadcast variable in a stateful function is not supported in real time on a cluster "
+                "yet; have the function hold the value itself, or leave out trigger(realTime=...)."
+            )
+            self.close()
+            raise UnsupportedQuery(msg)
         self.next_us = next_us
         self._newest_us: dict[int, int] = {}
         self._between: dict[str, NarrowPlan | None] = {}
@@ -90,6 +102,25 @@ class RealTimeWork(StatefulWork):
         self._routed: dict[str, pa.Schema] = {}
         """What comes of it."""
         self.delivered = -1 if self.job.latest is None else self.job.latest.step
+
+    @property
+    def _is_local(self) -> bool:
+        return str(self.spark.sparkContext.master).startswith("local")
+
+    def _agents_of(self, name: str) -> Agents:
+        specs = {one.id: one.spec for one in self.query.operators}
+        return Agents(
+            self.spark, name, self._placements, specs, self.checkpoint.options, self._places()
+        )
+
+    def _host_tasks(self) -> Copier:
+        """Return what copies key groups to hosts: agents, since the pipe holds the cores of tasks."""
+        return self._agents or super()._host_tasks()
+
+    def close(self) -> None:
+        """End the pipe's agents; there will be no epoch any more."""
+        if self._agents is not None:
+            self._agents.close()
 
     @property
     def attempts(self) -> int:
@@ -136,6 +167,8 @@ class RealTimeWork(StatefulWork):
     def look(self, *, quiet: bool) -> None:
         """Write the journal's line where it is time for it; `quiet` where no record waits."""
         self._lines.look()
+        if self._agents is not None:
+            self._agents.look()
         if quiet:
             self._observer.quiet(time.time() * 1e3)
 
@@ -148,8 +181,11 @@ class RealTimeWork(StatefulWork):
 
     @property
     def wanted_slots(self) -> dict[str, int]:
-        """Return the number of slots that each operator shall have."""
-        return {name: self.changes.newest(name).slots for name in self.states}
+        """Return the number of slots that each operator has or shall have, whichever is more."""
+        return {
+            name: max(self.changes.newest(name).slots, state.assignment.slots)
+            for name, state in self.states.items()
+        }
 
     @property
     def assignments(self) -> dict[str, Assignment]:
@@ -161,10 +197,31 @@ class RealTimeWork(StatefulWork):
         clocked = [min(self.states[o.id].due_us) for o in self.query.operators if o.spec.by_clock]
         return max(min(clocked, default=NEVER_US) / 1e6 - time.time(), 0.0)
 
-    def change(self, step: int) -> None:
-        """Put assignments in force that were asked for, while no record is under way."""
-        self._lines.flush()
-        super()._take_wanted(step)
+    @property
+    def must_hold_still(self) -> bool:
+        """Return whether what was asked for can come into force only while no record is under way."""
+        asked = [name for name in self.states if self.changes.wanted(name) is not None]
+        return self.migrations.ending or not all(map(self.migrations.governs, asked))
+
+    def announce(self, step: int) -> dict[str, Assignment]:
+        """Return the assignments that come into force behind the epoch that is cut.
+
+        Parameters
+        ----------
+        step : int
+            The last one committed.
+        """
+        return self.migrations.announce(step)
+
+    def change(self, step: int, *, still: bool) -> None:
+        """Put assignments in force: those announced, or, while records hold still, those asked for."""
+        before = self.assignments
+        if still:
+            super()._take_wanted(step)
+        else:
+            self._take_moved(self.migrations.begin(step, still=False), step)
+        if self.assignments != before:
+            self._lines.flush()
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
         """Have the slots serve an epoch, one operator after another; return one report of each."""

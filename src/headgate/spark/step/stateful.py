@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,9 @@ from headgate.spark.jvm.executors import living_executors
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.plans import ArrowMap, internal_rows, leaf, physical
 from headgate.spark.jvm.sparklog import SparkLog
-from headgate.spark.move.copy_thread import CopyThread
+from headgate.spark.move.copy_thread import Copier, CopyThread
 from headgate.spark.move.host_tasks import HostTasks
-from headgate.spark.move.migrations import Migrations
+from headgate.spark.move.migrations import InForce, Migrations
 from headgate.spark.move.placement import Placement
 from headgate.spark.read.plan import PlannedOperator, row_by_row
 from headgate.spark.sinks.sinks import Sink
@@ -164,7 +164,7 @@ class StatefulWork:
             if facts and facts[name].get("migration"):
                 self.migrations.restore(name, facts[name]["migration"])
 
-    def _host_tasks(self) -> HostTasks:
+    def _host_tasks(self) -> Copier:
         specs = {op.id: op.spec for op in self.query.operators}
         store = self.checkpoint.options
         return HostTasks(self.spark, specs, self._places(), self.config.name, store)
@@ -291,7 +291,10 @@ class StatefulWork:
         for name, (before, new) in self.changes.take(governed).items():
             self.recorder.assignment(step, name, before, new)
             self._observer.assigned(name, new)
-        for name, one in self.migrations.begin(step).items():
+        self._take_moved(self.migrations.begin(step), step)
+
+    def _take_moved(self, changed: Mapping[str, InForce], step: int) -> None:
+        for name, one in changed.items():
             if one.final:
                 self.recorder.assignment(step, name, one.before, one.wanted, one.moved_bytes)
             self._observer.assigned(name, one.wanted, final=one.final)

@@ -14,10 +14,18 @@ from headgate.spark.job.reports import Ran
 DRIVER = "driver"
 """The executor that a worker of a local session belongs to, as Spark names it."""
 
+AGENT, AGENT_HOST = "agent", "HEADGATE_AGENT_HOST"
+"""What stands for the executor of a slot that an agent has started, and the variable with its host."""
+
 
 @cache
 def executor_and_host() -> tuple[str, str]:
-    """Return executor id and host from the command line of the JVM that started this worker."""
+    """Return executor id and host from the command line of the JVM that started this worker.
+
+    A slot in real time has an agent for its starter, which tells it the host.
+    """
+    if AGENT_HOST in os.environ:
+        return AGENT, os.environ[AGENT_HOST]
     pid = os.getpid()
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 1:

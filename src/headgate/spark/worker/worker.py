@@ -91,6 +91,12 @@ def _leave_ended_runs() -> None:
         _leave(run_id)
 
 
+def leave_runs() -> None:
+    """Give up the memory of all runs; the last process of a host to leave a run removes it there."""
+    for run_id in list(_runs):
+        _leave(run_id)
+
+
 def _leave(run_id: str) -> None:
     for key in [k for k in _stores if k[0] == run_id]:
         _stores.pop(key).close()

@@ -1,0 +1,170 @@
+"""Runs on a host of a cluster, beside Spark: starts slots there when the driver says so, and ends them.
+
+A task of Spark's starts this program, which goes on without it: the tasks of the pipe hold their cores as
+long as the query runs. It ends when it has not heard its driver for a while, and its slots end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from headgate.operators.build import Spec
+from headgate.spark.jvm.pickled import pickled
+from headgate.spark.move.host_tasks import GroupOrder, carry_out
+from headgate.spark.realtime import words
+from headgate.spark.realtime.channels import Channel
+from headgate.spark.realtime.hosts import environment, slot_process
+from headgate.spark.worker.whereabouts import AGENT_HOST
+from headgate.spark.worker.worker import leave_runs, run_named
+
+BEAT_S = 1.0
+"""How often driver and agent tell each other that they live."""
+
+LEASE_S = 15.0
+"""How long a host may be silent: then the driver takes it for lost, and its agent ends. Chosen: longer
+than a pause of a busy machine."""
+
+_STARTS_S = 60.0
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Tells an agent what it does, and for whom.
+
+    Attributes
+    ----------
+    meeting : words.Meeting
+        Of the driver and its agents.
+    specs : mapping of str to Spec
+        By operator.
+    store : mapping of str to str
+        Options of the checkpoint's store.
+    facts : mapping
+        As of `HostTasks`.
+    lease_s : float
+        As `LEASE_S`.
+    """
+
+    meeting: words.Meeting
+    specs: Mapping[str, Spec]
+    store: Mapping[str, str] = field(repr=False)
+    facts: Mapping[str, Any]
+    lease_s: float = LEASE_S
+
+
+def launch(charge: Charge, host: str) -> str:
+    """Start an agent on this host, which outlives this process; return why that failed, or nothing."""
+    command = [sys.executable, "-m", "headgate.spark.realtime.agent"]
+    told, _ = pickled((charge, host))
+    try:
+        # with a session of its own: what ends an executor's processes passes it by
+        done = subprocess.run(
+            command,
+            input=told,
+            env=environment(),
+            capture_output=True,
+            timeout=_STARTS_S,
+            check=False,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if done.returncode == 0 else done.stderr.decode(errors="replace").strip()[-500:]
+
+
+class Agent:
+    """Does what the driver says on one host.
+
+    Parameters
+    ----------
+    charge : Charge
+    host : str
+        Its name, as Spark has it.
+    driver : Channel
+    """
+
+    def __init__(self, charge: Charge, host: str, driver: Channel) -> None:
+        self._charge, self._host, self._driver = charge, host, driver
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def run(self) -> None:
+        """Work until the driver says that it is over, or is gone."""
+        self._in_background(self._beat)
+        facts = self._charge.facts
+        run_named(
+            facts["arena_root"], facts["run_id"], facts["memory"]
+        )  # kept while slots come and go
+        try:
+            while self._driver.poll(self._charge.lease_s):
+                word, *said = self._driver.recv()
+                if word == words.END:
+                    return
+                if word == words.START:
+                    self._start(*said)
+                elif word == words.KILL:
+                    self._processes[said[0]].kill()
+                elif word == words.COPIES:
+                    self._in_background(partial(self._copy, *said))
+        except (OSError, EOFError):
+            return
+        finally:
+            for process in self._processes.values():
+                process.kill()
+            for process in self._processes.values():
+                process.wait()
+            leave_runs()
+
+    def _beat(self) -> None:
+        while True:
+            self._driver.send((words.ALIVE,))
+            time.sleep(BEAT_S)
+
+    def _start(self, number: int, meeting: words.Meeting, operator: str, slot: int) -> None:
+        here = replace(meeting, host=self._host)
+        process = self._processes[number] = slot_process(here, operator, slot, follows=True)
+        self._in_background(partial(self._await_end, number, process))
+
+    def _await_end(self, number: int, process: subprocess.Popen[bytes]) -> None:
+        self._driver.send((words.ENDED, number, process.wait()))
+
+    def _copy(self, errand: int, orders: Sequence[GroupOrder], slice_s: float) -> None:
+        charge = self._charge
+        facts = {**charge.facts, "slice_s": slice_s}
+        answer = carry_out(charge.specs, charge.store, facts, self._host, orders)
+        self._driver.send((words.COPIES, errand, answer))
+
+    def _in_background(self, work: Any) -> None:
+        def run() -> None:
+            try:
+                work()
+            except OSError:  # the driver is gone, which ends this agent
+                return
+
+        threading.Thread(target=run, daemon=True).start()
+
+
+def main() -> None:
+    """Meet the driver that standard input describes; go on alone, and work for it."""
+    charge, host = pickle.load(sys.stdin.buffer)
+    driver = charge.meeting.connect(charge.meeting.driver)
+    if os.fork():
+        os._exit(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        os.dup2(nothing, stream.fileno())
+    os.environ[AGENT_HOST] = host
+    driver.send((words.AGENT, host, os.getpid()))
+    Agent(charge, host, driver).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,408 @@
+"""Keeps an agent on each host of a cluster, from the driver, and starts slots through it."""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import AuthenticationError
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import EngineError
+from headgate.operators.build import Spec
+from headgate.spark.jvm.executors import ExecutorPool
+from headgate.spark.jvm.hosts import THIS_HOST, living_hosts, pinned
+from headgate.spark.jvm.plans import ArrowMap
+from headgate.spark.jvm.sessions import driver_conf
+from headgate.spark.move.host_tasks import GroupOrder, TaskAnswer
+from headgate.spark.move.placement import Placement, wait_for_hosts
+from headgate.spark.realtime import words
+from headgate.spark.realtime.agent import BEAT_S, LEASE_S, Charge, launch
+from headgate.spark.realtime.channels import Channel, Door, TcpDoor, hang_up
+
+_COMES_S, _COMES_AGAIN_S = 60.0, 10.0
+"""How long the first agents may take to come, and how long that of a host which comes later: until then
+the query stands still. Chosen."""
+
+_LOOK_S = 0.05
+_COMERS_S = 10.0
+"""How often hosts are looked for that have come while the pipe flows. Chosen."""
+
+_LOST = -1
+
+
+@dataclass
+class _Agent:
+    """The agent of a host."""
+
+    host: str
+    channel: Channel
+    process: int
+    slots: dict[int, _Process] = field(default_factory=dict)
+    copied: queue.SimpleQueue[tuple[int, TaskAnswer] | None] = field(
+        default_factory=queue.SimpleQueue
+    )
+
+
+class _Process:
+    """The process of a slot on another host."""
+
+    def __init__(self, number: int, agent: _Agent) -> None:
+        self._number, self._agent = number, agent
+        self._code: int | None = None
+        self._ended = threading.Event()
+
+    def ended(self, code: int) -> None:
+        """Take note that it has ended, or that nothing is known of it any more."""
+        self._code = code
+        self._ended.set()
+
+    def poll(self) -> int | None:
+        """Return the code that it ended with, None while it runs."""
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired("slot", timeout or 0.0)
+        assert self._code is not None
+        return self._code
+
+    def kill(self) -> None:
+        """Have its agent end it at once."""
+        with suppress(OSError):
+            self._agent.channel.send((words.KILL, self._number))
+
+
+class Agents:
+    """The agents of a query on a cluster; `SlotHosts` for its pipe, and in the place of its `HostTasks`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    name : str
+        Of the query, for people.
+    placements : mapping of str to Placement
+        By operator.
+    specs : mapping of str to Spec
+        By operator.
+    store : mapping of str to str
+        Options of the checkpoint's store.
+    facts : mapping
+        As of `HostTasks`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        placements: Mapping[str, Placement],
+        specs: Mapping[str, Spec],
+        store: Mapping[str, str],
+        facts: Mapping[str, Any],
+    ) -> None:
+        self._spark, self._name = spark, name
+        self._placements = placements
+        for placement in placements.values():
+            placement.follow(lambda: self.hosts)
+        conf = driver_conf(spark)
+        self._shown = conf.get("spark.driver.host")
+        self._bound = conf.get("spark.driver.bindAddress", self._shown)
+        self._key = secrets.token_bytes(32)
+        self._door = self._opened(self._key)
+        self._charge = Charge(words.Meeting(self._door.address, self._key), specs, store, facts)
+        self._agents: dict[str, _Agent] = {}
+        self._changed = threading.Condition()
+        self._lost: Callable[[str], None] = lambda _: None
+        self._numbers = 0
+        self._errands = 0
+        self._ending = threading.Event()
+        self._gathers = threading.Lock()
+        self._looks_s = time.monotonic() + _COMERS_S
+        for work in (self._let_in, self._beat):
+            _in_background(work)
+
+    @property
+    def hosts(self) -> list[str]:
+        """Hosts whose agents answer, sorted."""
+        with self._changed:
+            return sorted(self._agents)
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process ids of agents on their hosts, as ``agent 10.0.0.1``."""
+        with self._changed:
+            return {f"agent {host}": agent.process for host, agent in self._agents.items()}
+
+    def _opened(self, key: bytes) -> TcpDoor:
+        return TcpDoor(self._bound, key, self._shown)
+
+    # -- as the pipe's hosts --------------------------------------------------------------------------
+
+    def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
+        """Have an agent on each host; return where the driver of a run is met, and its door.
+
+        Raises
+        ------
+        EngineError
+            No host has one.
+        """
+        self._lost = lost
+        self.gather()
+        key = secrets.token_bytes(32)
+        door = self._opened(key)
+        return words.Meeting(door.address, key), door
+
+    def places(self, operator: str, slots: int) -> list[str]:
+        """Return the host of each slot of an operator.
+
+        Raises
+        ------
+        EngineError
+            All hosts are lost.
+        """
+        found = self._placements[operator].hosts_of(slots)
+        if not found:
+            msg = f"no host of {self._name} answers; the pipe starts again."
+            raise EngineError(msg, transient=True)
+        return found
+
+    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> _Process:
+        """Have an agent start the process of a slot."""
+        with self._changed:
+            agent = self._agents.get(host)
+            self._numbers += 1
+            number = self._numbers
+        if agent is None:
+            msg = f"host {host} is lost; the pipe starts again."
+            raise EngineError(msg, transient=True)
+        process = agent.slots[number] = _Process(number, agent)
+        with suppress(OSError):  # who hears the agent says that it is lost
+            agent.channel.send((words.START, number, meeting, operator, slot))
+        return process
+
+    def end(self, meeting: words.Meeting) -> None:
+        """Do nothing: a run has no files."""
+
+    def close(self) -> None:
+        """End all agents, and with them slots and the query's memory on their hosts."""
+        self._ending.set()
+        self._lost = lambda _: None
+        self._door.close()
+        with self._changed:
+            agents = list(self._agents.values())
+        for agent in agents:
+            with suppress(OSError):
+                agent.channel.send((words.END,))
+        with self._changed:
+            self._changed.wait_for(lambda: not self._agents, _COMES_AGAIN_S)
+
+    # -- agents ---------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Start agents, in the background, on hosts that have come since the pipe began."""
+        if time.monotonic() < self._looks_s or self._gathers.locked():
+            return
+        self._looks_s = time.monotonic() + _COMERS_S
+        if set(living_hosts(self._spark)) - set(self.hosts):
+            _in_background(self._gather_beside)
+
+    def _gather_beside(self) -> None:
+        with suppress(Exception):  # they are looked for again
+            self.gather()
+
+    def gather(self) -> None:
+        """Start agents on hosts of executors that have none, and wait for them for a while.
+
+        Raises
+        ------
+        EngineError
+            No host has an agent.
+        """
+        with self._gathers:
+            self._gather()
+
+    def _gather(self) -> None:
+        had_some = bool(self.hosts)
+        until_s = time.monotonic() + (_COMES_AGAIN_S if had_some else _COMES_S)
+        said = ""
+        while time.monotonic() < until_s and not self._ending.is_set():
+            missing = sorted(set(living_hosts(self._spark)) - set(self.hosts))
+            if not missing and self.hosts:
+                return
+            if missing:
+                said = self._launch(missing, until_s) or said
+            else:
+                time.sleep(_LOOK_S)
+        if not self.hosts:
+            why = said or "its executors are gone or busy"
+            msg = (
+                f"no host of the cluster can run slots of {self._name} ({why}); the pipe needs a free "
+                "core on a host to begin there."
+            )
+            raise EngineError(msg, transient=True)
+
+    def _launch(self, hosts: Sequence[str], until_s: float) -> str:
+        """Run a task on each of some hosts that starts an agent; return what went wrong."""
+        wait_for_hosts(self._spark)
+        group, said = f"headgate-{uuid.uuid4()}", list[str]()
+
+        def run() -> None:
+            context = self._spark.sparkContext
+            context.setJobGroup(group, f"{self._name}: agents on {', '.join(hosts)}", True)
+            count = len(hosts)
+            rows = self._spark.range(0, count, 1, count)
+            schema = T.StructType([T.StructField("answer", T.StringType())])
+            named = pinned(rows, hosts).select("id", F.expr(THIS_HOST).alias("host"))
+            try:
+                made = ArrowMap(_Start(self._charge, tuple(hosts)), schema).apply(named)
+                said.extend(json.loads(row.answer) for row in made.collect())
+            except Exception as error:  # an executor may be gone; there is another try
+                said.append(str(error).partition("\n")[0])
+
+        thread = _in_background(run)
+        while thread.is_alive() and time.monotonic() < until_s:
+            if not set(hosts) - set(self.hosts):
+                break
+            thread.join(_LOOK_S)
+        if thread.is_alive() and set(hosts) - set(self.hosts):
+            self._spark.sparkContext.cancelJobGroup(group)
+        thread.join(max(until_s - time.monotonic(), _LOOK_S))
+        with self._changed:  # each says so itself once it runs
+            self._changed.wait_for(lambda: not set(hosts) - self._agents.keys(), _LOOK_S * 10)
+        return next((one for one in said if one), "")
+
+    def _let_in(self) -> None:
+        while True:
+            try:
+                channel = self._door.accept()
+            except OSError:
+                return
+            _in_background(partial(self._hear, channel))
+
+    def _hear(self, channel: Channel) -> None:
+        """Take what an agent says, until it is gone or silent for too long."""
+        why = "has ended"
+        agent = None
+        try:
+            if not channel.poll(LEASE_S):
+                return
+            _, host, process = channel.recv()
+            agent = _Agent(host, channel, process)
+            with self._changed:
+                if host in self._agents or self._ending.is_set():
+                    channel.send((words.END,))
+                    return
+                self._agents[host] = agent
+                self._changed.notify_all()
+            while True:
+                if not channel.poll(LEASE_S):
+                    why = f"has not answered for {LEASE_S:g} s"
+                    break
+                word, *said = channel.recv()
+                if word == words.ENDED:
+                    agent.slots.pop(said[0]).ended(said[1])
+                elif word == words.COPIES:
+                    agent.copied.put(tuple(said))
+        except (OSError, EOFError, AuthenticationError):
+            pass
+        finally:
+            if agent is not None and self._agents.get(agent.host) is agent:
+                self._lose(agent, why)
+            hang_up(channel)
+
+    def _lose(self, agent: _Agent, why: str) -> None:
+        """Take a host for lost: what it does from now on counts for nothing."""
+        with self._changed:
+            del self._agents[agent.host]
+            self._changed.notify_all()
+        for slot in list(agent.slots.values()):
+            slot.ended(_LOST)
+        agent.copied.put(None)
+        if self._ending.is_set():
+            return
+        if why != "has ended":
+            self._end_executors(agent.host)
+        self._lost(
+            f"the agent of host {agent.host} {why}; the pipe starts again without that host."
+        )
+
+    def _end_executors(self, host: str) -> None:
+        """Have Spark run nothing on a host that is silent, which it knows only after minutes."""
+        with suppress(Exception):
+            pool = ExecutorPool(self._spark)
+            for executor in pool.living():
+                if executor.host == host:
+                    pool.kill(executor)
+
+    def _beat(self) -> None:
+        while not self._ending.wait(BEAT_S):
+            with self._changed:
+                agents = list(self._agents.values())
+            for agent in agents:
+                with suppress(OSError):
+                    agent.channel.send((words.ALIVE,))
+
+    # -- as host tasks --------------------------------------------------------------------------------
+
+    def run(self, work: Mapping[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
+        """Do what is asked of each host, as `HostTasks.run` does.
+
+        Raises
+        ------
+        EngineError
+            A host is lost.
+        """
+        with self._changed:
+            agents = [self._agents[host] for host in work if host in self._agents]
+        if len(agents) < len(work):
+            msg = f"host {', '.join(sorted(set(work) - {one.host for one in agents}))} is lost."
+            raise EngineError(msg, transient=True)
+        self._errands += 1
+        for agent in agents:
+            with suppress(OSError):
+                agent.channel.send((words.COPIES, self._errands, work[agent.host], slice_s))
+        return [self._answer_of(agent) for agent in agents]
+
+    def _answer_of(self, agent: _Agent) -> TaskAnswer:
+        while True:
+            found = agent.copied.get()
+            if found is None:
+                msg = f"host {agent.host} is lost."
+                raise EngineError(msg, transient=True)
+            if found[0] == self._errands:
+                return found[1]
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The function that `mapInArrow` runs: starts an agent if the task is on the host it wishes."""
+
+    charge: Charge
+    hosts: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index, host in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                wished = self.hosts[index]
+                said = launch(self.charge, host) if host == wished else f"no core of {wished}"
+                yield pa.RecordBatch.from_pydict({"answer": [json.dumps(said)]})
+
+
+def _in_background(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="headgate-agents", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,399 @@
+"""Connects the processes of a pipe: Unix sockets within a host, TCP between hosts.
+
+On both a channel has the interface of `multiprocessing.connection.Connection`. Over TCP both ends first
+show that they have the key of the run, and each frame bears a MAC over its number and its bytes, under
+keys of this one connection. So nothing is unpickled that a stranger has sent, altered, repeated or left
+out. Frames are not encrypted. The socket itself is what bounds a channel: a receiver that does not read
+makes its sender wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import pickle
+import queue
+import secrets
+import socket
+import struct
+import threading
+import time
+from hashlib import blake2b
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener, wait
+from typing import Any, Protocol, Self
+
+_GREETING = b"headgate channel"
+_NONCE_BYTES, _MAC_BYTES = 32, 16
+_LENGTH = struct.Struct("!Q")
+_GREETS_S = 10.0
+"""How long both ends take at most to show the key; then the connection is closed. Chosen."""
+
+_TRIES_S = 30.0
+"""How long somebody knocks at a door that strangers hold. Chosen."""
+
+_STRANGERS_MAX = 64
+"""Connections that may show the key at the same time; others are closed at once. Chosen."""
+
+_SMALL_BYTES = 1 << 16
+"""A frame up to this size goes out in one call: to copy a larger one costs more. Chosen."""
+
+_TCP = "tcp://"
+
+
+class BrokenChannel(ConnectionError):
+    """Reports a frame that is not what the other end has sent; the connection is closed."""
+
+
+class Channel(Protocol):
+    """Carries messages between two processes, in order."""
+
+    def send(self, message: Any) -> None:
+        """Send what can be pickled."""
+
+    def recv(self) -> Any:
+        """Return the next message; raise EOFError where the other end is gone."""
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def recv_bytes(self) -> bytes:
+        """Return the bytes of the next message."""
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Return whether a message, or the end, comes within a time."""
+
+    def fileno(self) -> int:
+        """Return the descriptor of its socket."""
+
+    def close(self) -> None:
+        """Close this end."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
+        """Close this end."""
+
+
+class Door(Protocol):
+    """Lets in those who have the key.
+
+    Attributes
+    ----------
+    address : str
+        For `connect`.
+    """
+
+    @property
+    def address(self) -> str:
+        """Return the address at which others connect."""
+
+    def accept(self) -> Channel:
+        """Return the next channel; raise OSError once the door is closed."""
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
+        """Close it."""
+
+
+def connect(address: str, key: bytes) -> Channel:
+    """Return a channel to who listens at an address.
+
+    Raises
+    ------
+    OSError
+        Nobody listens there.
+    AuthenticationError
+        Who listens does not have the key.
+    """
+    if not address.startswith(_TCP):
+        return Client(address, "AF_UNIX", authkey=key)
+    host, _, port = address.removeprefix(_TCP).rpartition(":")
+    until_s = time.monotonic() + _TRIES_S
+    while True:
+        end = socket.create_connection((host.strip("[]"), int(port)), timeout=_GREETS_S)
+        try:
+            return _greeted(end, key, calls=True)
+        except (EOFError, ConnectionResetError, BrokenPipeError):  # too many at the door
+            end.close()
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.05)
+        except BaseException:
+            end.close()
+            raise
+
+
+def hang_up(channel: Channel) -> None:
+    """End a channel that a thread reads; to close it would wait for that thread."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(channel.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
+
+
+class UnixDoor:
+    """A door for the processes of this host.
+
+    Parameters
+    ----------
+    path : str
+        In a directory that only their user may enter.
+    key : bytes
+    """
+
+    def __init__(self, path: str, key: bytes) -> None:
+        self.address = path
+        self._listener, self._closing = Listener(path, "AF_UNIX", 64, key), False
+
+    def accept(self) -> Channel:
+        """Return the next channel."""
+        while not self._closing:
+            try:
+                return self._listener.accept()
+            except (EOFError, AuthenticationError):
+                continue
+        raise OSError("the door is closed.")
+
+    def close(self) -> None:
+        """Let nobody in, and have a thread that waits here go on."""
+        self._closing = True
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as visitor:
+            visitor.connect(self.address)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
+        """Close it."""
+        self.close()
+
+
+class TcpDoor:
+    """A door for the processes of other hosts.
+
+    Parameters
+    ----------
+    host : str
+        Name or address of this host, to which alone the port is bound.
+    key : bytes
+    shown : str, optional
+        Name or address by which others reach it.
+    """
+
+    def __init__(self, host: str, key: bytes, shown: str = "") -> None:
+        family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
+        self._socket, self._key = socket.socket(family), key
+        self._socket.bind(place)
+        self._socket.listen(64)
+        self.address = f"{_TCP}{shown or host}:{self._socket.getsockname()[1]}"
+        self._let_in: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
+        self._strangers = threading.Semaphore(_STRANGERS_MAX)
+        threading.Thread(target=self._open, name="headgate-door", daemon=True).start()
+
+    def _open(self) -> None:
+        while True:
+            try:
+                end, _ = self._socket.accept()
+            except OSError:
+                self._let_in.put(None)
+                return
+            if not self._strangers.acquire(blocking=False):
+                end.close()
+                continue
+            threading.Thread(target=self._greet, args=(end,), daemon=True).start()
+
+    def _greet(self, end: socket.socket) -> None:
+        """Let in who has the key; a stranger is told nothing."""
+        try:
+            self._let_in.put(_greeted(end, self._key, calls=False))
+        except (OSError, EOFError, AuthenticationError):
+            end.close()
+        finally:
+            self._strangers.release()
+
+    def accept(self) -> Channel:
+        """Return the next channel."""
+        found = self._let_in.get()
+        if found is None:
+            self._let_in.put(None)
+            raise OSError("the door is closed.")
+        return found
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
+        """Close it."""
+        self.close()
+
+
+class TcpChannel:
+    """A channel over TCP; several threads may send, one receives.
+
+    Parameters
+    ----------
+    end : socket
+    out_key, in_key : bytes
+        Of the MACs of what is sent and of what is received.
+    """
+
+    def __init__(self, end: socket.socket, out_key: bytes, in_key: bytes) -> None:
+        self._socket, self._out_key, self._in_key = end, out_key, in_key
+        self._sent = self._received = 0
+        self._sends = threading.Lock()
+
+    @property
+    def own_host(self) -> str:
+        """The address of this host by which the other end is reached."""
+        return str(self._socket.getsockname()[0])
+
+    def send(self, message: Any) -> None:
+        """Send what can be pickled."""
+        self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes."""
+        with self._sends:
+            number, self._sent = self._sent, self._sent + 1
+            length = _LENGTH.pack(len(data))
+            head = length + _mac(self._out_key, number, length)
+            mac = _mac(self._out_key, number, data)
+            parts = [b"".join((head, data, mac))] if len(data) < _SMALL_BYTES else [head, data, mac]
+            for part in parts:
+                self._socket.sendall(part)
+
+    def recv(self) -> Any:
+        """Return the next message."""
+        return pickle.loads(self.recv_bytes())
+
+    def recv_bytes(self) -> bytes:
+        """Return the bytes of the next message.
+
+        Raises
+        ------
+        EOFError
+            The other end is gone.
+        BrokenChannel
+        """
+        number, self._received = self._received, self._received + 1
+        head = _read(self._socket, _LENGTH.size + _MAC_BYTES)
+        length = head[: _LENGTH.size]
+        self._check(number, length, head[_LENGTH.size :])
+        size = _LENGTH.unpack(length)[0]
+        body = memoryview(_read(self._socket, size + _MAC_BYTES))
+        self._check(number, body[:size], body[size:])
+        return bytes(body[:size])
+
+    def _check(self, number: int, data: bytes | memoryview, mac: bytes | memoryview) -> None:
+        if not hmac.compare_digest(_mac(self._in_key, number, data), bytes(mac)):
+            host, port, *_ = self._socket.getpeername()
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            msg = (
+                f"a message from {host}:{port} was altered, repeated or left out on the way; the "
+                "connection is closed."
+            )
+            raise BrokenChannel(msg)
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Return whether a message, or the end, comes within a time."""
+        return bool(wait([self._socket], timeout))
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
+        """Close this end."""
+        self.close()
+
+
+def _greeted(end: socket.socket, key: bytes, *, calls: bool) -> TcpChannel:
+    """Have both ends show that they have the key; return the channel.
+
+    Who calls says its nonce; the other answers with its own and a proof over both; then who calls proves
+    it, too. The proofs of the two differ, so that none can be sent back.
+
+    Raises
+    ------
+    OSError, EOFError, AuthenticationError
+    """
+    until_s = time.monotonic() + _GREETS_S
+    mine = secrets.token_bytes(_NONCE_BYTES)
+    if calls:
+        end.sendall(_GREETING + mine)
+        theirs = _read(end, _NONCE_BYTES, until_s)
+    else:
+        if _read(end, len(_GREETING), until_s) != _GREETING:
+            raise AuthenticationError("no peer of a pipe.")
+        theirs = _read(end, _NONCE_BYTES, until_s)
+        end.sendall(mine)
+    nonces = mine + theirs if calls else theirs + mine
+
+    def derived(what: bytes) -> bytes:
+        return blake2b(nonces, key=key, person=what, digest_size=_NONCE_BYTES).digest()
+
+    if not calls:
+        end.sendall(derived(b"listens"))
+    if not hmac.compare_digest(
+        _read(end, _NONCE_BYTES, until_s), derived(b"listens" if calls else b"calls")
+    ):
+        raise AuthenticationError("the other end of a channel does not have its key.")
+    if calls:
+        end.sendall(derived(b"calls"))
+    end.settimeout(None)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _notice_dead(end)
+    keys = derived(b"from caller"), derived(b"to caller")
+    return TcpChannel(end, *(keys if calls else keys[::-1]))
+
+
+def _notice_dead(end: socket.socket) -> None:
+    """Have the kernel end an idle connection whose other host is gone, within some 20 s."""
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _read(end: socket.socket, size: int, until_s: float | None = None) -> bytes:
+    """Return so many bytes; raise EOFError where they end before."""
+    found, at = bytearray(size), 0
+    view = memoryview(found)
+    while at < size:
+        if until_s is not None:
+            end.settimeout(max(until_s - time.monotonic(), 0.001))
+        count = end.recv_into(view[at:])
+        if not count:
+            raise EOFError
+        at += count
+    return bytes(found)
+
+
+def _mac(key: bytes, number: int, data: bytes | memoryview) -> bytes:
+    made = blake2b(_LENGTH.pack(number), key=key, digest_size=_MAC_BYTES)
+    made.update(data)
+    return made.digest()

@@ -1,0 +1,118 @@
+"""Starts the processes of slots; this module those beside the driver, where a run has one host."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from headgate.spark.realtime import words
+from headgate.spark.realtime.channels import Door, UnixDoor
+
+
+class SlotProgram(Protocol):
+    """A process that was started; `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None:
+        """Return the code that it ended with, None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raise `subprocess.TimeoutExpired`."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+class SlotHosts(Protocol):
+    """The hosts of slots."""
+
+    @property
+    def processes(self) -> Mapping[str, int]:
+        """Process ids of what starts slots, by a name for people."""
+
+    def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
+        """Make ready to start slots; return where the driver of a run is met, and its door.
+
+        Parameters
+        ----------
+        lost : callable
+            Called, by any thread, with a sentence when a host is lost.
+        """
+
+    def places(self, operator: str, slots: int) -> list[str]:
+        """Return the host of each slot of an operator."""
+
+    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
+        """Start the process of a slot on a host."""
+
+    def end(self, meeting: words.Meeting) -> None:
+        """Clean up behind a run."""
+
+    def close(self) -> None:
+        """Clean up behind the query."""
+
+
+class OneHost:
+    """The host of the driver."""
+
+    processes: Mapping[str, int] = MappingProxyType({})
+
+    def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
+        """Return where the driver of a run is met, and its door."""
+        del lost
+        directory = tempfile.mkdtemp(prefix="headgate-")
+        meeting = words.Meeting(f"{directory}/driver", secrets.token_bytes(32), directory)
+        return meeting, UnixDoor(meeting.driver, meeting.key)
+
+    def places(self, operator: str, slots: int) -> list[str]:
+        """Return one host for all."""
+        del operator
+        return [""] * slots
+
+    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
+        """Start the process of a slot."""
+        del host
+        return slot_process(meeting, operator, slot)
+
+    def end(self, meeting: words.Meeting) -> None:
+        """Remove the sockets of a run."""
+        shutil.rmtree(meeting.directory, ignore_errors=True)
+
+    def close(self) -> None:
+        """Do nothing: slots have ended with the last run."""
+
+
+def slot_process(
+    meeting: words.Meeting, operator: str, slot: int, *, follows: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start the process of a slot: another program, so that nothing of its starter's is in it.
+
+    Parameters
+    ----------
+    meeting : words.Meeting
+    operator : str
+    slot : int
+    follows : bool
+        Whether it ends when this process does, whatever the driver says.
+    """
+    command = [sys.executable, "-m", "headgate.spark.realtime.slot_process"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment())
+    assert process.stdin is not None
+    pickle.dump((meeting, operator, slot, follows), process.stdin)
+    if follows:
+        process.stdin.flush()
+    else:
+        process.stdin.close()
+    return process
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a program that finds the modules that this process finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

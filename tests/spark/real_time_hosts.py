@@ -1,0 +1,219 @@
+"""Queries in real time on a cluster: a driver process of `test_real_time_hosts`, a line of JSON per run.
+
+``python real_time_hosts.py DIRECTORY NAME ...`` runs each on a cluster of two hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from real_time import Rows, totals, writer
+
+import headgate as hg
+from headgate.spark.jvm.hosts import living_hosts
+from headgate.spark.realtime.agent import LEASE_S
+from headgate_demo.spark.sources import register
+from headgate_lab.testing.cluster import StandaloneCluster
+
+LIMIT_S = 90.0
+HOSTS = 2
+
+
+class Run:
+    """One query, what happens to it, and what came of it."""
+
+    def __init__(
+        self, spark: SparkSession, cluster: StandaloneCluster, base: Path, name: str
+    ) -> None:
+        self.spark, self.cluster, self.name = spark, cluster, name
+        self.rng = random.Random(name)
+        self.checkpoint = base / f"ck-{name}"
+        self.rows = Rows()
+        self.query: Any = None
+
+    def go(self, strategy: str, *acts: Callable[[Run], None]) -> None:
+        made = writer(totals(rate=1000)(self.spark), self.rows, self.checkpoint, "update")
+        self.writer = made.migration(strategy) if strategy else made
+        self.query = self.writer.start()
+        self.steps(3)
+        seen = dict(self.query.processes)
+        for act in acts:
+            act(self)
+            self.steps(3)
+        self.query.stop()
+        found = hg.verify(
+            self.spark,
+            totals(rate=1000),
+            checkpoint=str(self.checkpoint),
+            output=self.rows.last_by(self.spark, "k"),
+            mode="update",
+        )
+        failed = self.query.exception()
+        moves = self.events("migration")
+        print(
+            json.dumps({
+                "name": self.name,
+                "verified": found["verified"],
+                "rows": found["rows_compared"],
+                "failed": None if failed is None else str(failed),
+                "came_again": self.rows.came_again,
+                "processes": sorted(seen),
+                "slots": self.query.assignment()["aggregate-0"].slots,
+                "what": [one["what"] for one in moves],
+                "bytes_moved": sum(one["bytes_moved"] for one in moves),
+                "retries": [one["error"] for one in self.events("retry")],
+                # a feeder is a Python worker, which Spark keeps
+                "left": [
+                    name
+                    for name, pid in seen.items()
+                    if not name.startswith("feeder") and Path(f"/proc/{pid}").exists()
+                ],
+                "arenas": sorted(str(run) for one in self.cluster.arenas() for run in one.glob("*")),
+            }),
+            flush=True,
+        )  # fmt: skip
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        lines = map(json.loads, self.query.journal.read_text().splitlines())
+        return [one for one in lines if one["event"] == kind]
+
+    def wait_until(self, reached: Callable[[], bool], what: str) -> None:
+        until_s = time.monotonic() + LIMIT_S
+        while not reached():
+            if not self.query.isActive or time.monotonic() > until_s:
+                raise AssertionError(f"{self.name}: {what}: {self.query.exception()}")
+            time.sleep(0.01)
+
+    def steps(self, more: int) -> None:
+        done = len(self.rows.steps)
+        self.wait_until(lambda: len(self.rows.steps) >= done + more, f"{more} steps")
+
+
+def scale(slots: int) -> Callable[[Run], None]:
+    def act(run: Run) -> None:
+        run.query.scale(slots)
+        run.wait_until(lambda: not run.query._work.changing, f"scale to {slots}")
+        assert run.query.assignment()["aggregate-0"].slots == slots
+
+    return act
+
+
+def kill(kind: str, slots: int) -> Callable[[Run], None]:
+    """Kill a process of the query at a drawn moment while key groups move to so many slots."""
+
+    def act(run: Run) -> None:
+        moved = len(run.events("migration"))
+        run.query.scale(slots)
+        moves = run.rng.randrange(2, 6)  # the request is the first
+        run.wait_until(lambda: len(run.events("migration")) >= moved + moves, f"{moves} moves")
+        names = sorted(name for name in run.query.processes if name.startswith(kind))
+        os.kill(run.query.processes[run.rng.choice(names)], signal.SIGKILL)
+        run.steps(2)
+        scale(slots)(run)
+
+    return act
+
+
+def kill_executor(run: Run) -> None:
+    os.kill(run.rng.choice(run.cluster.executor_pids()), signal.SIGKILL)
+
+
+def stop_and_start(slots: int) -> Callable[[Run], None]:
+    """Stop the query while key groups move to so many slots; start it, and wait until they have."""
+
+    def act(run: Run) -> None:
+        run.query.scale(slots)
+        moved = lambda: "routed" in [one["what"] for one in run.events("migration")]  # noqa: E731
+        run.wait_until(moved, "the first key groups are routed")
+        run.query.stop()
+        shown = hg.inspect(run.checkpoint)["operators"]["aggregate-0"]
+        assert shown["migration"]["slots_to"] == slots
+        run.query = run.writer.start()
+        run.wait_until(lambda: not run.query._work.changing, f"scale to {slots}")
+
+    return act
+
+
+def lose_and_restart_host(run: Run) -> None:
+    """Kill all of a host, and wait until it is there again and slots could be placed on it."""
+    host = "127.0.0.12"
+    agent = run.query.processes[f"agent {host}"]
+    for pid in run.cluster.host_pids(host, agent):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    run.wait_until(lambda: bool(run.events("retry")), "the loss of a host")
+    run.steps(3)
+    assert f"agent {host}" not in run.query.processes
+    run.cluster.restart_worker(host)
+    run.wait_until(lambda: f"agent {host}" in run.query.processes, "the host comes back")
+
+
+def stop_host(run: Run) -> None:
+    """Stop all that runs on a host for twice as long as it may be silent."""
+    host = "127.0.0.12"
+    agent = run.query.processes[f"agent {host}"]
+    slots = [
+        pid for pid in run.cluster.host_pids(host, agent) if os.getsid(pid) == os.getsid(agent)
+    ]
+    stopped = run.cluster.host_pids(host, agent)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    until_s = time.monotonic() + 2 * LEASE_S
+    try:
+        run.steps(1)  # those under way may still come out
+        run.wait_until(lambda: bool(run.events("retry")), "the loss of a stopped host")
+        run.steps(3)
+        while time.monotonic() < until_s:
+            run.steps(1)
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    gone = lambda: not any(Path(f"/proc/{pid}").exists() for pid in slots)  # noqa: E731
+    run.wait_until(gone, "slots without a lease end")
+
+
+SLOW = "subscale(groups_min=1, per_host=1)"
+"""A strategy whose migrations take many epochs."""
+
+RUNS: dict[str, tuple[Any, ...]] = {
+    "plain": ("",),
+    "subscale": ("subscale", scale(4), scale(3), scale(2)),
+    "kills": (SLOW, kill("slot", 4), kill("agent", 3), kill("feeder", 4), kill("slot", 2)),
+    "rival": ("all-at-once", scale(4), kill("slot", 3), kill("agent", 4)),
+    "again": (SLOW, stop_and_start(4)),
+    "executor": ("", kill_executor, scale(3)),
+    "host": ("", lose_and_restart_host, scale(4)),
+    "stopped": ("", scale(4), stop_host, scale(3)),
+}
+
+
+def main() -> None:
+    base = Path(sys.argv[1])
+    with StandaloneCluster(base, workers=HOSTS, cores=2) as cluster:
+        spark = hg.session(
+            cluster.master,
+            "real time on hosts",
+            **{"spark.executor.memory": "700m", "spark.driver.host": "127.0.0.1"},
+        )
+        register(spark)
+        for name in sys.argv[2:]:
+            until_s = time.monotonic() + LIMIT_S
+            while len(living_hosts(spark)) < HOSTS and time.monotonic() < until_s:
+                time.sleep(0.1)
+            Run(spark, cluster, base, name).go(*RUNS[name])
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

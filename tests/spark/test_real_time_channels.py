@@ -1,0 +1,239 @@
+"""Channels between hosts: who has the key is heard, and what was altered on the way is not unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from typing import Any
+
+import pytest
+
+from headgate.spark.realtime import channels
+from headgate.spark.realtime.channels import BrokenChannel, TcpDoor, connect
+
+HERE = "127.0.0.1"
+GREETING, PROOF, HEAD, MAC = 16 + 32, 32, 8 + 16, 16
+Frames = list[bytes]
+
+
+@pytest.fixture
+def key() -> bytes:
+    return secrets.token_bytes(32)
+
+
+@pytest.fixture
+def door(key: bytes) -> Iterator[TcpDoor]:
+    with TcpDoor(HERE, key) as door:
+        yield door
+
+
+def place(address: str) -> tuple[str, int]:
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return host, int(port)
+
+
+def read(end: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        more = end.recv(size - len(found))
+        if not more:
+            raise EOFError
+        found += more
+    return found
+
+
+def test_messages_come_in_order_both_ways_from_any_thread(door: TcpDoor, key: bytes) -> None:
+    with connect(door.address, key) as caller, door.accept() as listener:
+        messages: list[Any] = [None, ("a", 1), b"x" * 3_000_000, list(range(1000))]
+        sender = threading.Thread(target=lambda: [caller.send(one) for one in messages])
+        sender.start()
+        assert [listener.recv() for _ in messages] == messages
+        sender.join()
+        threads = [
+            threading.Thread(target=lambda n=n: [listener.send((n, i)) for i in range(50)])
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        found = [caller.recv() for _ in range(200)]
+        for n in range(4):
+            assert [i for m, i in found if m == n] == list(range(50))
+        assert not caller.poll(0)
+        listener.close()
+        assert caller.poll(5)
+        with pytest.raises(EOFError):
+            caller.recv()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [b"", b"GET / HTTP/1.1\r\n\r\n" * 10, b"headgate channel" + bytes(32) + bytes(32)],
+    ids=["nothing", "something else", "a proof without the key"],
+)
+def test_a_stranger_is_not_let_in_and_keeps_nobody_out(
+    door: TcpDoor, key: bytes, says: bytes
+) -> None:
+    with socket.create_connection(place(door.address)) as stranger:
+        stranger.sendall(says)
+        with connect(door.address, key) as caller:
+            caller.send("first")
+            with door.accept() as listener:
+                assert listener.recv() == "first"
+        assert door._let_in.empty()
+
+
+def test_strangers_in_numbers_are_closed_and_a_peer_comes_in_when_they_are_gone(
+    door: TcpDoor, key: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_GREETS_S", 1.0)
+    with contextlib.ExitStack() as held:
+        for _ in range(channels._STRANGERS_MAX):
+            held.enter_context(socket.create_connection(place(door.address)))
+        held.enter_context(connect(door.address, key)).send("in")
+        assert held.enter_context(door.accept()).recv() == "in"
+
+
+def test_who_listens_without_the_key_hears_nothing(key: bytes) -> None:
+    with (
+        TcpDoor(HERE, secrets.token_bytes(32)) as other,
+        pytest.raises((AuthenticationError, EOFError)),
+    ):
+        connect(other.address, key)
+    assert other._let_in.get() is None
+
+
+def test_a_port_is_bound_to_its_host_alone(door: TcpDoor) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", place(door.address)[1]), timeout=5)
+
+
+def test_pythons_own_client_is_a_stranger(door: TcpDoor, key: bytes) -> None:
+    with pytest.raises((EOFError, OSError, AuthenticationError)):
+        Client(place(door.address), "AF_INET", authkey=key).recv()
+
+
+class Between:
+    """Stands between two ends and does something to the frames that the caller sends."""
+
+    def __init__(self, to: str, does: Callable[[Frames], Frames], count: int) -> None:
+        self._to, self._does, self._count = place(to), does, count
+        self._socket = socket.create_server((HERE, 0))
+        self.address = f"tcp://{HERE}:{self._socket.getsockname()[1]}"
+        self.heard = b""
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(self._socket)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def __enter__(self) -> Between:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
+
+    def _run(self) -> None:
+        caller = self._held.enter_context(self._socket.accept()[0])
+        listener = self._held.enter_context(socket.create_connection(self._to))
+        threading.Thread(target=self._back, args=(listener, caller), daemon=True).start()
+        greeting = read(caller, GREETING)
+        listener.sendall(greeting)
+        proof = read(caller, PROOF)
+        listener.sendall(proof)
+        frames = [self._frame(caller) for _ in range(self._count)]
+        self.heard = greeting + proof + b"".join(frames)
+        listener.sendall(b"".join(self._does(frames)))
+
+    def _frame(self, end: socket.socket) -> bytes:
+        head = read(end, HEAD)
+        return head + read(end, struct.unpack("!Q", head[:8])[0] + MAC)
+
+    def _back(self, listener: socket.socket, caller: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := listener.recv(1 << 16):
+                caller.sendall(data)
+            caller.shutdown(socket.SHUT_RDWR)
+
+
+sprung: list[int] = []
+
+
+class Trap:
+    """Tells when it is unpickled."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return (_spring, (self.number,))
+
+
+def _spring(number: int) -> None:
+    sprung.append(number)
+
+
+def flipped(frame: bytes, at: int) -> bytes:
+    return frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("does", "unharmed"),
+    [
+        (lambda f: f, 3),
+        (lambda f: [f[0], flipped(f[1], 30), f[2]], 1),
+        (lambda f: [flipped(f[0], 7), f[1], f[2]], 0),
+        (lambda f: [f[0], flipped(f[1], len(f[1]) - 1), f[2]], 1),
+        (lambda f: [f[0], f[0], f[1]], 1),
+        (lambda f: [f[1], f[0], f[2]], 0),
+        (lambda f: [f[0], f[2]], 1),
+        (lambda f: [struct.pack("!Q", 1 << 62) + f[0][8:], *f[1:]], 0),
+    ],
+    ids=["as sent", "a byte", "a length", "a MAC", "repeated", "swapped", "left out", "endless"],
+)
+def test_nothing_is_unpickled_that_was_not_sent_so(
+    door: TcpDoor, key: bytes, does: Callable[[Frames], Frames], unharmed: int
+) -> None:
+    sprung.clear()
+    with (
+        Between(door.address, does, 3) as between,
+        connect(between.address, key) as caller,
+        door.accept() as listener,
+    ):
+        for number in range(3):
+            caller.send(Trap(number))
+        for _ in range(unharmed):
+            listener.recv()
+        if unharmed < 3:
+            with pytest.raises(BrokenChannel, match="was altered, repeated or left out on the way"):
+                listener.recv()
+            with pytest.raises((EOFError, OSError)):
+                caller.recv()
+    assert sprung == list(range(unharmed))
+
+
+def test_what_was_heard_of_one_connection_is_of_no_use_on_another(
+    door: TcpDoor, key: bytes
+) -> None:
+    with (
+        Between(door.address, lambda frames: frames, 1) as between,
+        connect(between.address, key) as caller,
+        door.accept() as listener,
+    ):
+        caller.send(("scale", 4))
+        assert listener.recv() == ("scale", 4)
+    with socket.create_connection(place(door.address)) as stranger:
+        stranger.sendall(between.heard)
+        stranger.settimeout(10)
+        with pytest.raises((ConnectionResetError, EOFError)):
+            read(stranger, 1 << 20)
+    assert door._let_in.empty()
+
+
+def test_a_frame_back_to_its_sender_is_not_taken(door: TcpDoor, key: bytes) -> None:
+    with connect(door.address, key) as caller, door.accept() as listener:
+        keys = [end for one in (caller, listener) for end in (one._out_key, one._in_key)]
+        assert keys[0] == keys[3] != keys[1] == keys[2]
