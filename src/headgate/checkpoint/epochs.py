@@ -56,8 +56,8 @@ def next_watermark_us(log: Path, latest: Manifest | None) -> int:
         committed = (log / "commits" / str(latest.spark_batch)).read_text()
     except OSError:
         return evicted_us
-    found = re.search(r'"nextBatchWatermarkMs":\s*(\d+)', committed)
-    return evicted_us if found is None else max(evicted_us, int(found[1]) * 1000)
+    match = re.search(r'"nextBatchWatermarkMs":\s*(\d+)', committed)
+    return evicted_us if match is None else max(evicted_us, int(match[1]) * 1000)
 
 
 def write_log(log: Path, latest: Manifest | None) -> None:

@@ -64,8 +64,8 @@ def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str
 
 
 def _meaning(identity: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = identity.get(MEANING) or {}
-    return found
+    meaning: dict[str, Any] = identity.get(MEANING) or {}
+    return meaning
 
 
 def _compare_meanings(old: Mapping[str, Any], new: Mapping[str, Any], location: str) -> None:

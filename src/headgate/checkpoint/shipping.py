@@ -145,16 +145,16 @@ class JournalCopy:
 
     def refresh(self) -> bool:
         """Read the new part of the journal; return whether there was any."""
-        found = False
+        grown = False
         while True:
             new = self._rest()
             if new:
                 with open(self._path, "ab") as file:
                     file.write(new)
                 self._at += len(new)
-                found = True
+                grown = True
             if not self._files.exists(piece(self._number + 1)):
-                return found
+                return grown
             # the piece was complete before the next one began; what came meanwhile is read first
             late = self._rest()
             if late:

@@ -74,10 +74,10 @@ def shown(text: object, most: int = _SHOWN) -> str:
     most : int
         Characters; of a longer text the middle is left out.
     """
-    found = str(text)
-    if len(found) > most:
-        found = f"{found[: most * 2 // 3]} [...] {found[-(most // 3) :]}"
-    return escaped(found)
+    value = str(text)
+    if len(value) > most:
+        value = f"{value[: most * 2 // 3]} [...] {value[-(most // 3) :]}"
+    return escaped(value)
 
 
 def checked_text(text: str, what: str, most: int = TEXT_MAX) -> str:
@@ -286,8 +286,8 @@ def read_toml(raw: bytes, what: str) -> dict[str, Any]:
     try:
         text = raw.decode()
         _check_names(text, what)
-        found: dict[str, Any] = bounded(tomllib.loads(text), what)
-        return found
+        tables: dict[str, Any] = bounded(tomllib.loads(text), what)
+        return tables
     except RecursionError:
         why = f"it is nested more than {DEPTH_MAX} deep"
     except ValueError as error:

@@ -280,8 +280,8 @@ class AggregateOperator(Operator):
         """Return all results, as if they were emitted now; of windows the open ones."""
         del part
         after_us = emitted_us if self._expiring() is not None else int(BEFORE_ALL_US)
-        found = self._windows(table, table.live(), after_us, int(NEVER_US))
-        return pa.RecordBatch.from_arrays(self.columns(found), schema=self.schema())
+        results = self._windows(table, table.live(), after_us, int(NEVER_US))
+        return pa.RecordBatch.from_arrays(self.columns(results), schema=self.schema())
 
     def due_us(self, table: Table, watermark_us: int) -> int:
         """Return the watermark at which the group has something to emit or remove next."""
@@ -304,8 +304,8 @@ class AggregateOperator(Operator):
     def _expiring(self) -> TimeKey | None:
         """Return the time by which rows are late or removed: complete mode keeps all, as Spark."""
         time = self.spec.time
-        kept = self.spec.mode is OutputMode.COMPLETE
-        return time if time is not None and time.expires and not kept else None
+        complete = self.spec.mode is OutputMode.COMPLETE
+        return time if time is not None and time.expires and not complete else None
 
     def _expire(self, table: Table, watermark_us: int) -> None:
         live = table.live()

@@ -145,17 +145,19 @@ class ProcessorOperator(Operator):
         texts = pa.array([], pa.large_binary())
         if layout.texts:
             texts = named(table, rows[:, layout.table.width - layout.texts :].ravel())
-        found = columns.decoded(rows[:, layout.value_at :], texts, layout.texts_from, layout.texts)
+        decoded = columns.decoded(
+            rows[:, layout.value_at :], texts, layout.texts_from, layout.texts
+        )
         words, strings = rows[:, 1 : 1 + layout.variable_at], codec.Strings(*table.strings())
         keys = codec.decode(words, self.spec.keys, layout.key_at, strings)
-        values = found.columns if columns.leaves else []
+        values = decoded.columns if columns.leaves else []
         names = [f"k{i}" for i in range(len(keys))] + [f"v{i}" for i in range(len(values))]
         return pa.RecordBatch.from_arrays([*keys, *values], names=names)
 
     def late(self, times_us: I64, emitted_us: I64) -> Mask:
         """Return which records are late: the watermark of an earlier step has passed them."""
-        found: Mask = times_us <= emitted_us
-        return found
+        flags: Mask = times_us <= emitted_us
+        return flags
 
     def run(
         self,
@@ -275,11 +277,11 @@ class ProcessorOperator(Operator):
             parts.append(
                 (start, Distinct(interned(one.table, words.matrix, words.strings, start, stop)))
             )
-        keys = _Keys([found.rows for _, found in parts])
-        by_key = [np.argsort(found.of, kind="stable") for _, found in parts]
+        keys = _Keys([distinct.rows for _, distinct in parts])
+        by_key = [np.argsort(distinct.of, kind="stable") for _, distinct in parts]
         order = _joined([start + x for (start, _), x in zip(parts, by_key, strict=True)])
         of = _joined([b + p.of[x] for b, (_, p), x in zip(keys.base, parts, by_key, strict=False)])
-        first = pa.array(_joined([start + found.first for start, found in parts]))
+        first = pa.array(_joined([start + distinct.first for start, distinct in parts]))
         place = pa.array(order)
         inputs = [
             of_type(_whole(rows.column(f"{prefix}{i}")).take(place), column.type)
@@ -289,9 +291,9 @@ class ProcessorOperator(Operator):
             sorted_ = pa.array(in_order(inputs, self.spec.order, of))
             inputs = [column.take(sorted_) for column in inputs]
         batch = Keyed(of, pa.RecordBatch.from_arrays(inputs, schema=schema))
-        given = self.spec.processor.keys
-        typed = from_leaves([column.take(first) for column in columns], given)
-        of_keys = pa.RecordBatch.from_arrays(typed, schema=given)
+        key_schema = self.spec.processor.keys
+        typed = from_leaves([column.take(first) for column in columns], key_schema)
+        of_keys = pa.RecordBatch.from_arrays(typed, schema=key_schema)
         return self._round(step, held, keys, of_keys, lambda k, s, t: method(k, batch, s, t))
 
     def _due_round(self, step: SlotStep, held: list[_Held]) -> list[pa.RecordBatch]:
@@ -311,13 +313,16 @@ class ProcessorOperator(Operator):
         self, step: SlotStep, due: list[_Held], fired: list[I64]
     ) -> list[pa.RecordBatch]:
         layout, at = self.layout, self.layout.value_at + 1
-        found = [Distinct(rows[:, 1 : 1 + layout.variable_at]) for rows in fired]
-        keys = _Keys([x.rows for x in found])
-        given = self.spec.processor.keys
+        distinct = [Distinct(rows[:, 1 : 1 + layout.variable_at]) for rows in fired]
+        keys = _Keys([x.rows for x in distinct])
+        key_schema = self.spec.processor.keys
         of_keys = one_batch(
-            [decoded_keys(layout, d.table, x.rows, given) for d, x in zip(due, found, strict=True)]
+            [
+                decoded_keys(layout, d.table, x.rows, key_schema)
+                for d, x in zip(due, distinct, strict=True)
+            ]
         )
-        of = _joined([b + x.of for b, x in zip(keys.base, found, strict=False)])
+        of = _joined([b + x.of for b, x in zip(keys.base, distinct, strict=False)])
         at_ms = _joined([rows[:, at] for rows in fired])
         order = np.lexsort((at_ms, of))
         times = pa.RecordBatch.from_arrays([pa.array(at_ms[order])], schema=TIMERS.schema)
@@ -342,10 +347,10 @@ class ProcessorOperator(Operator):
             return []
         spec, layout = self.spec, self.layout
         now_ms = step.request.timestamp_ms
-        found = [
+        variables = [
             find(layout, one.table, words) for one, words in zip(held, keys.words, strict=True)
         ]
-        before = self._before(keys, found, now_ms)
+        before = self._before(keys, variables, now_ms)
         shown = {c.variable.name: before[c.number].there for c in layout.variables}
         state = State(spec.variables, shown, keys.count)
         output = []
@@ -361,7 +366,7 @@ class ProcessorOperator(Operator):
                 planned.append(made)
         self._note_due(held, keys, state, now_ms)
         if planned:
-            heads = _new_heads(layout, found, planned)
+            heads = _new_heads(layout, variables, planned)
             for index, one in enumerate(held):
                 _write(layout, one.table, keys, index, planned, heads)
         return output
@@ -397,20 +402,20 @@ class ProcessorOperator(Operator):
         each = np.repeat(watermarks_ms, np.diff(keys.base))
         return Timers(state, mode, step.request.timestamp_ms, each)
 
-    def _before(self, keys: _Keys, found: list[Found], now_ms: int) -> list[Before]:
+    def _before(self, keys: _Keys, variables: list[Found], now_ms: int) -> list[Before]:
         """Return the entries of all keys of a round, per variable."""
         layout = self.layout
-        of = _joined([b + f.of for b, f in zip(keys.base, found, strict=False)])
+        of = _joined([b + f.of for b, f in zip(keys.base, variables, strict=False)])
         width = layout.table.width
-        rows = np.concatenate([np.zeros((0, width), dtype=np.int64), *(f.rows for f in found)])
-        heads = np.concatenate([f.heads for f in found])
-        texts = pa.concat_arrays([pa.array([], pa.large_binary()), *(f.texts for f in found)])
+        rows = np.concatenate([np.zeros((0, width), dtype=np.int64), *(f.rows for f in variables)])
+        heads = np.concatenate([f.heads for f in variables])
+        texts = pa.concat_arrays([pa.array([], pa.large_binary()), *(f.texts for f in variables)])
         over = ended(layout, rows, now_ms)
         variable, number = rows[:, layout.value_at - 2], rows[:, layout.value_at - 1]
         made = []
         for columns in layout.variables:
-            mine = variable == columns.number
-            there, dead = np.flatnonzero(mine & ~over), np.flatnonzero(mine & over)
+            same = variable == columns.number
+            there, dead = np.flatnonzero(same & ~over), np.flatnonzero(same & over)
             first = count = np.zeros(keys.count, dtype=np.int64)
             if columns.head_at:
                 first, count = heads[:, columns.head_at - 1], heads[:, columns.head_at]
@@ -465,23 +470,25 @@ class ProcessorOperator(Operator):
         now_us = self._now_us(step, one.watermark_us)
         variable, due_us = rows[:, layout.value_at - 2], [int(NEVER_US)]
         for columns in layout.variables:
-            mine = rows[variable == columns.number]
-            if len(mine) == 0:
+            own = rows[variable == columns.number]
+            if len(own) == 0:
                 continue
             if columns.variable is TIMERS:
-                first_ms = min(int(mine[:, layout.value_at + 1].min()), int(NEVER_US) // 1000)
+                first_ms = min(int(own[:, layout.value_at + 1].min()), int(NEVER_US) // 1000)
                 # one that was registered too late fires in the next step
                 due_us.append(max(first_ms * 1000, now_us + 1))
             elif columns.variable.ttl_ms is not None:
-                first_ms = int(mine[:, layout.value_at + columns.ends_at].min())
+                first_ms = int(own[:, layout.value_at + columns.ends_at].min())
                 pause_ms = columns.variable.ttl_ms // _PURGE_SHARE + 1
                 due_us.append(max(first_ms, now_ms + pause_ms) * 1000)
         return min(due_us)
 
 
-def _new_heads(layout: EntryLayout, found: list[Found], planned: list[Writes]) -> tuple[I64, Mask]:
+def _new_heads(
+    layout: EntryLayout, variables: list[Found], planned: list[Writes]
+) -> tuple[I64, Mask]:
     """Return the heads of all keys of a round after it, and which changed."""
-    before = np.concatenate([f.heads for f in found])
+    before = np.concatenate([f.heads for f in variables])
     heads = before.copy()
     for made in planned:
         at = layout.variables[made.variable].head_at
@@ -511,24 +518,24 @@ def _write(
 
     gone, there, values = [], [], []
     for made in planned:
-        mine = part(made.gone_of)
-        gone.append(at(made.gone_of[mine], made.variable, made.gone_number[mine]))
-        mine = part(made.moved_of)
-        there.append(at(made.moved_of[mine], made.variable, made.moved_number[mine]))
-        values.append(made.moved[mine])
-        mine = part(made.put_of)
-        there.append(at(made.put_of[mine], made.variable, made.put_number[mine]))
-        values.append(interned(table, made.put.matrix, made.put.strings, mine.start, mine.stop))
+        span = part(made.gone_of)
+        gone.append(at(made.gone_of[span], made.variable, made.gone_number[span]))
+        span = part(made.moved_of)
+        there.append(at(made.moved_of[span], made.variable, made.moved_number[span]))
+        values.append(made.moved[span])
+        span = part(made.put_of)
+        there.append(at(made.put_of[span], made.variable, made.put_number[span]))
+        values.append(interned(table, made.put.matrix, made.put.strings, span.start, span.stop))
     own, changed = heads[0][low:high], heads[1][low:high]
-    kept, dropped = changed & (own != 0).any(axis=1), changed & ~(own != 0).any(axis=1)
-    for which, into in ((kept, there), (dropped, gone)):
+    living, dropped = changed & (own != 0).any(axis=1), changed & ~(own != 0).any(axis=1)
+    for which, into in ((living, there), (dropped, gone)):
         of = np.flatnonzero(which)
         into.append(row_keys(words, of, HEAD, np.zeros(len(of), dtype=np.int64)))
-    value = np.zeros((int(kept.sum()), len(layout.table.fresh)), dtype=np.int64)
-    value[:, 1 : 1 + own.shape[1]] = own[kept]
+    value = np.zeros((int(living.sum()), len(layout.table.fresh)), dtype=np.int64)
+    value[:, 1 : 1 + own.shape[1]] = own[living]
     values.append(value)
-    found = table.find(np.concatenate(gone))
-    table.delete(found[found >= 0])
+    places = table.find(np.concatenate(gone))
+    table.delete(places[places >= 0])
     placed = table.upsert(np.concatenate(there))
     table.rows[placed, layout.value_at :] = np.concatenate(values)
 

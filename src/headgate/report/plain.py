@@ -63,8 +63,8 @@ def _slo(run: Run) -> str:
     if slo is None:
         return ""
     success = "-" if slo.success is None else f"{slo.success:.1%}"
-    kept = (" frozen" if slo.frozen else "") + (" held" if slo.held_until_ms else "")
-    return f" slo {success} {shown(slo.state, 20)}{kept}"
+    flags = (" frozen" if slo.frozen else "") + (" held" if slo.held_until_ms else "")
+    return f" slo {success} {shown(slo.state, 20)}{flags}"
 
 
 class PlainProgress:
@@ -103,15 +103,15 @@ class PlainProgress:
 
     def _new_events(self, tail: Tail) -> list[Event]:
         """Read new events; a change that several operators wrote is returned once."""
-        found: list[Event] = []
+        events: list[Event] = []
         for event in tail.events():
             changes = len(self._run.changes)
             self._run.absorb(event)
             if not isinstance(event, AssignmentChange):
-                found.append(event)
+                events.append(event)
                 continue
             merged = len(self._run.changes) == changes
-            if merged and found and isinstance(found[-1], AssignmentChange):
-                found.pop()
-            found.append(self._run.changes[-1])
-        return found
+            if merged and events and isinstance(events[-1], AssignmentChange):
+                events.pop()
+            events.append(self._run.changes[-1])
+        return events

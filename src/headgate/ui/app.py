@@ -103,10 +103,10 @@ def serve(shelf: Shelf, host: str, port: int) -> None:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _answer(found: dict[str, Any] | None) -> Response:
-    if found is None:
+def _answer(answer: dict[str, Any] | None) -> Response:
+    if answer is None:
         return JSONResponse({"error": "there is no such journal"}, status_code=404)
-    return JSONResponse(found)
+    return JSONResponse(answer)
 
 
 def _policy(page: str) -> str:

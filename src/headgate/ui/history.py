@@ -162,15 +162,15 @@ class JournalHistory:
         at_s = np.maximum.reduceat(rows[:, 0], parts)
         began_s = np.concatenate([[self.reading.run.began_ms / 1e3], at_s[:-1]])
         spent_s = np.maximum(at_s - began_s, 1e-3)
-        told = {"at_s": _plain(at_s)}
+        curves = {"at_s": _plain(at_s)}
         for column, (name, how) in enumerate(CURVES.items(), 1):
             if how == "rate":
                 values = np.add.reduceat(rows[:, column], parts) / spent_s
             else:
                 worst = np.fmax if how == "max" else np.fmin
                 values = worst.reduceat(rows[:, column], parts)
-            told[name] = _plain(values)
-        return told
+            curves[name] = _plain(values)
+        return curves
 
 
 class Rows:

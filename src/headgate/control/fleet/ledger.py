@@ -69,8 +69,8 @@ class Ledger:
         """
         extra = {operator: slots - 1 for operator, slots in held.items()}
         room = self.budget - taken - len(held)
-        given = fitted(extra, room)
-        granted = {operator: 1 + given.get(operator, 0) for operator in held}
+        added = fitted(extra, room)
+        granted = {operator: 1 + added.get(operator, 0) for operator in held}
         self._accounts[job] = _Account(granted)
         return dict(granted)
 

@@ -59,9 +59,9 @@ class Base:
 
     def __str__(self) -> str:
         """Return ``name(parameter=value, ...)`` with the parameters that are not the default."""
-        given = [
+        parameters = [
             f"{field.name}={str(value).lower()}"
             for field in fields(self)
             if (value := getattr(self, field.name)) != field.default
         ]
-        return f"{self.name}({', '.join(given)})" if given else self.name
+        return f"{self.name}({', '.join(parameters)})" if parameters else self.name

@@ -64,10 +64,10 @@ def compare_bands(
             x, y = first[chunk:end], second[chunk:end]
             # No branch in this loop, and no index that could be negative: so the compiler makes vector
             # instructions of it, 20 times as fast.
-            found = False
+            matched = False
             for j in range(x.size):
-                found |= (x[j] >= a) & (x[j] <= b) & (y[j] >= c) & (y[j] <= d)
-            if not found:
+                matched |= (x[j] >= a) & (x[j] <= b) & (y[j] >= c) & (y[j] <= d)
+            if not matched:
                 continue
             for j in range(x.size):
                 if a <= x[j] <= b and c <= y[j] <= d:
@@ -263,29 +263,29 @@ def scale_join(
                 stop = min(chunk + _CHUNK, end)
                 x, y = stored_first[other, key, chunk:stop], stored_second[other, key, chunk:stop]
                 # Without a branch, so that the compiler makes vector instructions of it.
-                found = False
+                matched_any = False
                 for j in range(x.size):
-                    found |= (x[j] >= a) & (x[j] <= b) & (y[j] >= c) & (y[j] <= d)
-                if found:
+                    matched_any |= (x[j] >= a) & (x[j] <= b) & (y[j] >= c) & (y[j] <= d)
+                if matched_any:
                     for j in range(x.size):
                         matched += int(a <= x[j] <= b and c <= y[j] <= d)
             if (count + i) % keys == key:
-                mine = inputs[i]
-                at = bounds[mine, key, 1]
+                side = inputs[i]
+                at = bounds[side, key, 1]
                 if at == capacity:
                     # The room is behind: make it the room in front.
-                    low = bounds[mine, key, 0]
+                    low = bounds[side, key, 0]
                     if low == 0:
                         raise ValueError("more records within reach than there is room for")
                     held = at - low
-                    stored_times[mine, key, :held] = stored_times[mine, key, low:at].copy()
-                    stored_first[mine, key, :held] = stored_first[mine, key, low:at].copy()
-                    stored_second[mine, key, :held] = stored_second[mine, key, low:at].copy()
-                    bounds[mine, key, 0], at = 0, held
-                stored_times[mine, key, at] = time
-                stored_first[mine, key, at] = first[i]
-                stored_second[mine, key, at] = second[i]
-                bounds[mine, key, 1] = at + 1
+                    stored_times[side, key, :held] = stored_times[side, key, low:at].copy()
+                    stored_first[side, key, :held] = stored_first[side, key, low:at].copy()
+                    stored_second[side, key, :held] = stored_second[side, key, low:at].copy()
+                    bounds[side, key, 0], at = 0, held
+                stored_times[side, key, at] = time
+                stored_first[side, key, at] = first[i]
+                stored_second[side, key, at] = second[i]
+                bounds[side, key, 1] = at + 1
                 kept += 1
     totals[0] += compared
     totals[1] += matched

@@ -113,8 +113,8 @@ class _Compared:
 
     def largest(self) -> Column:
         """Return the largest absolute value among them."""
-        found = F.array_max(F.transform(self.numbers(), F.abs))
-        return F.coalesce(F.max(found), F.lit(0.0))
+        difference = F.array_max(F.transform(self.numbers(), F.abs))
+        return F.coalesce(F.max(difference), F.lit(0.0))
 
 
 def _columns(schema: T.StructType, summed: Sequence[bool]) -> list[_Compared]:
@@ -265,10 +265,10 @@ def _left_over(
 def _counts(rest: DataFrame) -> tuple[int, int]:
     """Return how many rows are missing, and how many are extra."""
     net = F.col("net")
-    found = rest.agg(
+    counts = rest.agg(
         F.sum(F.when(net > 0, net)).alias("missing"), F.sum(F.when(net < 0, -net)).alias("extra")
     ).collect()[0]
-    return int(found["missing"] or 0), int(found["extra"] or 0)
+    return int(counts["missing"] or 0), int(counts["extra"] or 0)
 
 
 def _beside(rest: DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -277,16 +277,16 @@ def _beside(rest: DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
     there = [
         row.cells for row in rest.where("net < 0").orderBy("cells").limit(_LOOKED_AT).collect()
     ]
-    found = []
+    pairs = []
     for want in wanted:
         got = max(there, key=lambda one: _alike(one, want), default=None)
         if got is not None and _alike(got, want):
             there.remove(got)
         else:
             got = None
-        found.append((want, got))
+        pairs.append((want, got))
     more = [(None, got) for got in there]
-    shown = (found + more)[:_SHOWN]
+    shown = (pairs + more)[:_SHOWN]
     return [{"want": _named(names, want), "got": _named(names, got)} for want, got in shown]
 
 
@@ -297,7 +297,7 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> int:
 def _named(names: Sequence[str], cells: Sequence[str] | None) -> dict[str, str] | None:
     if cells is None:
         return None
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name, cell in zip(names, cells, strict=True):
-        found[name if name not in found else f"{name} ({len(found) + 1})"] = cell
-    return found
+        by_name[name if name not in by_name else f"{name} ({len(by_name) + 1})"] = cell
+    return by_name

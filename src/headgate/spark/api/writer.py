@@ -60,8 +60,8 @@ class Writer(SparkWriter):
             "checkpoint": options.get("checkpointlocation"),
             "slo": "; ".join(map(str, it.slos)) or None,
         }
-        told = ", ".join(f"{key} {value}" for key, value in named.items() if value is not None)
-        return f"<Writer: {told}; .start() starts it>"
+        settings = ", ".join(f"{key} {value}" for key, value in named.items() if value is not None)
+        return f"<Writer: {settings}; .start() starts it>"
 
     # -- PySpark's --------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ class Writer(SparkWriter):
             return self._with(
                 replica_policy=registry.replica_policy(arguments.call(policy, parameters))
             )
-        found = arguments.policy_of(policy, parameters) if isinstance(policy, str) else policy
-        return self._with(policy=found, replica_policy=None)
+        chosen = arguments.policy_of(policy, parameters) if isinstance(policy, str) else policy
+        return self._with(policy=chosen, replica_policy=None)
 
     def advise(self, advise: bool = True) -> Writer:
         """Let the policy decide and write down why, and change nothing."""

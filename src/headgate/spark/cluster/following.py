@@ -249,9 +249,9 @@ def _in_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="headgate-executors", daemon=True).start()
 
 
-def _too_few(given: int, asked: int, slots: int, cores: int) -> str:
+def _too_few(granted: int, asked: int, slots: int, cores: int) -> str:
     return (
-        f"the cluster gave {max(0, given)} of {asked} executors asked for within {GRANT_S:g} s, so "
+        f"the cluster gave {max(0, granted)} of {asked} executors asked for within {GRANT_S:g} s, so "
         f"{slots} slots share {cores} cores; add workers, raise spark.cores.max, or keep to {cores} "
         "slots."
     )

@@ -120,12 +120,12 @@ def loads_of(
 
 def summed(parts: Iterable[Mapping[str, HostTime]]) -> dict[str, HostTime]:
     """Return the sum of what was measured, by host, with the load that was seen last."""
-    found: dict[str, HostTime] = {}
+    total: dict[str, HostTime] = {}
     for part in parts:
         for host, spent in part.items():
-            before_s = found[host].runnable_s if host in found else 0.0
-            found[host] = HostTime(before_s + spent.runnable_s, spent.load)
-    return found
+            before_s = total[host].runnable_s if host in total else 0.0
+            total[host] = HostTime(before_s + spent.runnable_s, spent.load)
+    return total
 
 
 def beside_s(reports: Sequence[Report], slots_s: float) -> float:

@@ -192,9 +192,9 @@ class Probe:
         batch takes longer than the window only the juice is known: it falls.
         """
         steps, length_s, idle = self._recent()
-        found = [self._value(intent, steps, length_s, idle=idle) for intent in intents]
-        known = [value for value in found if value is not None]
-        return tuple(known) if len(known) == len(found) else None
+        values = [self._value(intent, steps, length_s, idle=idle) for intent in intents]
+        known = [value for value in values if value is not None]
+        return tuple(known) if len(known) == len(values) else None
 
     def operators(self) -> dict[str, FleetOperator]:
         """Return each operator's slots, and how busy the busiest of them was."""
@@ -202,7 +202,7 @@ class Probe:
         assert job is not None
         steps, _, _ = self._recent()
         now_s = time.monotonic()
-        found = {}
+        operators = {}
         for operator in job.query.operators:
             name, slots = operator.id, job.states[operator.id].assignment.slots
             rate = job.config.slot_rate if not operator.parents else None
@@ -216,14 +216,14 @@ class Probe:
             waiting = steps[-1].waiting[name] if steps else 0
             known_per_s = steps[-1].rate_per_s[name] if steps else 0.0
             served_per_s = rate * slots if rate else known_per_s
-            found[name] = FleetOperator(
+            operators[name] = FleetOperator(
                 slots=slots,
                 capacity=operator_capacity(busy_s.values(), max(now_s - since_s, _LEAST_S)),
                 backlog_s=waiting / served_per_s if served_per_s else 0.0,
                 slots_min=self._slots_min,
                 slots_max=job.config.slots_max,
             )
-        return found
+        return operators
 
     def input_rate(self) -> float:
         """Return the records per second that arrived at the sources, read or not.

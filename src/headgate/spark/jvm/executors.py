@@ -66,11 +66,11 @@ class ExecutorPool:
 
     def living(self) -> list[Executor]:
         """Return the registered executors, the driver left out, by id."""
-        found = (
+        executors = (
             Executor(str(one.id()), str(one.hostPort()).rpartition(":")[0], int(one.totalCores()))
             for one in each(self._context.statusStore().executorList(True))
         )
-        return sorted(one for one in found if one.id != "driver")
+        return sorted(one for one in executors if one.id != "driver")
 
     def request(self, total: int) -> bool:
         """Ask the cluster manager for `total` executors in all; False if it takes no requests."""

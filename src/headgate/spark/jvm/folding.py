@@ -149,8 +149,8 @@ def _declarative(
     maybe = jvm(spark).org.apache.spark.sql.catalyst.expressions.KnownNullable
 
     def state_of(values: Jvm, put: Callable[[Jvm], Jvm]) -> Column:
-        found = [column(spark, maybe(put(value))) for value in each(values)]
-        return F.struct(*[value.alias(n) for n, value in zip(names, found, strict=True)])
+        columns = [column(spark, maybe(put(value))) for value in each(values)]
+        return F.struct(*[value.alias(n) for n, value in zip(names, columns, strict=True)])
 
     def over(state: Column, item: Column | None = None) -> Callable[[Jvm], Jvm]:
         pairs = [(a, state.getField(n)) for a, n in zip(buffers, names, strict=True)]
@@ -206,10 +206,10 @@ class _Object:
         """
         expressions = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Literal")
         target = expressions(self.value, self.kind(owner))
-        given = seq(self.spark, [catalyst(one) for one in arguments])
+        inputs = seq(self.spark, [catalyst(one) for one in arguments])
         none = seq(self.spark, [])
         node = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.objects.Invoke")
-        return column(self.spark, node(target, method, kind, given, none, True, True, pure))
+        return column(self.spark, node(target, method, kind, inputs, none, True, True, pure))
 
     def new_row(self, kind: Jvm, width: int) -> Column:
         """Return a fresh row that can be written to."""

@@ -60,27 +60,27 @@ class SparkLog:
     def batch(self, batch_id: int) -> BatchLog:
         """Return what Spark noted when it began a batch."""
         log = self._stream().offsetLog().get(batch_id).get()
-        noted = adapter().batch_notes(log).get()
-        watermark_us = int(noted.batchWatermarkMs()) * 1000
-        return BatchLog(watermark_us, _offsets(log), float(noted.batchTimestampMs()))
+        notes = adapter().batch_notes(log).get()
+        watermark_us = int(notes.batchWatermarkMs()) * 1000
+        return BatchLog(watermark_us, _offsets(log), float(notes.batchTimestampMs()))
 
     def offsets(self, batch_id: int) -> list[str] | None:
         """Return each source's end offset, tick excluded; None where Spark has forgotten."""
-        found = self._stream().offsetLog().get(batch_id)
-        return _offsets(found.get()) if found.isDefined() else None
+        entry = self._stream().offsetLog().get(batch_id)
+        return _offsets(entry.get()) if entry.isDefined() else None
 
     def next_watermark_us(self, batch_id: int) -> int | None:
         """Return the watermark that Spark computed after a batch; None if it did not commit it."""
-        found = self._stream().commitLog().get(batch_id)
-        return int(found.get().nextBatchWatermarkMs()) * 1000 if found.isDefined() else None
+        entry = self._stream().commitLog().get(batch_id)
+        return int(entry.get().nextBatchWatermarkMs()) * 1000 if entry.isDefined() else None
 
     def _stream(self) -> Jvm:
         if self._execution is not None:
             return self._execution
         query_id = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is not None:
-            found: Any = self._spark._jsparkSession.streams().get(query_id)
-            self._execution = found.streamingQuery()
+            query: Any = self._spark._jsparkSession.streams().get(query_id)
+            self._execution = query.streamingQuery()
         if self._execution is None:
             msg = "Spark's stream is not known yet; it is once the first batch has begun."
             raise EngineError(msg)

@@ -130,8 +130,8 @@ def commit_setting(spark: SparkSession) -> str | None:
 
 def last_transaction(spark: SparkSession, path: str, writer: str) -> LastCommit:
     """Return what the Delta table in a directory knows of a writer."""
-    found = _snapshot(spark, path).transactions().get(writer)
-    return LastCommit(int(found.get()) if found.isDefined() else None, complete=True)
+    version = _snapshot(spark, path).transactions().get(writer)
+    return LastCommit(int(version.get()) if version.isDefined() else None, complete=True)
 
 
 def delta_columns(spark: SparkSession, path: str) -> list[str]:

@@ -78,8 +78,8 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     newest = log.newest(origin)
     log.check_types(origin)
     log.check_sources(origin, newest, source_counts(analysed(df)))
-    found = state_metadata(spark, origin)
-    pairs = paired(query, found)
+    stored = state_metadata(spark, origin)
+    pairs = paired(query, stored)
     for operator, row in pairs:
         check_name(operator, row.operatorName)
     check_order(spark, df, query)
@@ -96,7 +96,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         session.conf.set(
             _ADAPTIVE, "false"
         )  # an adaptive plan may run slots while it is being made
-        given = {
+        records_of = {
             operator.id: records(
                 PlainState(
                     session,
@@ -113,16 +113,16 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         log.begin(where.path, newest, ticks=True)
         log.copy_beside(origin, where.path)
         log.commit(where.path, newest)
-        taken = _state_step(spark, query, config, given, newest, target, uuid)
+        counts = _state_step(spark, query, config, records_of, newest, target, uuid)
     return {
         "checkpoint": target.location,
         "batch": newest.batch,
         "watermark_ms": newest.watermark_us // 1000,
-        "operators": [{"id": name, "entries": count} for name, count in taken.items()],
+        "operators": [{"id": name, "entries": count} for name, count in counts.items()],
     }
 
 
-def paired(query: PlannedQuery, found: list[Row]) -> list[tuple[PlannedOperator, Row]]:
+def paired(query: PlannedQuery, stored: list[Row]) -> list[tuple[PlannedOperator, Row]]:
     """Return each operator of a query with what a plain checkpoint says of its state.
 
     Raises
@@ -142,7 +142,7 @@ def paired(query: PlannedQuery, found: list[Row]) -> list[tuple[PlannedOperator,
         )
         raise UnsupportedQuery(msg)
     # Spark counts them from the sink down, and has a row for each store
-    rows = {int(row.operatorId): row for row in reversed(found)}
+    rows = {int(row.operatorId): row for row in reversed(stored)}
     if len(rows) != len(operators):
         names = ", ".join(str(rows[number].operatorName) for number in sorted(rows))
         msg = (
@@ -182,7 +182,7 @@ def _state_step(
     spark: SparkSession,
     query: PlannedQuery,
     config: JobConfig,
-    given: dict[str, tuple[DataFrame, Spec]],
+    records_of: dict[str, tuple[DataFrame, Spec]],
     newest: log.LogEntry,
     target: Checkpoint,
     uuid: str,
@@ -204,9 +204,9 @@ def _state_step(
     reports: list[Report] = []
     try:
         for operator in query.operators:
-            told = _facts(spark, operator, states[operator.id], config, begun, target, run)
+            facts = _facts(spark, operator, states[operator.id], config, begun, target, run)
             reports += _served(
-                spark, operator, given[operator.id], states[operator.id], told, target
+                spark, operator, records_of[operator.id], states[operator.id], facts, target
             )
     finally:
         run.end()
@@ -240,22 +240,22 @@ def _check_all_kept(name: str, reports: list[Report], rows: int) -> None:
 def _served(
     spark: SparkSession,
     operator: PlannedOperator,
-    given: tuple[DataFrame, Spec],
+    records: tuple[DataFrame, Spec],
     state: OperatorState,
-    told: SlotFacts,
+    facts: SlotFacts,
     target: Checkpoint,
 ) -> list[Report]:
     """Have an operator's slots serve the records of its state; return a report of each."""
     channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
     # as if this very job wrote the sink: then the slots keep no output
-    rows, spec = given
+    rows, spec = records
     task = SlotTask(operator.id, spec, channel.sender, into_sink=True, store=target.options)
     schema = operator.raw_schema if spec is operator.spec else _NOTHING
-    spark.sparkContext.setLocalProperty(SlotFacts.PROPERTY + operator.id, told.to_json())
+    spark.sparkContext.setLocalProperty(SlotFacts.PROPERTY + operator.id, facts.to_json())
     slots = exchange.to_slots(rows, state.assignment, shared=operator.shared)
     run_through(ArrowMap(task, schema).apply(slots))
-    found = channel.drain(0, 1)
-    return consistent(found, {operator.id: state.assignment.slots}, [operator.id])
+    reports = channel.drain(0, 1)
+    return consistent(reports, {operator.id: state.assignment.slots}, [operator.id])
 
 
 def _facts(

@@ -81,9 +81,9 @@ def of_aggregate(asked: PlainState) -> DataFrame:
     for part in parts.parts:
         kinds = stored_types(part, own[at:])
         form = form_of(part, kinds, ordered=asked.ordered)
-        taken = form.taken(kinds, buffer[at : at + len(kinds)])
+        restored = form.taken(kinds, buffer[at : at + len(kinds)])
         at += len(kinds)
-        for name, value in zip(part.values, taken, strict=True):
+        for name, value in zip(part.values, restored, strict=True):
             values.append(Routed(name, leaves[name], value))
     return asked.routed(rows, keys, values, start_us)
 
@@ -118,18 +118,18 @@ def _check_windows(
         beside = F.col("since").eqNullSafe(advance_us) | F.col("until").eqNullSafe(advance_us)
         odd |= ~beside & (end - advance_us > watermark_us)
     at = F.timestamp_micros("start").cast("string").alias("at")
-    found = rows.where(odd).select((end - start).alias("us"), at).first()
-    if found is None:
+    window = rows.where(odd).select((end - start).alias("us"), at).first()
+    if window is None:
         return
-    if found["us"] != time.size_us:
+    if window["us"] != time.size_us:
         msg = (
-            f"the checkpoint has windows of {found['us'] / 1e6:g} s where the query has those of "
+            f"the checkpoint has windows of {window['us'] / 1e6:g} s where the query has those of "
             f"{time.size_us / 1e6:g} s; give the query that wrote it."
         )
         raise CheckpointError(msg)
     since_s = time.offset_us % advance_us / 1e6
     msg = (
-        f"the checkpoint's windows, such as that from {found['at']} on, do not begin where those of "
+        f"the checkpoint's windows, such as that from {window['at']} on, do not begin where those of "
         f"the query do, every {advance_us / 1e6:g} s from {since_s:g} s on; give the query that wrote "
         "it."
     )

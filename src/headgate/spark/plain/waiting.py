@@ -35,12 +35,14 @@ def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
     """
     node = ours.operator.node
     assert node is not None
-    found: dict[str, Entries] = {}
+    stores: dict[str, Entries] = {}
     for side, (name, plan) in enumerate((("left", node.left()), ("right", node.right()))):
         part = ours.operator.join[side]
         keys = key_values([data_type(one.dataType()) for one in part.keys])
-        kept = [T.StructField(f"v{i}", types.spark_type(x)) for i, x in enumerate(spec.sides[side])]
-        own = [T.StructField("number", T.LongType()), T.StructField(MET, T.BooleanType()), *kept]
+        fields = [
+            T.StructField(f"v{i}", types.spark_type(x)) for i, x in enumerate(spec.sides[side])
+        ]
+        own = [T.StructField("number", T.LongType()), T.StructField(MET, T.BooleanType()), *fields]
         rows, leaves = ours.part(own, side), [F.col(key.name) for key in ours.operator.keys]
         form = ours.form(storeName=f"{name}-keyWithIndexToValue")
         values = [
@@ -52,10 +54,10 @@ def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
         index = (F.row_number().over(of_key) - 1).cast("bigint")
         columns = [c.alias(f"s{i}") for i, c in enumerate([*keys, index, *values])]
         stored = Entries(rows.select(*columns), len(keys) + 1, len(keys))
-        found[f"{name}-keyWithIndexToValue"] = stored
+        stores[f"{name}-keyWithIndexToValue"] = stored
         counted = rows.groupBy(*leaves).agg(F.count("*").alias("count"))
-        found[f"{name}-keyToNumValues"] = entries(counted, keys, [F.col("count")])
-    return found
+        stores[f"{name}-keyToNumValues"] = entries(counted, keys, [F.col("count")])
+    return stores
 
 
 def _kept(plan: Jvm, part: JoinPart, keys: list[Column], name: str) -> Column:

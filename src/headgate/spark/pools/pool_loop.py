@@ -188,11 +188,11 @@ class PoolLoop:
 
     def _note_requests(self) -> None:
         """Write down what the policy would like beyond the grant, where that changed."""
-        found = dict(self._policy.requests)
-        if found != self._noted:
-            self._noted = found
+        requests = dict(self._policy.requests)
+        if requests != self._noted:
+            self._noted = requests
             granted = {name: self.most(name) for name in self.states}
-            self.recorder.write(SlotRequest(found, granted))
+            self.recorder.write(SlotRequest(requests, granted))
 
     def _note_sizes(self, before: Mapping[str, int], by: str, reason: str) -> None:
         """Write down which stages have another number of active replicas than `before`."""

@@ -143,8 +143,8 @@ class _Part:
     @property
     def output(self) -> list[Jvm]:
         """The columns of the user's."""
-        found = list(each(self.plan.output()))
-        return found[: -len(_CARRIED)] if self.holes else found
+        attributes = list(each(self.plan.output()))
+        return attributes[: -len(_CARRIED)] if self.holes else attributes
 
     @property
     def carried(self) -> list[Jvm]:
@@ -295,18 +295,18 @@ class _Reader:
             wanted = [calls.replaced(one) for one in wanted]
         if select:
             return _Part(project(self.spark, [*wanted, *below.carried], below.plan), below.holes)
-        kept = filtered(self.spark, wanted[0], below.plan)
-        return _Part(project(self.spark, [*first, *below.carried], kept), below.holes)
+        rows = filtered(self.spark, wanted[0], below.plan)
+        return _Part(project(self.spark, [*first, *below.carried], rows), below.holes)
 
     def _scalar_stage(self, below: _Part, calls: Round, kept: int) -> Stage:
         fed = self._fed(below)
         function, arguments = calls.stage_of(kept)
-        given = [("c", one) for one in below.output] + [("a", one) for one in arguments]
-        fresh = _schema((f"{kind}{n}", one) for n, (kind, one) in enumerate(given))
+        inputs = [("c", one) for one in below.output] + [("a", one) for one in arguments]
+        fresh = _schema((f"{kind}{n}", one) for n, (kind, one) in enumerate(inputs))
         named = each(analysed(template(self.spark, fresh)).output())
         columns = [
             alias(self.spark, one, new.name(), new.exprId())
-            for (_, one), new in zip(given, named, strict=True)
+            for (_, one), new in zip(inputs, named, strict=True)
         ]
         carried = list(each(fed.plan.output()))[-len(_CARRIED) :]
         results = [(f"r{n}", one) for n, one in enumerate(calls.results)]
@@ -369,10 +369,10 @@ def _streams(plan: Jvm) -> int:
 def _function(node: Jvm) -> Function:
     """Return the function that was given to ``mapInArrow`` or ``mapInPandas``."""
     try:
-        found: Function = function_of(node)
+        function: Function = function_of(node)
     except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
         raise UnsupportedQuery(TOO_LARGE) from error
-    return found
+    return function
 
 
 def arrived_ms(arrival: Column | None) -> Column:

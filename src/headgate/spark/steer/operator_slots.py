@@ -56,8 +56,8 @@ class OperatorSlots:
 
     def requests(self) -> dict[str, int]:
         """Return the slots that the policy would like, where that is more than granted."""
-        found = {} if self._controller is None else dict(self._controller.requests())
-        if found != self._noted:
-            self._noted = found
-            self._write(SlotRequest(found, dict(self._grant.slots)))
-        return found
+        requests = {} if self._controller is None else dict(self._controller.requests())
+        if requests != self._noted:
+            self._noted = requests
+            self._write(SlotRequest(requests, dict(self._grant.slots)))
+        return requests

@@ -122,8 +122,8 @@ class StatefulWork:
         stateful = bool(query.operators)
         self.intake = Intake(stream, checkpoint.path, results, ticks=stateful, stateful=stateful)
         self._results = Results(results, query)
-        found = {op.id: op.columns for op in query.operators}
-        self.columns = {name: columns for name, columns in found.items() if columns}
+        by_operator = {op.id: op.columns for op in query.operators}
+        self.columns = {name: columns for name, columns in by_operator.items() if columns}
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._chains = [
             ChainJob(
@@ -308,15 +308,15 @@ class StatefulWork:
                 self._describe(step, one.chain)
                 head = one.chain[0]
                 allowed_us = begun.watermark_us
-                given = batch
+                frame = batch
                 if head.feeds:
                     read = [r for r in reports if r.operator in {up.id for up in head.feeds}]
                     allowed_us = min([allowed_us, *(r.holds_us for r in read)])
-                    given = self._fed(batch.sparkSession, head, read)
+                    frame = self._fed(batch.sparkSession, head, read)
                 for operator in one.chain:
                     facts = self._facts(operator, begun, attempt, allowed_us).to_json()
                     context.setLocalProperty(SlotFacts.PROPERTY + operator.id, facts)
-                rows = one.rows(given, first=begun.latest is None)
+                rows = one.rows(frame, first=begun.latest is None)
                 if self._into_sink:
                     rows = self._results.straight(rows)
                 clock.lap("plan")
@@ -442,8 +442,10 @@ class StatefulWork:
         migration = self.migrations.to_dict
         last = {op.id for op in self.query.last}
         # what others have read is theirs now, and nobody delivers it
-        kept = [r if r.operator in last else replace(r, output=None) for r in reports]
-        return next_manifest(begun, self.uuid, self.changes.epoch, self.states, kept, migration)
+        committed = [r if r.operator in last else replace(r, output=None) for r in reports]
+        return next_manifest(
+            begun, self.uuid, self.changes.epoch, self.states, committed, migration
+        )
 
     def committed(self, step: int) -> None:
         """Take note that a step is final."""
@@ -466,8 +468,8 @@ class StatefulWork:
         slots = max(self.job.slots_in_use(name) for name in self.states)
         self._executors.settled(slots, self._hosts_in_use)
         for one in self._chains:
-            mine = [r for r in reports if r.operator == one.chain[0].id]
-            one.preaggregation.learn(mine, self._executors.cores)
+            own = [r for r in reports if r.operator == one.chain[0].id]
+            one.preaggregation.learn(own, self._executors.cores)
 
     def _hosts_in_use(self) -> set[str]:
         """Return the hosts that slots are placed on; none where Spark places them."""

@@ -143,12 +143,12 @@ class RowProcessor:
         """Return a row that was put out as it is now: its lists may change before all are there."""
         return copied(row) if self._nested else row
 
-    def _output(self, found: list[Any]) -> pa.RecordBatch:
+    def _output(self, rows: list[Any]) -> pa.RecordBatch:
         """Return rows that the user put out as a batch, by the names of their fields."""
         try:
-            return _of_rows(found, self.outputs, f"the output of {self.name}")
+            return _of_rows(rows, self.outputs, f"the output of {self.name}")
         except (AttributeError, TypeError):
-            kinds = sorted({type(row).__name__ for row in found if not hasattr(row, "__fields__")})
+            kinds = sorted({type(row).__name__ for row in rows if not hasattr(row, "__fields__")})
             what = f"a {kinds[0]}" if kinds else "rows without names"
             msg = (
                 f"{self.name} put out {what}; it must put out Row({', '.join(self.outputs.names)})."
@@ -170,20 +170,20 @@ class RowProcessor:
         handle = self._opened()
         handle.begin(state)
         watermarks_ms = timers.watermark_ms.tolist()
-        found: list[Any] = []
+        put_out: list[Any] = []
         number = 0
         try:
             for number, key in enumerate(keys):
                 handle.turn(number)
                 self._place = "no record"
                 times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
-                found.extend(map(self._kept, _rows_of(call(key, rows(number), times))))
+                put_out.extend(map(self._kept, _rows_of(call(key, rows(number), times))))
         except FAILURES as error:
             what = getattr(user, "__name__", type(user).__name__)
             where = f"{what}, at {self._place} of key {number + 1} of {len(keys)}"
             raise explained(error, where, user) from None
         handle.finish(state)
-        return self._output(found)
+        return self._output(put_out)
 
     def _opened(self) -> SlotHandle:
         if self._handle is None:

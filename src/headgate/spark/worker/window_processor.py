@@ -107,8 +107,8 @@ class WindowProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state: windows, and records that wait."""
         self._handle = handle
-        kept = [T.StructField(f"s{i}", one.kept) for i, one in enumerate(self._inputs)]
-        self._windows = handle.getMapState("windows", _LEFT, T.StructType(kept))
+        fields = [T.StructField(f"s{i}", one.kept) for i, one in enumerate(self._inputs)]
+        self._windows = handle.getMapState("windows", _LEFT, T.StructType(fields))
         if self._ordered:
             records = [T.StructField(f"r{i}", one.fields) for i, one in enumerate(self._inputs)]
             self._waiting = handle.getMapState("waiting", _PLACE, T.StructType(records))
@@ -117,9 +117,9 @@ class WindowProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> Iterator[Row]:
         """Take rows: they wait, or update their windows, by time, then input, then content."""
-        found = self._key(key)
+        group = self._key(key)
         arrived = sorted(rows, key=_in_order)
-        windows = self._opened(found)
+        windows = self._opened(group)
         emitted: list[Record] = []
         for row in arrived:
             if self._ordered:
@@ -158,8 +158,8 @@ class WindowProcessor(StatefulProcessor):
             self._windows.removeKey((left,))
         for left in sorted(windows.changed):
             states = windows.states(left)
-            kept = tuple(self._kept(i, state) for i, state in enumerate(states))
-            self._windows.updateValue((left,), kept)
+            row = tuple(self._kept(i, state) for i, state in enumerate(states))
+            self._windows.updateValue((left,), row)
         due = [] if windows.due is None else [windows.due]
         if self._ordered:
             due += [place[0] for place in self._waiting.keys()]
