@@ -284,8 +284,8 @@ class Checkpoint:
             return self._read(step)
         with ThreadPoolExecutor(len(before) + 1) as pool:
             wanted = pool.submit(self._read, step)
-            for one in before:
-                pool.submit(self._read, one)  # who needs it reads it again, should it fail
+            for older in before:
+                pool.submit(self._read, older)  # who needs it reads it again, should it fail
         return wanted.result()
 
     def _steps_before(self, step: int) -> list[int]:

@@ -37,8 +37,8 @@ def first_offsets(log: Path, source: int = 0) -> str | None:
 def write_first_offsets(log: Path, source: int, offsets: str) -> None:
     """Write the offsets at which a query begins, for `first_offsets` and for Spark's Kafka source."""
     directory = log / _SOURCES / str(source)
-    for one in (directory.parent, directory):
-        make_directory(one)
+    for path in (directory.parent, directory):
+        make_directory(path)
     # Spark passes over the first byte
     content = b"\0" + f"{_VERSION}\n{offsets}".encode()
     write_bytes(directory, _FIRST, content)

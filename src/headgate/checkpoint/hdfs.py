@@ -241,7 +241,9 @@ class HdfsFiles(RemoteFiles):
             except FileNotFoundError:
                 return {}
             return {
-                one.path.rpartition("/")[2]: int(one.length) for one in entries if not one.isdir
+                entry.path.rpartition("/")[2]: int(entry.length)
+                for entry in entries
+                if not entry.isdir
             }
 
         return self._call("list", f"{directory}/", list_directory)

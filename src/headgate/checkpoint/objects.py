@@ -308,9 +308,9 @@ class ObjectFiles(RemoteFiles):
         def list_directory() -> dict[str, int]:
             chunks = _library("obstore").list(self._store, directory)
             return {
-                str(one["path"]).removeprefix(f"{directory}/"): int(one["size"])
+                str(entry["path"]).removeprefix(f"{directory}/"): int(entry["size"])
                 for chunk in chunks
-                for one in chunk
+                for entry in chunk
             }
 
         return self._call("list", f"{directory}/", list_directory)

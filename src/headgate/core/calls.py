@@ -67,5 +67,5 @@ def uses_name(kind: type, name: str) -> bool:
     for code in codes:
         if name in code.co_names:
             return True
-        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return False

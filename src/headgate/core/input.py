@@ -307,13 +307,15 @@ def bounded(value: Any, what: str) -> Any:
     level = [value]
     for _ in range(DEPTH_MAX):
         below: list[Any] = []
-        for one in level:
-            if isinstance(one, Mapping):
-                below.extend(one.values())
-            elif isinstance(one, list | tuple):
-                below.extend(one)
-            elif isinstance(one, int | float) and not _in_range(one):
-                msg = f"{what} holds the number {shown(one, 60)}, which is out of range; repair it."
+        for item in level:
+            if isinstance(item, Mapping):
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                below.extend(item)
+            elif isinstance(item, int | float) and not _in_range(item):
+                msg = (
+                    f"{what} holds the number {shown(item, 60)}, which is out of range; repair it."
+                )
                 raise ConfigError(msg)
         if not below:
             return value

@@ -82,11 +82,11 @@ class AggregateOperator(Operator):
         self._start = self.layout.value_start
         self._value_width = self.layout.table.width - self._start
         self._programs = [
-            Leaves(one.program, self.layout.leaves[first : first + count])
-            for one, (_, first, count, *_) in zip(
+            Leaves(aggregate.program, self.layout.leaves[first : first + count])
+            for aggregate, (_, first, count, *_) in zip(
                 spec.aggregates, self.layout.ops.tolist(), strict=False
             )
-            if one.program is not None
+            if aggregate.program is not None
         ]
 
     def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Buffers:
@@ -151,8 +151,8 @@ class AggregateOperator(Operator):
             offsets,
             data,
         )
-        for one in self._programs:
-            one.merge(part, index, values)
+        for program in self._programs:
+            program.merge(part, index, values)
         if status == OVERFLOW:
             msg = (
                 "[ARITHMETIC_OVERFLOW] a sum of integers left the range of bigint; sum a decimal or "
@@ -172,9 +172,9 @@ class AggregateOperator(Operator):
         del initial
         batch = self._arriving(step, chosen)
         emission = _Emission(self)
-        one = _GroupStep(self, step, batch, emission)
+        work = _GroupStep(self, step, batch, emission)
         for group, watermark_us in watermarks_us.items():
-            one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
+            work.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
         return emission.batch()
 
     def merged(self, rows: pa.Table) -> pa.Table:

@@ -192,8 +192,8 @@ class ProcessorOperator(Operator):
                     table.begin()
             return self._served(step, held, chosen, starts, initial)
         finally:
-            for one in held:
-                step.release(one.group)
+            for held_group in held:
+                step.release(held_group.group)
 
     def rehearse(self) -> bool:
         """Call the processor with no keys at all, so that it compiles or loads its code.
@@ -242,13 +242,13 @@ class ProcessorOperator(Operator):
             processor.close()
         except FAILURES as error:
             raise explained(error, f"{self.spec.label}.close") from None
-        for one in held:
-            step.half_written(one.group)
+        for held_group in held:
+            step.half_written(held_group.group)
             step.commit(
-                one.group,
-                one.table,
-                watermark_us=one.watermark_us,
-                due_us=one.due_us,
+                held_group.group,
+                held_group.table,
+                watermark_us=held_group.watermark_us,
+                due_us=held_group.due_us,
                 strings=self.layout.string_words,
             )
         if not output:
@@ -272,10 +272,13 @@ class ProcessorOperator(Operator):
         layout = self.layout
         words = codec.encode(columns, self.spec.keys, layout.key_at, layout.variable_at)
         parts = []
-        for one in held:
-            start, stop = int(starts[one.group]), int(starts[one.group + 1])
+        for held_group in held:
+            start, stop = int(starts[held_group.group]), int(starts[held_group.group + 1])
             parts.append(
-                (start, Distinct(interned(one.table, words.matrix, words.strings, start, stop)))
+                (
+                    start,
+                    Distinct(interned(held_group.table, words.matrix, words.strings, start, stop)),
+                )
             )
         keys = _Keys([distinct.rows for _, distinct in parts])
         by_key = [np.argsort(distinct.of, kind="stable") for _, distinct in parts]
@@ -298,15 +301,19 @@ class ProcessorOperator(Operator):
 
     def _due_round(self, step: SlotStep, held: list[_Held]) -> list[pa.RecordBatch]:
         """Call the processor with the timers that have fired, and remove ended entries."""
-        due = [one for one in held if one.due_us <= self._now_us(step, one.watermark_us)]
+        due = [
+            held_group
+            for held_group in held
+            if held_group.due_us <= self._now_us(step, held_group.watermark_us)
+        ]
         if not due or not self._timed:
             return []
-        fired = [self._scan(step, one)[0] for one in due]
+        fired = [self._scan(step, held_group)[0] for held_group in due]
         output = self._timers_round(step, due, fired) if any(map(len, fired)) else []
-        gone = [self._scan(step, one)[1] for one in due]
+        gone = [self._scan(step, held_group)[1] for held_group in due]
         self._round(step, due, _Keys([self._distinct_keys(x) for x in gone]), None, None)
-        for one in due:
-            one.due_us = self._next_due(step, one)
+        for held_group in due:
+            held_group.due_us = self._next_due(step, held_group)
         return output
 
     def _timers_round(
@@ -348,7 +355,8 @@ class ProcessorOperator(Operator):
         spec, layout = self.spec, self.layout
         now_ms = step.request.timestamp_ms
         variables = [
-            find(layout, one.table, words) for one, words in zip(held, keys.words, strict=True)
+            find(layout, held_group.table, words)
+            for held_group, words in zip(held, keys.words, strict=True)
         ]
         before = self._before(keys, variables, now_ms)
         shown = {c.variable.name: before[c.number].there for c in layout.variables}
@@ -367,8 +375,8 @@ class ProcessorOperator(Operator):
         self._note_due(held, keys, state, now_ms)
         if planned:
             heads = _new_heads(layout, variables, planned)
-            for index, one in enumerate(held):
-                _write(layout, one.table, keys, index, planned, heads)
+            for index, held_group in enumerate(held):
+                _write(layout, held_group.table, keys, index, planned, heads)
         return output
 
     def _called(
@@ -398,7 +406,9 @@ class ProcessorOperator(Operator):
         mode = self.spec.time_mode
         if mode is TimeMode.NONE:
             return Timers(state, mode, -1, np.full(keys.count, -1, dtype=np.int64))
-        watermarks_ms = np.array([one.watermark_us // 1000 for one in held], dtype=np.int64)
+        watermarks_ms = np.array(
+            [held_group.watermark_us // 1000 for held_group in held], dtype=np.int64
+        )
         each = np.repeat(watermarks_ms, np.diff(keys.base))
         return Timers(state, mode, step.request.timestamp_ms, each)
 
@@ -449,13 +459,13 @@ class ProcessorOperator(Operator):
                     note(of, rows.column(0).to_numpy())
                 elif variable.ttl_ms is not None:
                     note(of, np.full(len(of), now_ms + variable.ttl_ms))
-        for one, at_us in zip(held, soonest.tolist(), strict=True):
-            one.due_us = min(one.due_us, at_us)
+        for held_group, at_us in zip(held, soonest.tolist(), strict=True):
+            held_group.due_us = min(held_group.due_us, at_us)
 
-    def _scan(self, step: SlotStep, one: _Held) -> tuple[I64, I64]:
+    def _scan(self, step: SlotStep, held_group: _Held) -> tuple[I64, I64]:
         """Return the rows of timers that have fired, and of entries that have ended."""
-        rows = one.table.rows[one.table.live()]
-        layout, now_ms = self.layout, self._now_us(step, one.watermark_us) // 1000
+        rows = held_group.table.rows[held_group.table.live()]
+        layout, now_ms = self.layout, self._now_us(step, held_group.watermark_us) // 1000
         gone = rows[ended(layout, rows, step.request.timestamp_ms)]
         timers = rows[rows[:, layout.value_at - 2] == 0]
         return timers[timers[:, layout.value_at + 1] <= now_ms], gone
@@ -463,11 +473,11 @@ class ProcessorOperator(Operator):
     def _distinct_keys(self, rows: I64) -> I64:
         return Distinct(rows[:, 1 : 1 + self.layout.variable_at]).rows
 
-    def _next_due(self, step: SlotStep, one: _Held) -> int:
+    def _next_due(self, step: SlotStep, held_group: _Held) -> int:
         """Return when a group is due next; all that was due has been done."""
-        rows = one.table.rows[one.table.live()]
+        rows = held_group.table.rows[held_group.table.live()]
         layout, now_ms = self.layout, step.request.timestamp_ms
-        now_us = self._now_us(step, one.watermark_us)
+        now_us = self._now_us(step, held_group.watermark_us)
         variable, due_us = rows[:, layout.value_at - 2], [int(NEVER_US)]
         for columns in layout.variables:
             own = rows[variable == columns.number]

@@ -72,7 +72,7 @@ class Leaves:
     def _merged(self, left: list[Value], right: list[Value]) -> list[Value]:
         count = len(left[0][0])
         with np.errstate(all="ignore"):
-            merged = [_value(one, left, right, count) for one in self.program.merges]
+            merged = [_value(merge, left, right, count) for merge in self.program.merges]
         return [
             (np.broadcast_to(values, count), np.broadcast_to(nulls, count))
             for values, nulls in merged
@@ -103,9 +103,9 @@ def _taken(buffers: list[Value], which: npt.NDArray[Any]) -> list[Value]:
     return [(values[which], nulls[which]) for values, nulls in buffers]
 
 
-def _value(one: Expression, left: list[Value], right: list[Value], count: int) -> Value:
+def _value(expression: Expression, left: list[Value], right: list[Value], count: int) -> Value:
     """Return the value of an expression for `count` pairs of buffers."""
-    name, parts = one[0], one[1:]
+    name, parts = expression[0], expression[1:]
     if name in ("left", "right"):
         return (left if name == "left" else right)[parts[0]]
     if name == "value":

@@ -128,10 +128,10 @@ def _migration_lines(migration: dict[str, Any]) -> list[str]:
         f"key groups: {phases}{back}"
     ]
     return lines + [
-        f"           subscale {one['subscale']}: slot {one['source']} to {one['destination']}, "
-        f"{one['phase']}, {len(one['groups_answered'])} of {len(one['groups'])} key groups done"
-        for one in migration["subscales"]
-        if one["phase"] not in ("pending", "done")
+        f"           subscale {row['subscale']}: slot {row['source']} to {row['destination']}, "
+        f"{row['phase']}, {len(row['groups_answered'])} of {len(row['groups'])} key groups done"
+        for row in migration["subscales"]
+        if row["phase"] not in ("pending", "done")
     ]
 
 

@@ -338,7 +338,7 @@ def _one_key(case: Case) -> Limit | None:
     if share < MOST / last.slots:
         return None
     waits = {stats.slot: stats.backlog for stats in last.slot_stats}
-    slot, most = max(waits.items(), key=lambda one: one[1], default=(0, 0))
+    slot, most = max(waits.items(), key=lambda item: item[1], default=(0, 0))
     if most > last.arrived and most >= _ALONE * sum(waits.values()):
         share_text = (
             f"{most:,} of the {sum(waits.values()):,} records that wait are at its slot, {slot}"

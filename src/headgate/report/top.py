@@ -62,17 +62,17 @@ def top(run: Run) -> dict[str, Any]:
 def top_lines(figures: dict[str, Any]) -> list[str]:
     """Return the findings of `top`, for people."""
     lines = [f"last batches: {figures['records']:,} records"]
-    for one in figures["groups"]:
-        split = f"  split over {one['slots']} slots" if one["slots"] > 1 else ""
+    for row in figures["groups"]:
+        split = f"  split over {row['slots']} slots" if row["slots"] > 1 else ""
         lines.append(
-            f"  group {one['group']:>4}  {one['share']:6.1%}  {one['records']:,} records{split}"
+            f"  group {row['group']:>4}  {row['share']:6.1%}  {row['records']:,} records{split}"
         )
-    several = len({one["operator"] for one in figures["slots"]}) > 1
-    for one in figures["slots"]:
-        of = f"  of {one['operator']}" if several else ""
-        waits = f"  backlog {one['backlog']:,}" if one["backlog"] else ""
+    several = len({row["operator"] for row in figures["slots"]}) > 1
+    for row in figures["slots"]:
+        of = f"  of {row['operator']}" if several else ""
+        waits = f"  backlog {row['backlog']:,}" if row["backlog"] else ""
         lines.append(
-            f"  slot  {one['slot']:>4}  {one['share']:6.1%}  {one['records']:,} records{of}{waits}"
+            f"  slot  {row['slot']:>4}  {row['share']:6.1%}  {row['records']:,} records{of}{waits}"
         )
     return lines + ([f"  {figures['advice']}"] if figures["advice"] else [])
 

@@ -82,7 +82,7 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
         elif isinstance(event, Batch) and event.latency_ms is not None:
             batches.append((event.at_ms, event.latency_ms.mean, event.served))
     until_ms = ended_ms if at is None else _time_ms(at, began_ms, ended_ms)
-    earlier = [one for one in decisions if one.decided.at_ms <= until_ms]
+    earlier = [decision for decision in decisions if decision.decided.at_ms <= until_ms]
     known = [state for at_ms, state in states if at_ms <= until_ms]
     unreachable = _unreachable(known[-1]) if known else None
     if not earlier and unreachable is None:
@@ -107,9 +107,9 @@ def _unreachable(state: SloState) -> str | None:
     )
 
 
-def _told(one: _Found, batches: list[tuple[int, float, int]], began_ms: int) -> dict[str, Any]:
-    decided = one.decided
-    since_ms = one.applied[0].at_ms if one.applied else decided.at_ms
+def _told(decision: _Found, batches: list[tuple[int, float, int]], began_ms: int) -> dict[str, Any]:
+    decided = decision.decided
+    since_ms = decision.applied[0].at_ms if decision.applied else decided.at_ms
     return {
         "at_ms": decided.at_ms,
         "since_s": round((decided.at_ms - began_ms) / 1000, 3),
@@ -120,7 +120,7 @@ def _told(one: _Found, batches: list[tuple[int, float, int]], began_ms: int) -> 
         "wishes": [dataclasses.asdict(wish) for wish in decided.wishes],
         "observed": [dataclasses.asdict(seen) for seen in decided.observed],
         "numbers": decided.numbers,
-        "applied": [dataclasses.asdict(applied) for applied in one.applied],
+        "applied": [dataclasses.asdict(applied) for applied in decision.applied],
         "latency_before_ms": _mean(batches, decided.at_ms - AROUND_S * 1e3, decided.at_ms),
         "latency_after_ms": _mean(batches, since_ms, since_ms + AROUND_S * 1e3),
     }

@@ -307,7 +307,7 @@ def check_place(place: Path | None, *, or_store: bool = False) -> None:
         msg = f'"{shown(place)}" is not a local path; only POSIX paths work in this version.'
         raise ConfigError(msg)
     above = next(
-        one for one in (place.absolute(), *place.absolute().parents) if os.path.exists(one)
+        path for path in (place.absolute(), *place.absolute().parents) if os.path.exists(path)
     )
     if not is_directory(above):
         msg = f'"{shown(above)}" is not a directory; name another place than "{shown(place)}".'

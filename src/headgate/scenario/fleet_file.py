@@ -358,7 +358,9 @@ def _job(name: str, table: Any, defaults: Mapping[str, Any], root: str) -> JobSe
 
 def _points(where: str, value: list[Any]) -> Piecewise:
     """Return the utility that points stand for."""
-    pairs = [one for one in value if isinstance(one, list) and len(one) == len(("value", "share"))]
+    pairs = [
+        item for item in value if isinstance(item, list) and len(item) == len(("value", "share"))
+    ]
     fits = len(pairs) == len(value) and all(
         isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= _POINT_MAX
         for pair in pairs

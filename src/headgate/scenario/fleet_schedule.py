@@ -38,7 +38,7 @@ def budget_steps(value: Any) -> tuple[BudgetStep, ...]:
     ConfigError
         It is no list of tables with ``at`` and ``slots``, or a value is out of range.
     """
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         text = shown(repr(value), 60)
         msg = f"[fleet] budget is {text}; write [[fleet.budget]] with at and slots below."
         raise ConfigError(msg)

@@ -115,19 +115,21 @@ def _migration(protocol: Mapping[str, Any]) -> dict[str, Any]:
         "slots_to": protocol["target"]["slots"],
         "going_back": protocol["failed"],
         "groups_by_phase": {
-            phase: sum(len(one["groups"]) for one in subscales if one["phase"] == phase)
-            for phase in dict.fromkeys(one["phase"] for one in subscales)
+            phase: sum(
+                len(subscale["groups"]) for subscale in subscales if subscale["phase"] == phase
+            )
+            for phase in dict.fromkeys(subscale["phase"] for subscale in subscales)
         },
         "subscales": [
             {
-                "subscale": one["number"],
-                "groups": one["groups"],
-                "source": one["source"],
-                "destination": one["destination"],
-                "phase": one["phase"],
-                "groups_answered": one["answered"],
+                "subscale": subscale["number"],
+                "groups": subscale["groups"],
+                "source": subscale["source"],
+                "destination": subscale["destination"],
+                "phase": subscale["phase"],
+                "groups_answered": subscale["answered"],
             }
-            for one in subscales
+            for subscale in subscales
         ],
     }
 

@@ -198,7 +198,7 @@ class Tiers:
 
     def _in_memory(self) -> int:
         """Return the bytes of this host's memory that tables of all the query's operators take."""
-        return sum(sum(_sizes(one).values()) for one in _operators(self.memory.parent))
+        return sum(sum(_sizes(directory).values()) for directory in _operators(self.memory.parent))
 
     def _seen(self, step: int) -> tuple[list[int], F64, Flags, F64]:
         """Return groups (-1 for other operators'), bytes, whether in memory, and density of touches."""
@@ -232,15 +232,15 @@ def _ordered(which: Flags, by: F64) -> list[int]:
     return ordered
 
 
-def _plus(one: Tiering, **more: float) -> Tiering:
-    values: dict[str, float] = {name: getattr(one, name) + by for name, by in more.items()}
-    return Tiering(**(one.__dict__ | values))
+def _plus(tiering: Tiering, **more: float) -> Tiering:
+    values: dict[str, float] = {name: getattr(tiering, name) + by for name, by in more.items()}
+    return Tiering(**(tiering.__dict__ | values))
 
 
 def _operators(run: Path) -> list[Path]:
     """Return the directories of operators in a run directory."""
     with os.scandir(run) as entries:
-        return sorted(Path(one.path) for one in entries if one.is_dir(follow_symlinks=False))
+        return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
 def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
@@ -254,17 +254,17 @@ def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
     except OSError:
         return sizes
     with entries:
-        for one in entries:
-            match = _TABLE.fullmatch(one.name)
+        for entry in entries:
+            match = _TABLE.fullmatch(entry.name)
             if match is None:
                 continue
             try:
-                size = one.stat(follow_symlinks=False).st_size
+                size = entry.stat(follow_symlinks=False).st_size
             except OSError:
                 continue  # moved, or grown, this moment
             group = int(match[1])
             sizes[group] = sizes.get(group, 0) + size
-            if tables is not None and "." not in one.name:
+            if tables is not None and "." not in entry.name:
                 tables.add(group)
     return sizes
 

@@ -139,8 +139,8 @@ class JournalHistory:
             batch.duration_ms,
             self._met(batch),
         )
-        for one in batch.served_groups or batch.arrivals:
-            self._heat.add(batch.at_ms, one)
+        for groups in batch.served_groups or batch.arrivals:
+            self._heat.add(batch.at_ms, groups)
 
     def _met(self, batch: Batch) -> float:
         """Return the share of the windows judged since the batch before in which the SLO held."""

@@ -398,7 +398,7 @@ def _delimiter(path: str) -> str:
     opened = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
     with opened:
         header = opened.readline(_HEADER_MAX)
-    return max(",;\t|", key=lambda one: header.count(one.encode()))
+    return max(",;\t|", key=lambda delimiter: header.count(delimiter.encode()))
 
 
 def _types(

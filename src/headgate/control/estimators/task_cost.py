@@ -178,9 +178,9 @@ class TaskCost:
         short_ms = sorted(self._took_ms)
         least_ms = short_ms[int(_SHORT_SHARE * len(short_ms))]
         guess_ms = min(FIXED_MS, least_ms)
-        one, x, y, xx, xy = self._line[:, self._line[0] > 0.0]
+        weights, x, y, xx, xy = self._line[:, self._line[0] > 0.0]
         made_up = _MADE_UP * float(self._ratio[0].sum() / self._ratio[1].sum())
-        weight = float((one - x * x / xx).sum()) + made_up
+        weight = float((weights - x * x / xx).sum()) + made_up
         fitted_ms = (float((y - xy * x / xx).sum()) + made_up * guess_ms) / weight
         return min(max(fitted_ms, 0.0), least_ms)
 

@@ -131,22 +131,22 @@ class GrantedPools:
 
     def decide(self, interval: Interval) -> ReplicaDecision:
         """Return the decision of the policy inside, within its grant."""
-        most = {n: self.grant.most(n, one.pool) for n, one in interval.operators.items()}
-        if all(most[n] == one.pool for n, one in interval.operators.items()):
+        most = {n: self.grant.most(n, pool.pool) for n, pool in interval.operators.items()}
+        if all(most[n] == pool.pool for n, pool in interval.operators.items()):
             self.requests, self._kept = {}, _Requests()
             return self._policy.decide(interval)
         free = _copy_of(self._policy)
         within = {
-            n: replace(one, pool=most[n], least=min(one.least, most[n]))
-            for n, one in interval.operators.items()
+            n: replace(pool, pool=most[n], least=min(pool.least, most[n]))
+            for n, pool in interval.operators.items()
         }
         decision = self._policy.decide(replace(interval, operators=within))
         wishes = {} if free is None else free.decide(interval).active
         self._time_s += interval.duration_s
         full = {
             n
-            for n, one in interval.operators.items()
-            if decision.active.get(n, one.active) >= most[n]
+            for n, pool in interval.operators.items()
+            if decision.active.get(n, pool.active) >= most[n]
         }
         self.requests = self._kept.noted(self._time_s, wishes, most, full)
         return decision
@@ -241,8 +241,8 @@ def merged(view: OperatorView, slots: int) -> Change:
     while view.slots > slots:
         strategy = best_scale_in(view, 0.0)
         assert strategy is not None  # there are two slots or more
-        one = change_of(view, strategy)
-        change = one if change is None else joined(change, one)
+        merge = change_of(view, strategy)
+        change = merge if change is None else joined(change, merge)
         view = view_after(view, strategy)
     assert change is not None  # it has more
     return change

@@ -50,7 +50,9 @@ class Ledger:
     @property
     def waiting(self) -> dict[str, dict[str, int]]:
         """Grants that wait for room, by job and operator."""
-        return {job: dict(one.wanted) for job, one in self._accounts.items() if one.wanted}
+        return {
+            job: dict(account.wanted) for job, account in self._accounts.items() if account.wanted
+        }
 
     def of(self, job: str) -> dict[str, int]:
         """Return the grant of a job, by operator; empty for an unknown job."""

@@ -92,7 +92,8 @@ def stateful(
     _check(sources, operator, time, columns)
     key_of = _each(operator.keys if keys is None else keys, len(sources), "keys")
     states = [
-        None if one is None else _type(one, "state") for one in _each(state, len(sources), "state")
+        None if kind is None else _type(kind, "state")
+        for kind in _each(state, len(sources), "state")
     ]
     described = _inputs(sources, states)
     # Where records wait for the watermark, one that it has passed is late. Elsewhere one is late for
@@ -145,8 +146,8 @@ def _tagged(
     at = _column(time)
     hashable = [_column(name) for name in df.columns if not _has_map(df.schema[name].dataType)]
     payloads = []
-    for i, one in enumerate(inputs):
-        for j, field in enumerate(one.fields):
+    for i, part in enumerate(inputs):
+        for j, field in enumerate(part.fields):
             value = _column(df.columns[j]) if i == number else F.lit(None).cast(field.dataType)
             payloads.append(value.alias(f"c{i}_{j}", metadata=_OWN))
     return df.where(at.isNotNull()).select(
@@ -207,7 +208,7 @@ def _inputs(inputs: Sequence[DataFrame], states: Sequence[T.DataType | None]) ->
 
 
 def _placed(inputs: Sequence[InputColumns], columns: Sequence[str]) -> list[InputColumns]:
-    return [replace(one, first=columns.index(f"c{i}_0")) for i, one in enumerate(inputs)]
+    return [replace(part, first=columns.index(f"c{i}_0")) for i, part in enumerate(inputs)]
 
 
 def _column(name: str) -> Column:

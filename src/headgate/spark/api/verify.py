@@ -315,7 +315,7 @@ def _closed(
     """Return `plan` with only closed windows: of all aggregates, in their order, or of the upper ones."""
     aggregate = class_name(plan) == "Aggregate"
     if whole or not aggregate:
-        children = [_closed(spark, one, bounds, whole=whole) for one in each(plan.children())]
+        children = [_closed(spark, child, bounds, whole=whole) for child in each(plan.children())]
         plan = plan.withNewChildren(seq(spark, children)) if children else plan
     if not aggregate:
         return plan

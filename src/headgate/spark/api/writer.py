@@ -155,7 +155,7 @@ class Writer(SparkWriter):
         ConfigError
             A text is no SLO.
         """
-        return self._with(slos=tuple(arguments.slo(one) for one in slos))
+        return self._with(slos=tuple(arguments.slo(target) for target in slos))
 
     def policy(self, policy: str | Policy, **parameters: float) -> Writer:
         """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.

@@ -107,17 +107,17 @@ def doctor(
             problems.append(_unreachable(error))
             return answer | _outcome(problems, _settings(spark), None, ["executors"])
         driver = look()
-        problems += [text for one in seen.values() for text in judge(*one, driver, needs)]
+        problems += [text for host in seen.values() for text in judge(*host, driver, needs)]
         if isinstance(mark, Path):
             problems += _unanswered(mark, seen)
     reached = {facts.executor for facts, _ in seen.values()}
     problems += [
-        f"executor {one.id} on {one.host} ran no task within {_ROUNDS[1]} jobs; look into its log, or "
+        f"executor {host.id} on {host.host} ran no task within {_ROUNDS[1]} jobs; look into its log, or "
         "wait until it is less busy."
-        for one in pool.living()
-        if one.id not in reached
+        for host in pool.living()
+        if host.id not in reached
     ]
-    hosts = {one.host for one in pool.living()}
+    hosts = {host.host for host in pool.living()}
     placed = Placement(spark).active if len(hosts) > 1 else None
     if placed is False:
         problems.append(
@@ -288,9 +288,9 @@ def _speculation(spark: SparkSession) -> list[str]:
 def _settings(spark: SparkSession) -> list[str]:
     """Return what each setting of `hg.session` that is missing would buy."""
     return [
-        f"{one.key} is not {one.value}; with it, {one.why}."
-        for one in SETTINGS
-        if spark.conf.get(one.key, None) != one.value
+        f"{setting.key} is not {setting.value}; with it, {setting.why}."
+        for setting in SETTINGS
+        if spark.conf.get(setting.key, None) != setting.value
     ]
 
 

@@ -249,8 +249,16 @@ def _set(spark: SparkSession, key: str, value: str) -> bool:
 
 def _missing(spark: SparkSession) -> list[str]:
     """Return the settings that a session lacks and that cannot be changed while it runs."""
-    values = {one.key: spark.conf.get(one.key, None) for one in SETTINGS if not one.running}
-    lacking = [one.key for one in SETTINGS if not one.running and values[one.key] != one.value]
+    values = {
+        setting.key: spark.conf.get(setting.key, None)
+        for setting in SETTINGS
+        if not setting.running
+    }
+    lacking = [
+        setting.key
+        for setting in SETTINGS
+        if not setting.running and values[setting.key] != setting.value
+    ]
     return [key for key in lacking if key != _DAEMON or not _shipped_as_modules()]
 
 

@@ -531,7 +531,9 @@ class Fleet:
         """Return the slots that jobs not started yet will begin with, as far as that is known."""
         with self._lock:
             coming = {n: p for n, p in self._starting.items() if n not in self._members}
-            return sum(one.first_slots(self._cores) for one in (self._prepared | coming).values())
+            return sum(
+                member.first_slots(self._cores) for member in (self._prepared | coming).values()
+            )
 
     def _too_many(self) -> bool:
         now_s = time.monotonic()

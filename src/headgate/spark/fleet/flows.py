@@ -328,9 +328,9 @@ def _input(read: Read, operator: str, place: int) -> InputCounts:
     return counts.inputs[place]
 
 
-def _sum(one: InputCounts, other: InputCounts) -> InputCounts:
-    newest_ms = max(one.newest_ms, other.newest_ms, key=lambda ms: -math.inf if ms != ms else ms)  # noqa: PLR0124
-    return InputCounts(one.arrived + other.arrived, one.executed + other.executed, newest_ms)
+def _sum(counts: InputCounts, other: InputCounts) -> InputCounts:
+    newest_ms = max(counts.newest_ms, other.newest_ms, key=lambda ms: -math.inf if ms != ms else ms)  # noqa: PLR0124
+    return InputCounts(counts.arrived + other.arrived, counts.executed + other.executed, newest_ms)
 
 
 def _number(leaf: Jvm, distinct: list[Jvm]) -> int:

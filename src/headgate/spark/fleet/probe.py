@@ -135,10 +135,12 @@ class Probe:
         number = -1 if batch is None else batch.spark_batch
         read = Read(number, read_s, now_s, told(reports))
         put_out, last = self._origins.step(reports), self._origins.last
-        results = [one for name in last if self._origins.judges(name) for one in put_out[name]]
+        results = [
+            result for name in last if self._origins.judges(name) for result in put_out[name]
+        ]
         with self._lock:
-            for name, one in read.operators.items():
-                for place, new in enumerate(one.inputs):
+            for name, result in read.operators.items():
+                for place, new in enumerate(result.inputs):
                     left = self._unserved.get((name, place), 0) + new.arrived - new.executed
                     self._unserved[name, place] = max(0, left)
             self._idle = False
@@ -310,12 +312,12 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
         As of `_aged`.
     """
     aged = [_aged(step, first) for step in steps]
-    merged = histogram.merge(one for one, _ in aged)
+    merged = histogram.merge(part for part, _ in aged)
     count = histogram.completed(merged)
     if count == 0:
         return None
     # How long a step took from the end of the slots' work to the sink, by what it put out.
-    weights = [histogram.completed(one) for one, _ in aged]
+    weights = [histogram.completed(part) for part, _ in aged]
     sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
     if intent.percentile is not None:
         return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
@@ -333,5 +335,5 @@ def _aged(step: _Step, first: Collection[str]) -> tuple[histogram.Sparse, float]
     """
     entering = [report for report in step.reports if report.operator in first]
     latencies = histogram.merge([*(r.histogram for r in entering), sparse(step.results)])
-    results_ms = sum(one.latency_ms * one.count for one in step.results)
+    results_ms = sum(result.latency_ms * result.count for result in step.results)
     return latencies, results_ms + sum(report.latency_sum_ms for report in entering)

@@ -359,8 +359,8 @@ class Changes:
                 return {}
             epoch, in_force = self.epoch + 1, {}
             for name in [name for name in self._wanted if name not in kept]:
-                one, state = self._wanted.pop(name), self._states[name]
-                new = replace(one, assignment=replace(one.assignment, epoch=epoch))
+                wanted, state = self._wanted.pop(name), self._states[name]
+                new = replace(wanted, assignment=replace(wanted.assignment, epoch=epoch))
                 in_force[name] = (state.assignment, new)
                 state.assign(new.assignment, new.survivors)
                 self.remember(epoch, {name: new.assignment})

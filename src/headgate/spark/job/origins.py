@@ -110,11 +110,11 @@ class Origins:
                     for begin_us, newest_ms in slices.items():
                         known[begin_us] = max(known.get(begin_us, 0.0), newest_ms)
             done = [x for r in own for x in self._finished(kept, parents, r, now_ms)]
-            count = sum(one.count for one in done)
+            count = sum(result.count for result in done)
             if count:
-                mean_ms = sum(one.latency_ms * one.count for one in done) / count
-                least_ms = min(one.latency_ms for one in done)
-                kept.put_out.append((max(one.at_ms for one in done), mean_ms, least_ms))
+                mean_ms = sum(result.latency_ms * result.count for result in done) / count
+                least_ms = min(result.latency_ms for result in done)
+                kept.put_out.append((max(result.at_ms for result in done), mean_ms, least_ms))
             _forget(kept, own)
             results[name] = done
         return results
@@ -155,8 +155,10 @@ def sparse(finished: Sequence[Finished]) -> histogram.Sparse:
     """Return the histogram of results' latencies."""
     if not finished:
         return ()
-    latencies = [one.latency_ms for one in finished]
-    return histogram.sparse_of(histogram.counts_of(latencies, [one.count for one in finished]))
+    latencies = [result.latency_ms for result in finished]
+    return histogram.sparse_of(
+        histogram.counts_of(latencies, [result.count for result in finished])
+    )
 
 
 def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:

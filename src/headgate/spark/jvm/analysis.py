@@ -72,7 +72,9 @@ def without_distinct(spark: SparkSession, plan: Jvm) -> Jvm:
     fields = gateway.new_array(jvm(spark).java.lang.Object, plan.productArity())
     for i in range(plan.productArity()):
         fields[i] = plan.productElement(i)
-    aggregates = [_of_every_record(spark, one) for one in each(plan.aggregateExpressions())]
+    aggregates = [
+        _of_every_record(spark, expression) for expression in each(plan.aggregateExpressions())
+    ]
     fields[1] = seq(spark, aggregates)
     return plan.makeCopy(fields)
 

@@ -65,7 +65,7 @@ def calls() -> list[PrivateCall]:
 
 def missing(spark: SparkSession, minor: str) -> list[str]:
     """Return which calls a session's Spark lacks that a minor release, such as ``4.3``, has."""
-    known = [one for one in calls() if minor in one.minors]
+    known = [known_call for known_call in calls() if minor in known_call.minors]
     return [str(call) for call in absent(jvm(spark), known)]
 
 

@@ -53,7 +53,9 @@ class Format:
         sources = jvm(spark).org.apache.spark.sql.execution.datasources
         provider = sources.DataSource.lookupDataSource(name, self._conf)
         self._provider: Jvm = provider.newInstance()
-        disabled = [one.strip() for one in str(self._conf.disabledV2StreamingWriters()).split(",")]
+        disabled = [
+            source.strip() for source in str(self._conf.disabledV2StreamingWriters()).split(",")
+        ]
         self.older = provider.getCanonicalName() in disabled or self._is(f"{_V2}.FileDataSourceV2")
 
     def _is(self, name: str) -> bool:
@@ -149,6 +151,6 @@ def quoted(name: str) -> str:
 def of_session_catalog(spark: SparkSession, table: Jvm) -> Jvm | None:
     """Return what Spark's own catalog says of a table; None of one that another catalog has."""
     older = ("V1Table", "V2TableWithV1Fallback")
-    if any(is_a(spark, table, f"{_CATALOG}.{one}") for one in older):
+    if any(is_a(spark, table, f"{_CATALOG}.{name}") for name in older):
         return table.v1Table()
     return None

@@ -91,8 +91,8 @@ def joined(frames: Sequence[Any]) -> list[Any]:
     frames_of_kind = []
     for kind, run in groupby(zip(kinds, frames, strict=True), key=itemgetter(0)):
         alike = [frame for _, frame in run]
-        one = kind is not None and len(alike) > 1
-        frames_of_kind += [concat(alike, ignore_index=True)] if one else alike
+        together = kind is not None and len(alike) > 1
+        frames_of_kind += [concat(alike, ignore_index=True)] if together else alike
     return frames_of_kind
 
 

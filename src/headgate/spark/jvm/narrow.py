@@ -136,7 +136,7 @@ def _guarded(spark: SparkSession, leaf: Jvm, values: list[Jvm], *, drops: bool) 
         return below.select(*(column(spark, value) for value in values))
     *projected, condition = (column(spark, value) for value in values)
     names = [value.name() for value in values[:-1]]
-    made = [F.when(condition, one).alias(n) for one, n in zip(projected, names, strict=True)]
+    made = [F.when(condition, output).alias(n) for output, n in zip(projected, names, strict=True)]
     return below.select(*made, condition.alias(_KEPT))
 
 

@@ -26,7 +26,7 @@ def ids_of(expressions: Jvm) -> list[str]:
     """Return the ids of a Scala sequence of named expressions, in one call; "" of a name without one."""
     text = str(expressions.mkString(_SEPARATOR))
     matches = [_ID.search(part) for part in text.split(_SEPARATOR)] if text else []
-    return ["" if one is None else one[1] for one in matches]
+    return ["" if match is None else match[1] for match in matches]
 
 
 def id_of(attribute: Jvm) -> str:

@@ -51,7 +51,7 @@ def of_aggregate(asked: PlainState) -> DataFrame:
     own = there[len(groups) :] if session else there
     buffers = stored(parts.parts, own)
     if session:
-        without = [one for i, one in enumerate(groups) if i != parts.time_index]
+        without = [group for i, group in enumerate(groups) if i != parts.time_index]
         check_columns(operator.what, fields_of(state, "key"), [*without, SESSION_START])
         check_columns(operator.what, there, [*groups, *buffers])
         rows = flat(state, "value")
@@ -72,7 +72,7 @@ def of_aggregate(asked: PlainState) -> DataFrame:
         _check_windows(ends, others, time, parts.advance_us, asked.watermark_us)
     keys, start_us = key_columns(operator, parts, columns)
     buffer = columns[len(groups) :]
-    leaves = {one.name: one.leaf for one in operator.values if isinstance(one, Routed)}
+    leaves = {group.name: group.leaf for group in operator.values if isinstance(group, Routed)}
     values: list[Routed] = []
     if session:
         ends_us = F.unix_micros(columns[parts.time_index].getField("end"))

@@ -45,7 +45,9 @@ def _leaves(kind: T.DataType, value: Column) -> list[Column]:
 
 
 def _each_taken(kinds: Kinds, buffer: Columns) -> list[Column]:
-    return [part for kind, one in zip(kinds, buffer, strict=True) for part in _leaves(kind, one)]
+    return [
+        part for kind, value in zip(kinds, buffer, strict=True) for part in _leaves(kind, value)
+    ]
 
 
 def _each_given(kinds: Kinds, values: Columns) -> list[Column]:
@@ -142,7 +144,9 @@ def stored_types(
     columns : sequence of (str, DataType)
         Columns of the state from this buffer on.
     """
-    declared = [data_type(one.dataType()) for one in each(part.function.aggBufferAttributes())]
+    declared = [
+        data_type(attribute.dataType()) for attribute in each(part.function.aggBufferAttributes())
+    ]
     if isinstance(declared[0], T.DecimalType) and columns:
         name, there = class_name(part.function), columns[0][1]
         if name == "Sum" and isinstance(there, T.LongType):
@@ -158,7 +162,7 @@ def stored(
     """Return the columns that functions have in Spark's state, of which it has `present`."""
     columns: list[tuple[str, T.DataType]] = []
     for part in parts:
-        names = [one.name() for one in each(part.function.aggBufferAttributes())]
+        names = [attribute.name() for attribute in each(part.function.aggBufferAttributes())]
         columns += zip(names, stored_types(part, present[len(columns) :]), strict=False)
     return columns
 

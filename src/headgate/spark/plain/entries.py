@@ -171,7 +171,7 @@ def _aggregate_columns(ours: OurState) -> tuple[list[Column], list[Column], int]
         kinds = stored_types(part, there[len(values) :])
         form = form_of(part, kinds, ordered=ours.ordered)
         columns = form.given(kinds, [F.col(name) for name in part.values])
-        values += [one.cast(kind) for one, kind in zip(columns, kinds, strict=True)]
+        values += [column.cast(kind) for column, kind in zip(columns, kinds, strict=True)]
     if not session:
         return keys, values, len(keys)
     # a session is a value, behind the keys it has its start, and Spark spreads by the others
@@ -184,7 +184,7 @@ def of_keys(ours: OurState) -> Entries:
     """Return the keys that were seen."""
     node = ours.operator.node
     assert node is not None
-    keys = key_values([data_type(one.dataType()) for one in each(node.keys())])
+    keys = key_values([data_type(key.dataType()) for key in each(node.keys())])
     within = class_name(node) == "DeduplicateWithinWatermark"
     # of a key that is remembered as long as its time is open, Spark keeps nothing but the key
     values = [F.col("t") if within else F.lit(None)]

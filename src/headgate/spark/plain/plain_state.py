@@ -80,8 +80,11 @@ def fields_of(state: DataFrame, name: str) -> list[tuple[str, T.DataType]]:
 def named(expressions: Sequence[Jvm]) -> list[tuple[str, T.DataType]]:
     """Return the names and types of expressions; without a name where Spark makes one up."""
     return [
-        (one.name() if class_name(one) == "AttributeReference" else "", data_type(one.dataType()))
-        for one in expressions
+        (
+            expression.name() if class_name(expression) == "AttributeReference" else "",
+            data_type(expression.dataType()),
+        )
+        for expression in expressions
     ]
 
 

@@ -59,9 +59,9 @@ class Placing:
                 continue
             rows = batch.rows.take(pa.array(places))
             prefix = f"{number}:"
-            own = [one for one in rows.schema.names if one.startswith(prefix)]
-            columns = [rows.column(one) for one in own]
-            named = [one.removeprefix(prefix) for one in own]
+            own = [column for column in rows.schema.names if column.startswith(prefix)]
+            columns = [rows.column(column) for column in own]
+            named = [column.removeprefix(prefix) for column in own]
             state.put(name, batch.of[places], pa.RecordBatch.from_arrays(columns, names=named))
         return None
 
@@ -86,7 +86,7 @@ def of_variables(asked: PlainState, spec: ProcessorSpec) -> tuple[DataFrame, Pro
     """
     node = asked.operator.node
     assert node is not None
-    limited = [one.name for one in spec.variables if one.ttl_ms is not None]
+    limited = [variable.name for variable in spec.variables if variable.ttl_ms is not None]
     if limited:
         msg = (
             f"state {', '.join(limited)} of {spec.label} has a time to live, which cannot be carried "
@@ -99,7 +99,7 @@ def of_variables(asked: PlainState, spec: ProcessorSpec) -> tuple[DataFrame, Pro
         tables = {variable: _variable(asked, variable) for variable in spec.variables}
     inputs = [pa.field(_WHICH, pa.int64())]
     for number, variable in enumerate(spec.variables):
-        inputs += [pa.field(f"{number}:{one.name}", one.type) for one in variable.schema]
+        inputs += [pa.field(f"{number}:{field.name}", field.type) for field in variable.schema]
     placing = Placing(
         spec.processor.keys,
         pa.schema(inputs),
@@ -156,7 +156,7 @@ def _variable(asked: PlainState, variable: Variable) -> DataFrame:
     for name, schema in names.items():
         fields = struct_of(state, name).fields
         _check_names(f"state {variable.name}", fields, schema)
-        columns += [F.col(name).getField(one.name).alias(one.name) for one in schema]
+        columns += [F.col(name).getField(field.name).alias(field.name) for field in schema]
     return state.select("key", *columns)
 
 
@@ -194,6 +194,6 @@ def _group_state(asked: PlainState, spec: ProcessorSpec) -> dict[Variable, DataF
         kind = fields["groupState"]
         assert isinstance(kind, T.StructType)
         _check_names(f"state of {spec.label}", kind.fields, variable.schema)
-        columns = [group_state.getField(one.name).alias(one.name) for one in variable.schema]
+        columns = [group_state.getField(part.name).alias(part.name) for part in variable.schema]
         tables[variable] = state.where(group_state.isNotNull()).select("key", *columns)
     return tables

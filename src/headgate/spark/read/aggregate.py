@@ -81,7 +81,7 @@ class _AggregateReader:
             time=time,
             aggregates=tuple(functions.aggregates),
             mode=self.reading.mode,
-            kept=tuple(one.kept for one in functions.kept),
+            kept=tuple(collection.kept for collection in functions.kept),
         )
         placeholder, output_plan = self._output_plan(spec, functions, spans, time_index)
         operator = self.reading.operator(

@@ -75,7 +75,7 @@ class ConditionReader:
 
         Of the rest Spark would take ``amount > 0`` for a bound on time.
         """
-        conditions = [one for one in self.conjuncts() if self._side(one) is None]
+        conditions = [part for part in self.conjuncts() if self._side(part) is None]
         return reduce(partial(both, self.spark), conditions) if conditions else None
 
     def read(self) -> Condition:

@@ -140,7 +140,7 @@ class AggregateFunctions:
     def how(self) -> str:
         """Return how aggregates are made that no kernel of ours knows, for people."""
         ways = [f"{', '.join(calls)}: {way}" for way, calls in self.ways.items()]
-        return "".join(f"; {one}" for one in ways)
+        return "".join(f"; {way_text}" for way_text in ways)
 
     def _add(self, expression: Jvm) -> list[str]:
         function = runs_as(self.spark, expression.aggregateFunction())
@@ -184,8 +184,10 @@ class AggregateFunctions:
             raise _NoKernel
         initial = list(each(function.initialValues()))
         attributes = list(each(function.aggBufferAttributes()))
-        pairs = [(a.exprId(), one) for a, one in zip(attributes, initial, strict=True)]
-        updates = [substitute(self.spark, one, pairs) for one in each(function.updateExpressions())]
+        pairs = [(a.exprId(), literal) for a, literal in zip(attributes, initial, strict=True)]
+        updates = [
+            substitute(self.spark, update, pairs) for update in each(function.updateExpressions())
+        ]
         names, leaves = [], []
         for attribute, first, update in zip(attributes, initial, updates, strict=True):
             kind, value = data_type(attribute.dataType()), column(self.spark, update)

@@ -268,5 +268,5 @@ def _relays(plan: Jvm, placeholder: Jvm) -> bool:
 
 def _direct(operators: list[PlannedOperator]) -> list[PlannedOperator]:
     """Return those of operators that no other of them reads."""
-    read = {id(one) for op in operators for one in op.parents}
+    read = {id(parent) for op in operators for parent in op.parents}
     return [op for op in operators if id(op) not in read]

@@ -26,7 +26,7 @@ VERSION = 1
 def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
     """Return what the state of a query's operators means, as JSON."""
     parts = {op.id: _of_operator(spark, op) for op in operators}
-    return {"version": VERSION, "operators": {name: one for name, one in parts.items() if one}}
+    return {"version": VERSION, "operators": {name: part for name, part in parts.items() if part}}
 
 
 def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
@@ -79,10 +79,10 @@ def _join(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "join": str(node.joinType().sql()).lower(),
         "keys": [
-            _equality(texts.text(one), texts.text(other))
-            for one, other in zip(left.keys, right.keys, strict=True)
+            _equality(texts.text(key), texts.text(other))
+            for key, other in zip(left.keys, right.keys, strict=True)
         ],
-        "condition": sorted(texts.text(one) for one in parts),
+        "condition": sorted(texts.text(key) for key in parts),
     }
     sides = (("left", left, node.left()), ("right", right, node.right()))
     for at, (name, part, plan) in enumerate(sides):
@@ -94,8 +94,8 @@ def _join(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     return fields
 
 
-def _equality(one: str, other: str) -> str:
-    return " = ".join(sorted((one, other)))
+def _equality(side: str, other: str) -> str:
+    return " = ".join(sorted((side, other)))
 
 
 def _deduplicate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:

@@ -74,8 +74,8 @@ class _Rewritten:
         self._compared = [c for c in reader.conjuncts() if not any(c.equals(r) for r in rest)]
         looked_at = {a.exprId().toString() for c in reader.conjuncts() for a in _references(c)}
         self._looked_at = [
-            [a for a in each(one.output()) if a.exprId().toString() in looked_at]
-            for one in self._inputs
+            [a for a in each(side.output()) if a.exprId().toString() in looked_at]
+            for side in self._inputs
         ]
 
     def plan(self, kind: str) -> Jvm:

@@ -266,7 +266,7 @@ class PlannedQuery:
     @property
     def last(self) -> list[PlannedOperator]:
         """The operators that no other reads from: what they put out is the query's."""
-        read = {id(one) for op in self.operators for one in op.parents}
+        read = {id(parent) for op in self.operators for parent in op.parents}
         return [op for op in self.operators if id(op) not in read]
 
 

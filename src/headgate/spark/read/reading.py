@@ -111,7 +111,9 @@ class Reading:
         """
         if self.arrival is None and self.asks_kafka and not self.feeds:
             pairs = [kafka_arrival(self.spark, plan) for plan in plans]
-            carried = [(one[0], column(self.spark, one[1])) for one in pairs if one is not None]
+            carried = [
+                (match[0], column(self.spark, match[1])) for match in pairs if match is not None
+            ]
             if len(carried) == len(plans):
                 return list(carried)
         return [(plan, self.arrived(each(plan.output()))) for plan in plans]

@@ -195,7 +195,7 @@ class Texts:
             return
         self._known[""] = kind  # a condition may ask for the table's columns itself
         parts = conjuncts(self.spark, condition.get()) if condition.isDefined() else []
-        said = " AND ".join(sorted(self.text(one) for one in parts))
+        said = " AND ".join(sorted(self.text(part) for part in parts))
         self.lookups.add(f"{kind} join on {said}" if said else f"{kind} join")
 
     def _window(self, expression: Jvm, metadata: Jvm | None) -> str:
@@ -244,7 +244,7 @@ class Texts:
             return self._comparison(expression, *_EITHER_WAY[name])
         self._note_zone(expression, name)
         if stands_for_another(self.spark, expression):
-            texts = [self._text(one) for one in each(expression.parameters())]
+            texts = [self._text(parameter) for parameter in each(expression.parameters())]
             return sql_of_parameters(self.spark, expression, texts) + _silent(expression, name)
         return self._generic(expression, name)
 

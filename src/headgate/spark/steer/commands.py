@@ -209,7 +209,7 @@ class Commands:
             if isinstance(event, Start) and first:
                 first = False
                 begun = spread(event.slots, event.key_groups)
-                yield 0, {one.id: begun for one in event.operators}
+                yield 0, {operator.id: begun for operator in event.operators}
             elif isinstance(event, AssignmentChange) and event.slot_of:
                 split = {group: tuple(shares) for group, *shares in event.split}
                 held = Assignment(event.slot_of, event.slots_after, event.epoch, split)

@@ -505,7 +505,7 @@ class Controller:
 def busy_s(reports: Sequence[Report], cores: int) -> float:
     """Return how long the slots of a batch took, in seconds: operator after operator, in turns."""
     took_ms: dict[str, list[float]] = {}
-    for report in sorted(reports, key=lambda one: one.slot):
+    for report in sorted(reports, key=lambda item: item.slot):
         took_ms.setdefault(report.operator, []).append(report.useful_ms)
     return sum(makespan_ms(tasks, max(1, cores)) for tasks in took_ms.values()) / 1e3
 

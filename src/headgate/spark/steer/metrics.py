@@ -409,11 +409,11 @@ class SparkMetrics:
             metered = self._operators.get(name)
             if metered is None or metered.success is None:
                 continue
-            for one in finished:
-                within = one.count * (one.latency_ms <= metered.success.bound_ms)
-                tick = math.ceil(one.at_ms / self._delta_ms)
-                total_ms = one.count * one.latency_ms
-                metered.counters.add_results(tick, one.count, total_ms, within)
+            for result in finished:
+                within = result.count * (result.latency_ms <= metered.success.bound_ms)
+                tick = math.ceil(result.at_ms / self._delta_ms)
+                total_ms = result.count * result.latency_ms
+                metered.counters.add_results(tick, result.count, total_ms, within)
 
     def known_until(self, horizon_ms: float) -> None:
         """Give away what is known completely: what the source has delivered up to `horizon_ms`."""

@@ -35,7 +35,7 @@ class OperatorSlots:
 
     def held(self) -> dict[str, int]:
         """Return the slots in force, by operator."""
-        return {name: one.slots for name, one in self._changes.assignment().items()}
+        return {name: assignment.slots for name, assignment in self._changes.assignment().items()}
 
     def changing(self) -> bool:
         """Return whether slots that were asked for, and not given up since, are not in force yet."""

@@ -192,8 +192,8 @@ def fed_input(
     key_groups : int
     """
     plan = without_watermarks(spark, operator.input_plan)
-    for one in operator.parents:
-        plan = replace_leaf(spark, plan, one.placeholder, put_out[one.id])
+    for parent in operator.parents:
+        plan = replace_leaf(spark, plan, parent.placeholder, put_out[parent.id])
     columns = routed_columns(operator, key_groups)
     return of_rows(spark, plan).select(*(value.alias(name) for name, value in columns.items()))
 

@@ -85,7 +85,7 @@ _KNOWN: tuple[Same, ...] = (
 
 def known_programs(spark: SparkSession, aggregates: Iterable[Aggregate]) -> dict[Program, Same]:
     """Return, for programs of `aggregates`, Spark's own aggregate that merges so."""
-    wanted = {one.program for one in aggregates if one.program is not None}
+    wanted = {aggregate.program for aggregate in aggregates if aggregate.program is not None}
     if not wanted:
         return {}
     sizes = {len(program.merges) for program in wanted}
@@ -224,8 +224,8 @@ class Preaggregation:
         columns = {
             key: source for key, (source,) in zip(keys, sources_of[: len(keys)], strict=True)
         }
-        for one, sources in zip(merged, sources_of[len(keys) :], strict=True):
-            columns |= dict(one.unpack(sources))
+        for output, sources in zip(merged, sources_of[len(keys) :], strict=True):
+            columns |= dict(output.unpack(sources))
         rows = of_rows(spark, buffers).select(*[columns[n].alias(n) for n in frame.columns])
         return [below.rows], rows, buffers
 

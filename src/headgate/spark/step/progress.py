@@ -46,7 +46,7 @@ class _Done:
 
     def and_then(self, other: _Done) -> _Done:
         """Return this and a later step of the same batch together."""
-        by_name = {one["operatorName"]: one for one in self.operators}
+        by_name = {operator["operatorName"]: operator for operator in self.operators}
         operators = tuple(
             {**new, **{key: new[key] + by_name[new["operatorName"]][key] for key in _OF_BATCH}}
             for new in other.operators
@@ -77,7 +77,9 @@ class _Done:
             slo=self.own.slo,
         )
         emitted = None if self.emitted is None else 0
-        return _Done(batch, tuple({**one, **nothing} for one in self.operators), own, emitted)
+        return _Done(
+            batch, tuple({**operator, **nothing} for operator in self.operators), own, emitted
+        )
 
 
 class Progress:
@@ -218,7 +220,7 @@ class Progress:
         if done.emitted is not None:
             sink["numOutputRows"] = done.emitted
         rest = {key: value for key, value in progress.items() if key not in _TOTALS}
-        operators = [dict(one) for one in done.operators]
+        operators = [dict(operator) for operator in done.operators]
         return {**rest, **totals, "stateOperators": operators, "sources": sources, "sink": sink}
 
 

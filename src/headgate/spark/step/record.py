@@ -302,12 +302,12 @@ def _memory(reports: Sequence[Report]) -> MemoryUse | None:
             newest.get(key, (ended_ms, tiering)), (ended_ms, tiering), key=itemgetter(0)
         )
     return MemoryUse(
-        memory_bytes=sum(one.memory_bytes for _, one in newest.values()),
-        cold_bytes=sum(one.cold_bytes for _, one in newest.values()),
-        groups_back=sum(one.back for _, one in reported),
-        groups_away=sum(one.away for _, one in reported),
-        groups_cold=sum(one.cold for _, one in reported),
-        moving_ms=round(max(one.ms for _, one in reported), 3),
+        memory_bytes=sum(figures.memory_bytes for _, figures in newest.values()),
+        cold_bytes=sum(figures.cold_bytes for _, figures in newest.values()),
+        groups_back=sum(figures.back for _, figures in reported),
+        groups_away=sum(figures.away for _, figures in reported),
+        groups_cold=sum(figures.cold for _, figures in reported),
+        moving_ms=round(max(figures.ms for _, figures in reported), 3),
     )
 
 

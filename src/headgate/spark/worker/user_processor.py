@@ -70,13 +70,13 @@ class RowProcessor:
         """Call ``handleInitialState`` for every row of the initial state."""
         user = self.processor.handleInitialState
 
-        def one(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
+        def call(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
             for row in rows:
                 user(key, row, times)
             return ()
 
         rows = self._given(initial, keys.num_rows)
-        self._each(self._key_values(keys), rows, state, timers, one, user)
+        self._each(self._key_values(keys), rows, state, timers, call, user)
 
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
@@ -96,7 +96,7 @@ class RowProcessor:
         handle, starts = self._opened(), expired.starts(keys.num_rows).tolist()
         at_all_ms = expired.rows.column(0).to_pylist()
 
-        def one(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
+        def call(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
             for at_ms in rows:
                 info = ExpiredTimerInfo(at_ms)
                 # Spark gives the names here
@@ -107,7 +107,7 @@ class RowProcessor:
             return iter(at_all_ms[starts[number] : starts[number + 1]])
 
         named = [row(*values) for values in self._timer_keys(keys)]
-        return self._each(named, rows, state, timers, one, user)
+        return self._each(named, rows, state, timers, call, user)
 
     def close(self) -> None:
         """Call the user's ``close``, if there was an ``init``."""
