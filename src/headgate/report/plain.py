@@ -14,11 +14,11 @@ from headgate.report.now import Now, health, now_of
 from headgate.report.run import Run
 
 INTERVAL_S = 5.0
-"""Between two lines of a running job."""
+"""Seconds between two lines of a running job."""
 
 
 def plain_line(run: Run, *, now_ms: int) -> str:
-    """Return the run as it stands, in one line."""
+    """Return the current state of the run as one line."""
     name = (run.start.workload or run.start.name) if run.start else "no start event"
     status = health(run, now_ms)
     elapsed = since_text(run.ended_ms, run.began_ms)
@@ -102,7 +102,7 @@ class PlainProgress:
             self._write(plain_line(self._run, now_ms=now_ms))
 
     def _new_events(self, tail: Tail) -> list[Event]:
-        """Read new events; a change that several operators wrote is returned once."""
+        """Read new events; changes of several operators that `Run` merges into one are returned once."""
         events: list[Event] = []
         for event in tail.events():
             changes = len(self._run.changes)

@@ -69,7 +69,7 @@ class PandasProcessor(RowProcessor):
                 settings[name] = spark.conf.get(key, "true" if name in _ON else "false") == "true"
         return settings
 
-    def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
+    def _rows_by_key(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
         """Return a function from a key's position to its one frame."""
         made = self._cut(keyed.rows) if self.cut else self._made(keyed.rows)
         starts = keyed.starts(keys).tolist()
@@ -115,7 +115,7 @@ class PandasProcessor(RowProcessor):
             frame[name] = column
         return frame
 
-    def _kept(self, row: Any) -> Any:
+    def _copied(self, row: Any) -> Any:
         return row.copy() if hasattr(row, "iloc") else row
 
     def _output(self, frames: list[Any]) -> pa.RecordBatch:
