@@ -9,7 +9,7 @@ import pytest
 
 from headgate.checkpoint import shipping
 from headgate.checkpoint.place import Files, files_at
-from headgate.checkpoint.shipping import JournalCopy, JournalShipper, resumed
+from headgate.checkpoint.shipping import JournalCopy, JournalShipper, resume_shipping
 from headgate.core.errors import CheckpointError
 from headgate_lab.testing import s3_server
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
@@ -68,8 +68,8 @@ def test_a_driver_that_starts_elsewhere_has_the_journal_and_ships_what_it_adds(
     for driver in range(3):
         path = tmp_path / f"journal-{driver}"
         if driver == 2:
-            monkeypatch.setattr(shipping, "_BROUGHT_BYTES", 10)
-        shipper = resumed(files, path)
+            monkeypatch.setattr(shipping, "_COPIED_MAX_BYTES", 10)
+        shipper = resume_shipping(files, path)
         add(path, f"driver {driver}\n")
         shipper.close()
     assert (tmp_path / "journal-1").read_text() == "driver 0\ndriver 1\n"

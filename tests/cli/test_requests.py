@@ -25,8 +25,8 @@ def test_an_answer_is_looked_for_ten_times_a_second(place: Path, wait_s: float, 
         requests.ask(place, "scale", reason="why", wait_s=wait_s, sleep=slept.append)
     assert slept == [0.1] * looks
     assert str(refused.value) == (
-        f"no query answered within {wait_s:g} s; if one is started on {place} it will scale at its "
-        "first batch. Is it running? headgate status says."
+        f"no query answered within {wait_s:g} s; a query that starts on {place} will scale at its "
+        "first batch; headgate status says whether a query runs."
     )
 
 

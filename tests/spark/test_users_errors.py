@@ -195,7 +195,7 @@ def test_an_operator_plus_is_refused_when_it_is_made() -> None:
 
 
 def test_what_gives_no_rows_is_told() -> None:
-    with pytest.raises(EngineError, match="it returned NoneType, and must give rows one by one"):
+    with pytest.raises(EngineError, match="it returned NoneType, which has no rows"):
         _rows_of(None)
 
 

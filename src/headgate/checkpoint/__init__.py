@@ -1,6 +1,8 @@
-"""Files from which a job starts again, on a POSIX path, an object store or HDFS.
+"""Reads and writes the files from which a job starts again, on a POSIX path, an object store or HDFS.
 
-Belongs here: manifests, changelogs, command files of people, the journal's way to a store, removal of
-files that no restart needs, and the port that all of these files go through. Does not belong here:
-tables in memory (tables), the moment of a commit (spark.step), anything of Spark.
+Belongs here: a checkpoint as a whole (checkpoint), manifests (manifest), changelogs (changelog),
+removal of files that no restart needs (garbage), requests to a running query (command_files), the
+copy of a journal on a store (shipping), and the port for all files (place), with its forms for
+stores (objects, hdfs). Does not belong here: tables in memory (tables), the moment of a commit
+(spark.step), anything of Spark.
 """

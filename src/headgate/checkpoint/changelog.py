@@ -70,11 +70,11 @@ class Blob:
 
     def rows(self, start: int, stop: int) -> I64:
         """Return some rows as a table has them: int64[stop - start, number of words]."""
-        found = np.zeros((stop - start, len(self.words)), dtype=np.int64)
+        rows = np.zeros((stop - start, len(self.words)), dtype=np.int64)
         for at, column in enumerate(self.words):
             if column is not None:
-                found[:, at] = column[start:stop]
-        return found
+                rows[:, at] = column[start:stop]
+        return rows
 
 
 def encode(sections: Mapping[int, Section]) -> tuple[bytes, dict[int, SectionRef]]:

@@ -178,36 +178,36 @@ class Checkpoint:
         self.files.prepare(_DIRECTORIES)
         if not known:
             self._create_identity(identity)
-        found = self.identity()
-        mine = json.loads(json_line(identity))
-        begun = {**self.later_meaning(), **found["query"]}
-        refuse_another(begun, mine, self.location)
-        if MEANING in mine and MEANING not in begun:
-            self._put_first(_LATER, {MEANING: mine[MEANING]}, "what its state means")
-        self._job = str(found["job"])
+        stored = self.identity()
+        own = json.loads(json_line(identity))
+        begun = {**self.later_meaning(), **stored["query"]}
+        refuse_another(begun, own, self.location)
+        if MEANING in own and MEANING not in begun:
+            self._put_first(_LATER, {MEANING: own[MEANING]}, "what its state means")
+        self._job = str(stored["job"])
         return self._job
 
     def later_meaning(self) -> dict[str, Any]:
         """Return what the state means where that was written after ``identity.json``, else nothing."""
         if not self.files.exists(_LATER):
             return {}
-        found = self._json(_LATER)
-        if MEANING not in found:
+        meaning = self._json(_LATER)
+        if MEANING not in meaning:
             raise damaged(self.files.at(_LATER), f"it lacks {MEANING}")
-        return found
+        return meaning
 
     def identity(self) -> dict[str, Any]:
         """Return the content of ``identity.json``: ``format``, ``job``, ``query``."""
-        name, found = self.files.at(_IDENTITY), self._json(_IDENTITY)
-        if "format" not in found:
+        name, content = self.files.at(_IDENTITY), self._json(_IDENTITY)
+        if "format" not in content:
             raise damaged(name, "it lacks format")
-        if found["format"] not in READABLE:
-            written = shown(found["format"], 40)
+        if content["format"] not in READABLE:
+            written = shown(content["format"], 40)
             msg = f"{name} has format {written}, this headgate reads {FORMAT}: upgrade it"
             raise CheckpointError(msg)
-        if not {"job", "query"} <= found.keys():
+        if not {"job", "query"} <= content.keys():
             raise damaged(name, "it lacks job or query")
-        return found
+        return content
 
     def _create_identity(self, identity: Mapping[str, Any]) -> None:
         if self.files.names("manifests"):
@@ -284,8 +284,8 @@ class Checkpoint:
             return self._read(step)
         with ThreadPoolExecutor(len(before) + 1) as pool:
             wanted = pool.submit(self._read, step)
-            for one in before:
-                pool.submit(self._read, one)  # who needs it reads it again, should it fail
+            for older in before:
+                pool.submit(self._read, older)  # who needs it reads it again, should it fail
         return wanted.result()
 
     def _steps_before(self, step: int) -> list[int]:
@@ -400,12 +400,12 @@ class Checkpoint:
     def _json(self, name: str) -> dict[str, Any]:
         content, _ = unsealed(self.files.get(name), self.files.at(name))
         try:
-            found = json.loads(content)
+            value = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise damaged(self.files.at(name), shown(repr(error), 80)) from error
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise damaged(self.files.at(name), "it is no JSON object")
-        return found
+        return value
 
     def _file(self, step: int) -> str:
         return self.files.at(_manifest_name(step))
@@ -456,9 +456,9 @@ class Checkpoint:
         return opened
 
     def _keep(self, key: object, raw: bytes | mmap.mmap | memoryview) -> Blob:
-        kept = self._spool.put(raw) if isinstance(raw, bytes) else raw
-        opened = open_blob(kept)
-        cost = len(kept) if isinstance(kept, bytes) else len(kept) // _MAPPED_FOR_ONE
+        content = self._spool.put(raw) if isinstance(raw, bytes) else raw
+        opened = open_blob(content)
+        cost = len(content) if isinstance(content, bytes) else len(content) // _MAPPED_FOR_ONE
         self._blobs.put(key, opened, cost)
         return opened
 
@@ -489,7 +489,7 @@ class Checkpoint:
         head = token
 
         def sections(token: str) -> Sequence[Section]:
-            found: list[tuple[Manifest, SectionEntry]] = []
+            entries: list[tuple[Manifest, SectionEntry]] = []
             step, wanted = head_step, head
             while step != NO_STEP:
                 manifest = self.read(step)
@@ -502,13 +502,13 @@ class Checkpoint:
                     raise damaged(self._file(step), why)
                 if entry.ref.token == token:
                     break
-                found.append((manifest, entry))
+                entries.append((manifest, entry))
                 if entry.ref.full:
                     break
                 step, wanted = entry.previous_step, entry.ref.previous
             if self.files.shared:
-                self._fetch(found)
-            return [decode(self.blob(m, entry.blob), entry.ref) for m, entry in reversed(found)]
+                self._fetch(entries)
+            return [decode(self.blob(m, entry.blob), entry.ref) for m, entry in reversed(entries)]
 
         return sections
 

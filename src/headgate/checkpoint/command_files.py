@@ -130,15 +130,15 @@ class CommandFiles:
         name = f"{request}.done"
         if not self._files.exists(_in(name)):
             return None
-        found = read_json(self._files.get(_in(name)), f"the answer {name}")
-        if not isinstance(found, dict):
-            found = {}
-        refused = found.get("refused", "the answer is damaged; ask again.")
-        at_ms = found.get("at_ms")
+        content = read_json(self._files.get(_in(name)), f"the answer {name}")
+        if not isinstance(content, dict):
+            content = {}
+        refused = content.get("refused", "the answer is damaged; ask again.")
+        at_ms = content.get("at_ms")
         return {
             "refused": None if refused is None else shown(refused, _TEXT_MAX),
             "at_ms": at_ms if isinstance(at_ms, int) else None,
-            "detail": shown(str(found.get("detail", "")), _TEXT_MAX),
+            "detail": shown(str(content.get("detail", "")), _TEXT_MAX),
         }
 
     # who is asked
@@ -162,7 +162,7 @@ class CommandFiles:
             names = sorted(self._files.names(_DIRECTORY))
         except (OSError, CheckpointError):  # mostly since nobody has ever asked; or a store is away
             return []
-        found = []
+        commands = []
         for name in names:
             named = _NAME.fullmatch(name)
             if named is None:
@@ -170,8 +170,8 @@ class CommandFiles:
             if named[2] == "done":
                 self._forget(name)
             elif f"{named[1]}.done" not in names:
-                found.append(self._read(named[1]))
-        return found
+                commands.append(self._read(named[1]))
+        return commands
 
     def stops(self) -> list[PendingCommand]:
         """Return the requests that a run shall end, oldest first."""
@@ -224,8 +224,8 @@ class CommandFiles:
         if not self._files.exists(_in(_FROZEN)):
             return None
         try:
-            found = read_json(self._files.get(_in(_FROZEN)), "it")
-            until_s = checked_until_s(found["until_s"])
+            content = read_json(self._files.get(_in(_FROZEN)), "it")
+            until_s = checked_until_s(content["until_s"])
         except (CheckpointError, ConfigError, TypeError, KeyError) as error:
             why = shown(str(error).removesuffix("."))
             msg = f"{self._files.at(_in(_FROZEN))} cannot be read: {why}; freeze again if need be."
@@ -251,8 +251,8 @@ class CommandFiles:
         if not self._files.exists(_in(_HELD)):
             return {}
         try:
-            found = read_json(self._files.get(_in(_HELD)), "it")
-            times = {str(name): checked_until_s(until_s) for name, until_s in found.items()}
+            content = read_json(self._files.get(_in(_HELD)), "it")
+            times = {str(name): checked_until_s(until_s) for name, until_s in content.items()}
             return {name: until_s for name, until_s in times.items() if until_s is not None}
         except (CheckpointError, ConfigError, TypeError, AttributeError) as error:
             why = shown(str(error).removesuffix("."))
@@ -301,13 +301,13 @@ def checked_until_s(value: object) -> float | None:
     return float(finite(value, "until_s", 0.0, _LATEST_S))
 
 
-def _command(found: Mapping[str, Any]) -> Command:
-    act = found["act"]
+def _command(content: Mapping[str, Any]) -> Command:
+    act = content["act"]
     if act not in ACTS:
         msg = f"unknown act {shown(repr(act), 60)}; use one of {', '.join(ACTS)}"
         raise ConfigError(msg)
-    by, reason = (str(found.get(key, ""))[:_TEXT_MAX] for key in ("by", "reason"))
-    arguments = dict(found.get("arguments", {}))
+    by, reason = (str(content.get(key, ""))[:_TEXT_MAX] for key in ("by", "reason"))
+    arguments = dict(content.get("arguments", {}))
     if "until_s" in arguments:
         arguments["until_s"] = checked_until_s(arguments["until_s"])
     return Command(act, by, reason, arguments)

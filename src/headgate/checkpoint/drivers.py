@@ -37,10 +37,10 @@ class Driver:
         return cls(socket.gethostname(), os.getpid(), _started_s(os.getpid()))
 
     @classmethod
-    def of_json(cls, found: Any) -> Self | None:
+    def of_json(cls, fields: Any) -> Self | None:
         """Return the driver that `to_json` wrote; None for anything else."""
         try:
-            return cls(str(found["host"]), int(found["pid"]), int(found["started_s"]))
+            return cls(str(fields["host"]), int(fields["pid"]), int(fields["started_s"]))
         except (TypeError, KeyError, ValueError):
             return None
 

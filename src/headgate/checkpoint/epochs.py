@@ -41,8 +41,8 @@ def first_offsets(log: Path, source: int = 0) -> str | None:
 def write_first_offsets(log: Path, source: int, offsets: str) -> None:
     """Write the offsets at which a query begins, for `first_offsets` and for Spark's Kafka source."""
     directory = log / _SOURCES / str(source)
-    for one in (directory.parent, directory):
-        make_directory(one)
+    for path in (directory.parent, directory):
+        make_directory(path)
     # Spark passes over the first byte
     content = b"\0" + f"{_VERSION}\n{offsets}".encode()
     write_bytes(directory, _FIRST, content)
@@ -60,8 +60,8 @@ def next_watermark_us(log: Path, latest: Manifest | None) -> int:
         committed = (log / "commits" / str(latest.spark_batch)).read_text()
     except OSError:
         return evicted_us
-    found = re.search(r'"nextBatchWatermarkMs":\s*(\d+)', committed)
-    return evicted_us if found is None else max(evicted_us, int(found[1]) * 1000)
+    match = re.search(r'"nextBatchWatermarkMs":\s*(\d+)', committed)
+    return evicted_us if match is None else max(evicted_us, int(match[1]) * 1000)
 
 
 def write_log(log: Path, latest: Manifest | None) -> None:

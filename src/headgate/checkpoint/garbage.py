@@ -135,8 +135,8 @@ class Garbage:
             named.add(("intents", file_name(manifest.step)))
             # of each operator; a manifest names the newest only, so that there is an end to them
             named |= {("late", name) for _, name in manifest.engine.get("late", ())}
-        kept = self._blobs.keys() | _firsts(self._recent[-1])
-        named |= {("manifests", file_name(step)) for step in kept}
+        named_steps = self._blobs.keys() | _firsts(self._recent[-1])
+        named |= {("manifests", file_name(step)) for step in named_steps}
         unnamed = set()
         kinds = ("changelog", "output", "backlog", "late", "intents", "manifests")
         for kind in (*kinds, SOURCES) if self._files.shared else kinds:

@@ -237,10 +237,14 @@ class HdfsFiles(RemoteFiles):
     def _list(self, directory: str) -> dict[str, int]:
         def list_directory() -> dict[str, int]:
             try:
-                found = list(self._client.list_status(self._path(directory)))
+                entries = list(self._client.list_status(self._path(directory)))
             except FileNotFoundError:
                 return {}
-            return {one.path.rpartition("/")[2]: int(one.length) for one in found if not one.isdir}
+            return {
+                entry.path.rpartition("/")[2]: int(entry.length)
+                for entry in entries
+                if not entry.isdir
+            }
 
         return self._call("list", f"{directory}/", list_directory)
 
@@ -290,9 +294,9 @@ class HdfsFiles(RemoteFiles):
             self._count(act, name, length)
             try:
                 with self._explained(act, name):
-                    found = self._answer(do, length)
+                    result = self._answer(do, length)
                 self._known = True
-                return found
+                return result
             except _Passing as error:
                 if not again:
                     raise
@@ -338,10 +342,10 @@ class HdfsFiles(RemoteFiles):
             raise
         except (OSError, RuntimeError, NotImplementedError, ValueError) as error:
             text = str(error)
-            found = _CLASS.search(text)
-            kind = found[1].rpartition(".")[2] if found else ""
+            match = _CLASS.search(text)
+            kind = match[1].rpartition(".")[2] if match else ""
             self._known |= bool(kind)  # in safe mode, it may be, but there
-            said = _plain(found[2] if found else text)
+            said = _plain(match[2] if match else text)
             if kind == "AccessControlException":
                 msg = (
                     f"{self.at(name)}: HDFS refuses to {act} ({said}); give this user the right to."

@@ -64,8 +64,8 @@ def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str
 
 
 def _meaning(identity: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = identity.get(MEANING) or {}
-    return found
+    meaning: dict[str, Any] = identity.get(MEANING) or {}
+    return meaning
 
 
 def _compare_meanings(old: Mapping[str, Any], new: Mapping[str, Any], location: str) -> None:
@@ -97,7 +97,7 @@ def _compare_layouts(
     for operator in sorted(old):
         where = f" of {operator}" if len(old) > 1 else ""
         for field in sorted(old[operator].keys() | new[operator].keys()):
-            was, now = (_unordered(field, one[operator].get(field)) for one in (old, new))
+            was, now = (_unordered(field, layouts[operator].get(field)) for layouts in (old, new))
             if was == now or (field == "keys" and not named):
                 continue
             if field == "states":
@@ -179,7 +179,7 @@ def _window(size_us: int, advance_us: int, offset_us: int) -> str:
 def _stages(stages: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what the rows of each stage of pools are."""
     return {
-        name: [f"{one['name']} {json.dumps(one['type'])}" for one in schema["fields"]]
+        name: [f"{field['name']} {json.dumps(field['type'])}" for field in schema["fields"]]
         for name, schema in (stages or {}).items()
     }
 

@@ -233,8 +233,8 @@ def _check_path(path: str) -> None:
     checked_file_name(name)
 
 
-def _heads(found: Mapping[str, Any]) -> Heads:
-    heads = Heads(tuple(found["tokens"]), tuple(found["steps"]))
+def _heads(fields: Mapping[str, Any]) -> Heads:
+    heads = Heads(tuple(fields["tokens"]), tuple(fields["steps"]))
     if len(heads.tokens) != len(heads.steps) or not all(map(is_token, heads.tokens)):
         raise ValueError("heads")
     return heads

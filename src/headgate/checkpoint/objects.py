@@ -139,16 +139,16 @@ class ObjectFiles(RemoteFiles):
         CheckpointError
             One of them is no URL, over which the library panics.
         """
-        given: dict[str, str | None] = {
+        sources: dict[str, str | None] = {
             f"option {PREFIX}{name}": self._options.get(name) for name in ("endpoint", "baseUrl")
         }
         variables = _ENDPOINTS[kind_of(self.url)]
-        given |= {f"the variable {name}": os.environ.get(name) for name in variables}
-        for name, text in given.items():
+        sources |= {f"the variable {name}": os.environ.get(name) for name in variables}
+        for name, text in sources.items():
             if text is not None and not _ADDRESS.fullmatch(text):
                 msg = f"{self.url}: {name} is no address; write it as https://host:port, or leave it out."
                 raise CheckpointError(msg)
-        return next(filter(None, given.values()), "")
+        return next(filter(None, sources.values()), "")
 
     def _reach(self, address: str, *, first: bool) -> None:
         """Refuse an address whose name nobody knows, or that refuses connections at the `first` request.
@@ -281,12 +281,12 @@ class ObjectFiles(RemoteFiles):
 
         def read() -> bytes:
             try:
-                found = _library("obstore").get_range(self._store, name, start=start, length=length)
+                data = _library("obstore").get_range(self._store, name, start=start, length=length)
             except _library("obstore.exceptions").GenericError as error:
                 if _status(error) == "416":  # it ends before
                     return b""
                 raise
-            return bytes(found)
+            return bytes(data)
 
         return self._call("read", name, read)
 
@@ -306,11 +306,11 @@ class ObjectFiles(RemoteFiles):
 
     def _list(self, directory: str) -> dict[str, int]:
         def list_directory() -> dict[str, int]:
-            found = _library("obstore").list(self._store, directory)
+            chunks = _library("obstore").list(self._store, directory)
             return {
-                str(one["path"]).removeprefix(f"{directory}/"): int(one["size"])
-                for chunk in found
-                for one in chunk
+                str(entry["path"]).removeprefix(f"{directory}/"): int(entry["size"])
+                for chunk in chunks
+                for entry in chunk
             }
 
         return self._call("list", f"{directory}/", list_directory)
@@ -337,9 +337,9 @@ class ObjectFiles(RemoteFiles):
     def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
         self._count(act, name, length)
         with self._explained(act, name):
-            found = do()
+            result = do()
         self._known = True
-        return found
+        return result
 
     @contextmanager
     def _explained(self, act: str, name: str) -> Iterator[None]:
@@ -355,8 +355,8 @@ class ObjectFiles(RemoteFiles):
 
     def _sentence(self, act: str, name: str, error: Exception) -> CheckpointError:
         text = str(error)
-        found = _CODE.search(text)
-        code, status = found[1] if found else "", _status(error)
+        match = _CODE.search(text)
+        code, status = match[1] if match else "", _status(error)
         if _NO_BUCKET.search(text):
             msg = f"checkpoint {self.url}: its bucket does not exist; create it, or name another."
         elif _REDIRECTED in text or code in _REGION:
@@ -393,8 +393,8 @@ def _snake(name: str) -> str:
 
 
 def _status(error: Exception) -> str:
-    found = _STATUS.search(str(error))
-    return found[1] if found else ""
+    match = _STATUS.search(str(error))
+    return match[1] if match else ""
 
 
 def _library(name: str) -> Any:

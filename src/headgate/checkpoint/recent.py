@@ -35,11 +35,11 @@ class Recent(Generic[Value]):
     def get(self, key: object) -> Value | None:
         """Return the cached value of a key, or None."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
+            entry = self._kept.get(key)
+            if entry is None:
                 return None
             self._kept.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: object, value: Value, byte_count: int) -> None:
         """Cache a value of `byte_count` bytes, in the place of the values read longest ago."""

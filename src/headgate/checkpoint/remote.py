@@ -85,10 +85,10 @@ class RemoteFiles(ABC):
 
     def get(self, name: str) -> bytes:
         """Return a file's bytes."""
-        found = self._found(name)
-        if found is None:
+        data = self._found(name)
+        if data is None:
             raise unreadable(self.at(name))
-        return found
+        return data
 
     def get_large(self, name: str) -> bytes:
         """Return a file's bytes."""
@@ -131,10 +131,10 @@ class RemoteFiles(ABC):
 
     def _tried(self) -> tuple[str, bool]:
         """Write one file twice; return its name, and whether the first writer's bytes stayed."""
-        name, mine = f"probe-{secrets.token_hex(8)}", b"first\n"
-        self.put_new(name, mine)
+        name, content = f"probe-{secrets.token_hex(8)}", b"first\n"
+        self.put_new(name, content)
         try:
             self.put_new(name, b"second\n")
         except FileExistsError:
-            return name, self.get(name) == mine
+            return name, self.get(name) == content
         return name, False

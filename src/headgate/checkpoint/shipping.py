@@ -19,16 +19,16 @@ from headgate.core.errors import CheckpointError
 
 DIRECTORY = "journal"
 _EVERY_S = 2.0
-"""How old a line gets before it is on the store. Chosen: what a killed driver's journal may lack."""
+"""Seconds between two copies: a journal on a store may lack this much if the driver is killed. Chosen."""
 
 _PIECE_BYTES = 512 << 10
-"""From here on the next piece begins. Chosen."""
+"""Size at which the next piece begins. Chosen."""
 
-_BROUGHT_BYTES = 64 << 20
-"""Up to here a driver has the whole journal on its disk, as beside a checkpoint there. Chosen."""
+_COPIED_MAX_BYTES = 64 << 20
+"""Largest journal that a driver copies from the store to its disk at a start. Chosen."""
 
 _END_WAIT_S = 30.0
-"""What the end of a query waits for the journal's last piece."""
+"""Seconds for which the end of a query waits for the journal's last piece."""
 
 
 def piece(number: int) -> str:
@@ -37,16 +37,16 @@ def piece(number: int) -> str:
 
 
 class JournalShipper:
-    """Takes a growing file to a store, in a thread of its own, until it is closed.
+    """Copies a growing file to a store, in a thread of its own, until `close`.
 
-    A store that is away keeps no batch waiting: what could not be written is tried again.
+    An unreachable store delays no batch: the thread tries again later.
 
     Parameters
     ----------
     path : Path
-        The journal on this disk; need not be there yet.
+        The journal on this disk; it may not exist yet.
     at : int
-        Bytes of it that the store has already.
+        Bytes of the journal that the store has already.
     """
 
     def __init__(self, files: Files, path: Path, at: int = 0) -> None:
@@ -60,7 +60,7 @@ class JournalShipper:
         self._thread.start()
 
     def close(self) -> None:
-        """Take the rest, and end; may be called twice."""
+        """Copy the remaining lines and end the thread; may be called twice."""
         self._ended.set()
         self._thread.join(_END_WAIT_S)
 
@@ -79,7 +79,7 @@ class JournalShipper:
         Raises
         ------
         CheckpointError
-            The store cannot be written; nothing is lost, and the next time takes it.
+            The store cannot be written; the next call copies the same lines.
         """
         if not self._path.is_file():
             return
@@ -108,17 +108,17 @@ class JournalShipper:
             number += 1
             with contextlib.suppress(FileExistsError):
                 self._files.put_new(piece(number), data)
-                self._number = number  # not before: readers end at a number that is left out
+                self._number = number  # only now: a reader stops at a missing number
                 return
 
 
-def resumed(files: Files, path: Path) -> JournalShipper:
+def resume_shipping(files: Files, path: Path) -> JournalShipper:
     """Copy a journal from a store to `path`, and ship the lines that are added to it.
 
-    A long one is left where it is: only a rollback to an assignment of long ago looks into it.
+    A journal above `_COPIED_MAX_BYTES` stays on the store; only a rollback to an old assignment reads it.
     """
     at = 0
-    if sum(files.sizes(DIRECTORY).values()) <= _BROUGHT_BYTES:
+    if sum(files.sizes(DIRECTORY).values()) <= _COPIED_MAX_BYTES:
         JournalCopy(files, path).refresh()
         at = path.stat().st_size
     return JournalShipper(files, path, at)
@@ -130,7 +130,7 @@ class JournalCopy:
     Parameters
     ----------
     path : Path
-        Of the copy; it is made anew.
+        The copy's path; an older file there is replaced.
     """
 
     def __init__(self, files: Files, path: Path) -> None:
@@ -145,17 +145,17 @@ class JournalCopy:
 
     def refresh(self) -> bool:
         """Read the new part of the journal; return whether there was any."""
-        found = False
+        grown = False
         while True:
             new = self._rest()
             if new:
                 with open(self._path, "ab") as file:
                     file.write(new)
                 self._at += len(new)
-                found = True
+                grown = True
             if not self._files.exists(piece(self._number + 1)):
-                return found
-            # the piece was complete before the next one began; what came meanwhile is read first
+                return grown
+            # a piece is complete once the next exists; read lines that came between the two checks
             late = self._rest()
             if late:
                 continue
@@ -169,11 +169,11 @@ class JournalCopy:
 
 @contextlib.contextmanager
 def journal_at(checkpoint: Checkpoint) -> Iterator[Path]:
-    """Yield where a checkpoint's journal can be read: where it is, or a copy while it is looked at."""
+    """Yield the path of a checkpoint's journal, or of a temporary copy if the journal is on a store."""
     if not checkpoint.files.shared:
         yield checkpoint.root / "journal.jsonl"
         return
-    with tempfile.TemporaryDirectory(prefix="headgate-journal-") as made:
-        copy = Path(made) / "journal.jsonl"
+    with tempfile.TemporaryDirectory(prefix="headgate-journal-") as directory:
+        copy = Path(directory) / "journal.jsonl"
         JournalCopy(checkpoint.files, copy).refresh()
         yield copy

@@ -56,10 +56,10 @@ def due(
         -1 - group % every if full == NO_STEP else full
         for group, full in enumerate(full_steps)
     ]
-    found = [
+    groups = [
         group
         for group, newest in enumerate(steps)
         if newest > full_steps[group] and step - since[group] >= every
     ]
-    found.sort(key=lambda group: since[group])
-    return found[: math.ceil(len(steps) * turn / every) + 1]
+    groups.sort(key=lambda group: since[group])
+    return groups[: math.ceil(len(steps) * turn / every) + 1]

@@ -39,11 +39,11 @@ _WITHOUT = "-"
 def needed_files(log: Path, batch: int) -> list[str]:
     """Return the files that a restart from a batch may read, below the log's directory."""
     batches = [number for number in (batch - 1, batch) if number >= 0]
-    found = ["metadata", *(f"{kind}/{n}" for kind in ("offsets", "commits") for n in batches)]
+    files = ["metadata", *(f"{kind}/{n}" for kind in ("offsets", "commits") for n in batches)]
     for directory, _, names in os.walk(log / SOURCES):
         below = Path(directory).relative_to(log).as_posix()
-        found += [f"{below}/{name}" for name in _since_compacted(names)]
-    return found
+        files += [f"{below}/{name}" for name in _since_compacted(names)]
+    return files
 
 
 def _since_compacted(names: list[str]) -> list[str]:
@@ -228,12 +228,12 @@ def _problems_unnoted(
             return
     begun: dict[int, Mapping[str, Any]] = {}
     ended: dict[int, Mapping[str, Any]] = {}
-    for kind, found in (("offsets", begun), ("commits", ended)):
+    for kind, notes in (("offsets", begun), ("commits", ended)):
         for number in (newest - 1, newest):
             if number not in (offsets if kind == "offsets" else done):
                 continue
             try:
-                found[number] = _notes_in(log, f"{kind}/{number}")
+                notes[number] = _notes_in(log, f"{kind}/{number}")
             except CheckpointError as error:
                 yield str(error)
                 return

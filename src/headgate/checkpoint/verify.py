@@ -16,7 +16,7 @@ from headgate.tables.ports import EMPTY_TOKEN
 
 def problems(checkpoint: Checkpoint) -> list[str]:
     """Return one sentence per problem; empty if the checkpoint is sound."""
-    found: list[str] = []
+    texts: list[str] = []
     try:
         job = str(checkpoint.identity()["job"])
         checkpoint.later_meaning()
@@ -28,26 +28,26 @@ def problems(checkpoint: Checkpoint) -> list[str]:
         try:
             manifests.append(checkpoint.read(step))
         except HeadgateError as error:
-            found.append(str(error))
+            texts.append(str(error))
     if any(manifest.job != job for manifest in manifests):
         place = checkpoint.files.at("identity.json")
-        found.append(f"{place} is of another checkpoint than the manifests: restore it from a copy")
+        texts.append(f"{place} is of another checkpoint than the manifests: restore it from a copy")
     # of a driver's first step the manifest stays and its files go; what is needed is seen by the chains
     firsts = set(manifests[-1].engine.get(FIRST_STEPS, ())) if manifests else set()
     for manifest in manifests:
         if manifest.step not in firsts:
-            found += _bad_blobs(checkpoint, manifest)
+            texts += _bad_blobs(checkpoint, manifest)
     for before, after in itertools.pairwise(manifests):
         if after.step == before.step + 1 and after.previous != before.digest:
-            found.append(f"step {after.step} does not follow step {before.step}")
+            texts.append(f"step {after.step} does not follow step {before.step}")
     for manifest in manifests[-2:]:
-        found += _bad_files(checkpoint, manifest)
-    if manifests and not found:
-        found += _bad_chains(checkpoint, manifests[-1])
-    found += _bad_notes(checkpoint)
+        texts += _bad_files(checkpoint, manifest)
+    if manifests and not texts:
+        texts += _bad_chains(checkpoint, manifests[-1])
+    texts += _bad_notes(checkpoint)
     if not checkpoint.files.shared:
-        found += problems_in_log(checkpoint, manifests[-1] if manifests else None)
-    return found
+        texts += problems_in_log(checkpoint, manifests[-1] if manifests else None)
+    return texts
 
 
 def _bad_notes(checkpoint: Checkpoint) -> Iterator[str]:

@@ -75,6 +75,9 @@ def export(  # noqa: PLR0913, PLR0917 - a command line has many options
 
 def carried_lines(result: dict[str, Any]) -> list[str]:
     """Return the result of `adopt` or `export` as lines of text."""
-    lines = [f"{one['id']:12} {one['entries']:,} entries of state" for one in result["operators"]]
+    lines = [
+        f"{operator['id']:12} {operator['entries']:,} entries of state"
+        for operator in result["operators"]
+    ]
     lines.append(f"batch        {result['batch']}, watermark {result['watermark_ms']} ms")
     return [*lines, f"checkpoint   {result['checkpoint']}; start the query there"]

@@ -108,8 +108,8 @@ def answer(
             traceback.print_exc()
         code = error_code(error)
         text = tell(error)
-        told = {"error": {"kind": type(error).__name__, "message": text}}
-        lines = [_json(told)] if as_json else []
+        failure = {"error": {"kind": type(error).__name__, "message": text}}
+        lines = [_json(failure)] if as_json else []
     for line in lines:
         typer.echo(line)
     raise typer.Exit(code)

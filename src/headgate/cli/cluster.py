@@ -70,10 +70,10 @@ def doctor_lines(result: dict[str, Any]) -> list[str]:
         lines = [f"contract  {there} of the {members} members that headgate calls in Spark {minor}"]
         return [*lines, *(f"problem   {text}" for text in result["problems"]), _sound(result)]
     lines = [
-        f"executor  {one['executor']} on {one['host']}: "
-        f"{format_bytes(one['arena_free_bytes'])} free in {one['arena'] or 'no directory'}, "
-        f"{format_bytes(one['disk_free_bytes'])} in {one['disk']}"
-        for one in result["executors"]
+        f"executor  {executor['executor']} on {executor['host']}: "
+        f"{format_bytes(executor['arena_free_bytes'])} free in {executor['arena'] or 'no directory'}, "
+        f"{format_bytes(executor['disk_free_bytes'])} in {executor['disk']}"
+        for executor in result["executors"]
     ]
     lines += [f"problem   {text}" for text in result["problems"]]
     lines += [f"advice    {text}" for text in result["advice"]]

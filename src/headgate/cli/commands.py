@@ -326,8 +326,8 @@ def verify(  # noqa: PLR0913, PLR0917 - a command line has many options
             output_mode=output_mode,
         )
         left = scenarios.settings_not_taken(scenario)
-        found = scenarios.verify_scenario(scenario)
-        return {**found, "checkpoint": str(checkpoint), "settings_not_taken": left}
+        result = scenarios.verify_scenario(scenario)
+        return {**result, "checkpoint": str(checkpoint), "settings_not_taken": left}
 
     answer(work, verification_lines, as_json=as_json, debug=debug)
 

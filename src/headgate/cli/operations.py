@@ -152,8 +152,8 @@ def scale(
     """Change the number of slots of a running query."""
 
     def arguments() -> dict[str, Any]:
-        given = {"slots": slots} | ({} if operator is None else {"operator": operator})
-        return given | ({} if hold is None else {"hold_s": parse_duration_s(hold)})
+        request = {"slots": slots} | ({} if operator is None else {"operator": operator})
+        return request | ({} if hold is None else {"hold_s": parse_duration_s(hold)})
 
     _ask(checkpoint, "scale", reason, arguments, wait, as_json=as_json, debug=debug)
 

@@ -114,10 +114,10 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
             records=records,
             oracle=oracle or out is not None,
         )
-        found = simulation.simulate(what_if, policies_of(policy), timelines=out is not None)
+        result = simulation.simulate(what_if, policies_of(policy), timelines=out is not None)
         if out is not None:
-            plot.save(simulation.draw(found), out)
-        return {"trace": str(trace), "read_as": "; ".join(notes), **found}
+            plot.save(simulation.draw(result), out)
+        return {"trace": str(trace), "read_as": "; ".join(notes), **result}
 
     answer(work, _simulate_lines, as_json=as_json, debug=debug)
 

@@ -122,11 +122,13 @@ class OperatorView:
     def by_slot(self, per_group: F64) -> F64:
         """Return the sum of a per-group quantity at each slot, shape [N]."""
         owners = np.asarray(self.assignment.slot_of)
-        found: F64 = np.bincount(owners, weights=per_group, minlength=self.slots).astype(np.float64)
+        per_slot: F64 = np.bincount(owners, weights=per_group, minlength=self.slots).astype(
+            np.float64
+        )
         for group, shares in self.assignment.split.items():
-            found[shares[0]] -= per_group[group]
-            found[list(shares)] += per_group[group] / len(shares)
-        return found
+            per_slot[shares[0]] -= per_group[group]
+            per_slot[list(shares)] += per_group[group] / len(shares)
+        return per_slot
 
     def merging_rate(self, group: int, shares: int) -> float:
         """Return the rows per second that a key group's owner merges if the group has `shares` shares.

@@ -75,11 +75,11 @@ def asked(policy: Policy, observation: Observation) -> Decision:
     ConfigError
         It returned something else than a decision.
     """
-    found: object = policy.decide(observation)
-    if isinstance(found, Decision):
-        return found
+    decision: object = policy.decide(observation)
+    if isinstance(decision, Decision):
+        return decision
     msg = (
-        f"the policy {policy.name} returned {shown(repr(found), 60)}; decide must return a Decision, "
+        f"the policy {policy.name} returned {shown(repr(decision), 60)}; decide must return a Decision, "
         "NOTHING where it wants none."
     )
     raise ConfigError(msg)

@@ -108,9 +108,9 @@ def policy(text: str) -> Policy:
         return checked(_made(call, make, LIMITS), str(plugin))
 
 
-def same_name(one: str, other: str) -> bool:
+def same_name(name: str, other: str) -> bool:
     """Return whether two texts name the same policy, with whatever parameters."""
-    return _name(one) == _name(other)
+    return _name(name) == _name(other)
 
 
 def is_own(text: str) -> bool:

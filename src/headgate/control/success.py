@@ -103,8 +103,8 @@ def _next_within(completed: F64, latency_sum_s: F64, bound_s: float) -> Flags:
     number = np.where(some, np.arange(ticks)[:, None], ticks)
     following = np.minimum.accumulate(number[::-1], axis=0)[::-1]
     padded = np.concatenate([own, np.zeros((1, completed.shape[1]), dtype=np.bool_)])
-    found: Flags = np.take_along_axis(padded, following, axis=0)
-    return found
+    flags: Flags = np.take_along_axis(padded, following, axis=0)
+    return flags
 
 
 def _window_sums(values: F64, window: int) -> F64:

@@ -124,13 +124,13 @@ def kept_split(
 
     A share whose slot has vanished ends, and so does that of a slot that owns the group now.
     """
-    kept = {}
+    shares_of = {}
     for group, shares in split.items():
         owner = slot_of[group]
         left = (owner, *(slot for slot in shares[1:] if slot < slots and slot != owner))
         if len(left) > 1:
-            kept[group] = left
-    return kept
+            shares_of[group] = left
+    return shares_of
 
 
 def spread(slots: int, key_groups: int) -> Assignment:

@@ -32,10 +32,10 @@ def refuse_call(function: Any, what: str, *arguments: str, named: tuple[str, ...
     why = _problem(function, len(arguments), named)
     if why is None:
         return
-    given = ", ".join([*arguments, *(f"{name}=..." for name in named)])
+    listed = ", ".join([*arguments, *(f"{name}=..." for name in named)])
     where = place_of(function)
     msg = (
-        f"{what}{where and f' {where}'} is called as ({given}), and cannot be: {why}; change its "
+        f"{what}{where and f' {where}'} is called as ({listed}), and cannot be: {why}; change its "
         "parameters."
     )
     raise ConfigError(msg)
@@ -67,5 +67,5 @@ def uses_name(kind: type, name: str) -> bool:
     for code in codes:
         if name in code.co_names:
             return True
-        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return False

@@ -60,8 +60,8 @@ def parse_duration_s(text: str, *, zero: bool = False) -> float:
         while position < len(stripped) and stripped[position].isspace():
             position += 1
     if not ((total_s > 0.0 or zero) and total_s <= LONGEST_S):
-        found = f'duration "{shown(text, 60)}"'
-        msg = f'{found} is not above zero and finite (100 years at most); write it as "60 s".'
+        subject = f'duration "{shown(text, 60)}"'
+        msg = f'{subject} is not above zero and finite (100 years at most); write it as "60 s".'
         raise ConfigError(msg)
     return total_s
 
@@ -70,8 +70,8 @@ def _unit_s(unit: str, *, number: str, text: str) -> float:
     """Return how many seconds one `unit` has; `number` and `text` are for the message."""
     if not unit:
         number = shown(number, 60)
-        found = f'duration "{shown(text, 60)}" has no unit at "{number}"'
-        msg = f'{found}; write "{number} s" or "{number} ms".'
+        subject = f'duration "{shown(text, 60)}" has no unit at "{number}"'
+        msg = f'{subject}; write "{number} s" or "{number} ms".'
         raise ConfigError(msg)
     if unit.lower() not in _SECONDS_OF_UNIT:
         known = nearest(unit.lower(), _SECONDS_OF_UNIT) or "; use ms, s, min or h."

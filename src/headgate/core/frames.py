@@ -62,12 +62,12 @@ def users_level() -> int:
 
 def frames_of(trace: TracebackType | None) -> list[Frame]:
     """Return the frames of a traceback, outermost first, without reading any source."""
-    found: list[Frame] = []
+    frames: list[Frame] = []
     while trace is not None:
         code = trace.tb_frame.f_code
-        found.append((code.co_filename, trace.tb_lineno, code.co_name))
+        frames.append((code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
-    return found
+    return frames
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:

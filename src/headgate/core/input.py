@@ -74,10 +74,10 @@ def shown(text: object, most: int = _SHOWN) -> str:
     most : int
         Characters; of a longer text the middle is left out.
     """
-    found = str(text)
-    if len(found) > most:
-        found = f"{found[: most * 2 // 3]} [...] {found[-(most // 3) :]}"
-    return escaped(found)
+    value = str(text)
+    if len(value) > most:
+        value = f"{value[: most * 2 // 3]} [...] {value[-(most // 3) :]}"
+    return escaped(value)
 
 
 def checked_text(text: str, what: str, most: int = TEXT_MAX) -> str:
@@ -286,8 +286,8 @@ def read_toml(raw: bytes, what: str) -> dict[str, Any]:
     try:
         text = raw.decode()
         _check_names(text, what)
-        found: dict[str, Any] = bounded(tomllib.loads(text), what)
-        return found
+        tables: dict[str, Any] = bounded(tomllib.loads(text), what)
+        return tables
     except RecursionError:
         why = f"it is nested more than {DEPTH_MAX} deep"
     except ValueError as error:
@@ -307,13 +307,15 @@ def bounded(value: Any, what: str) -> Any:
     level = [value]
     for _ in range(DEPTH_MAX):
         below: list[Any] = []
-        for one in level:
-            if isinstance(one, Mapping):
-                below.extend(one.values())
-            elif isinstance(one, list | tuple):
-                below.extend(one)
-            elif isinstance(one, int | float) and not _in_range(one):
-                msg = f"{what} holds the number {shown(one, 60)}, which is out of range; repair it."
+        for item in level:
+            if isinstance(item, Mapping):
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                below.extend(item)
+            elif isinstance(item, int | float) and not _in_range(item):
+                msg = (
+                    f"{what} holds the number {shown(item, 60)}, which is out of range; repair it."
+                )
                 raise ConfigError(msg)
         if not below:
             return value

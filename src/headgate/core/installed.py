@@ -69,12 +69,12 @@ class Plugin:
             msg = f'{self.kind} "{self.name}" is in the distributions {both}; remove one of them.'
             raise ConfigError(msg)
         with self.blamed("loaded"):
-            found: object = self.entries[0].load()
-        if not isinstance(found, wanted):
-            what = shown(repr(found), 60)
+            value: object = self.entries[0].load()
+        if not isinstance(value, wanted):
+            what = shown(repr(value), 60)
             msg = f"{self} is no {called} but {what}; repair that distribution."
             raise ConfigError(msg)
-        return found
+        return value
 
     @contextmanager
     def blamed(self, done: str) -> Iterator[None]:
@@ -91,10 +91,12 @@ class Plugin:
 
 def installed(group: str) -> dict[str, Plugin]:
     """Return what is installed of a group by name, in alphabetical order; nothing is loaded."""
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    entries: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in entry_points(group=group):
-        found[entry.name] = (*found.get(entry.name, ()), entry)
-    return {name: Plugin(_KINDS.get(group, "policy"), name, found[name]) for name in sorted(found)}
+        entries[entry.name] = (*entries.get(entry.name, ()), entry)
+    return {
+        name: Plugin(_KINDS.get(group, "policy"), name, entries[name]) for name in sorted(entries)
+    }
 
 
 def _whose(entry: EntryPoint) -> str:

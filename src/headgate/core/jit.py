@@ -90,10 +90,10 @@ def _private_cache() -> str:
     wanted = Path(tempfile.gettempdir()) / f"headgate-numba-{os.geteuid()}"
     try:
         wanted.mkdir(mode=0o700, exist_ok=True)
-        found = wanted.lstat()
+        status = wanted.lstat()
     except OSError:
         return tempfile.mkdtemp(prefix="headgate-numba-")
-    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
-    if private and found.st_uid == os.geteuid():
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if private and status.st_uid == os.geteuid():
         return str(wanted)
     return tempfile.mkdtemp(prefix="headgate-numba-")

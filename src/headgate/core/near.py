@@ -68,8 +68,8 @@ class _Candidates:
         other = self._got[rows]
         larger = np.maximum(np.abs(other), np.abs(value))
         near = np.abs(other - value) <= np.maximum(self._relative * larger, self._floor)
-        found: list[int] = rows[near.all(axis=1)].tolist()
-        return found
+        numbers: list[int] = rows[near.all(axis=1)].tolist()
+        return numbers
 
 
 def _augment(start: int, near: _Candidates, of_want: list[int], of_got: list[int]) -> None:

@@ -37,11 +37,11 @@ def parse_bytes(text: str) -> int:
     ConfigError
         No number, no unit, an unknown unit, nothing at all, or more than an exabyte.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         msg = f'"{shown(text, 60)}" is not a size; write a number and a unit, such as "500 MB".'
         raise ConfigError(msg)
-    number, unit = found.groups()
+    number, unit = match.groups()
     if not unit:
         msg = f'size "{shown(text, 60)}" has no unit; write it as "500 MB".'
         raise ConfigError(msg)

@@ -138,17 +138,17 @@ def options_for(url: str | None, options: Mapping[str, str]) -> dict[str, Hidden
     ConfigError
         One is of another kind of store, or there is no store.
     """
-    given = {k.removeprefix(PREFIX): Hidden(v) for k, v in options.items() if is_store_option(k)}
+    chosen = {k.removeprefix(PREFIX): Hidden(v) for k, v in options.items() if is_store_option(k)}
     if url is None:
-        if given:
+        if chosen:
             msg = (
-                f"option {PREFIX}{next(iter(given))} is for a checkpoint on a store; leave it "
+                f"option {PREFIX}{next(iter(chosen))} is for a checkpoint on a store; leave it "
                 "out, or give a checkpointLocation such as s3://bucket/key."
             )
             raise ConfigError(msg)
         return {}
     allowed = OPTIONS[kind_of(url)]
-    for name in given:
+    for name in chosen:
         if name not in allowed:
             scheme = url.partition(":")[0]
             msg = (
@@ -156,7 +156,7 @@ def options_for(url: str | None, options: Mapping[str, str]) -> dict[str, Hidden
                 f"{', '.join(allowed)}."
             )
             raise ConfigError(msg)
-    return given
+    return chosen
 
 
 _ENVIRONMENT: Mapping[str, tuple[str, ...]] = {

@@ -40,15 +40,15 @@ def field_docs(kind: type) -> list[tuple[str, str, str, str]]:
     """
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    found = []
+    fields = []
     for statement, below in itertools.pairwise(body):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         text = ast.get_docstring(ast.Module([below], []))
         if text is not None:
             default = ast.unparse(statement.value) if statement.value else ""
-            found.append((statement.target.id, ast.unparse(statement.annotation), default, text))
-    return found
+            fields.append((statement.target.id, ast.unparse(statement.annotation), default, text))
+    return fields
 
 
 def journal_page() -> str:

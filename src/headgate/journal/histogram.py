@@ -41,7 +41,7 @@ def counts_of(latency_ms: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     Parameters
     ----------
     latency_ms : float array
-        Latencies; negative ones (two clocks) count as zero, NaN is not counted.
+        Latencies; a negative value (clocks of two hosts differ) counts as zero, NaN is not counted.
     weights : int array, optional
         How many records each latency stands for; one each when absent.
 

@@ -20,9 +20,9 @@ def tell(event: Event, journal: str) -> None:
     event : Event    As it was written.
     journal : str    Path of the journal, which names the query in each line.
     """
-    told = _line(event)
-    if told is not None:
-        level, text = told
+    line = _line(event)
+    if line is not None:
+        level, text = line
         LOGGER.log(level, "%s (%s)", text, journal)
 
 
@@ -31,25 +31,25 @@ def _line(event: Event) -> tuple[int, str] | None:
     match event:
         case Start():
             name = event.name or "without a name"
-            told = logging.INFO, f"query {name} started with {event.slots} slots"
+            line = logging.INFO, f"query {name} started with {event.slots} slots"
         case Restart():
-            told = logging.INFO, f"query goes on with step {event.step}"
+            line = logging.INFO, f"query goes on with step {event.step}"
         case AssignmentChange():
-            told = logging.INFO, _change(event)
+            line = logging.INFO, _change(event)
         case Retry():
             text = f"step {event.step}, attempt {event.attempt} failed: {event.error}"
-            told = logging.WARNING, text
+            line = logging.WARNING, text
         case ControlAct(refused=None):
-            told = logging.INFO, _order(event)
+            line = logging.INFO, _order(event)
         case ControlAct():
-            told = logging.WARNING, f"{_order(event)}: refused: {event.refused}"
+            line = logging.WARNING, f"{_order(event)}: refused: {event.refused}"
         case Stop(error=None):
-            told = logging.INFO, f"query ended: {event.reason}"
+            line = logging.INFO, f"query ended: {event.reason}"
         case Stop():
-            told = logging.ERROR, f"query failed: {event.error}"
+            line = logging.ERROR, f"query failed: {event.error}"
         case _:
             return None
-    return told
+    return line
 
 
 def _order(event: ControlAct) -> str:

@@ -140,20 +140,20 @@ def journals_below(place: str | os.PathLike[str]) -> list[Path]:
     CheckpointError
         There is no such directory.
     """
-    given = local_path(place)
-    if is_file(given):
-        return [locate(given)]
-    if not is_directory(given):
+    root = local_path(place)
+    if is_file(root):
+        return [locate(root)]
+    if not is_directory(root):
         msg = (
-            f"there is no directory {shown(given)}; give checkpoints, or a directory that has some."
+            f"there is no directory {shown(root)}; give checkpoints, or a directory that has some."
         )
         raise CheckpointError(msg)
-    below = [given, *(d for depth in range(1, DEPTH + 1) for d in given.glob("*/" * depth))]
-    found = [
+    below = [root, *(d for depth in range(1, DEPTH + 1) for d in root.glob("*/" * depth))]
+    paths = [
         next((d / p for p in (*JOURNAL_PLACES, FLEET_JOURNAL) if is_file(d / p)), None)
         for d in below
     ]
-    return sorted({path for path in found if path is not None})
+    return sorted({path for path in paths if path is not None})
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
@@ -170,13 +170,13 @@ def locate(path: str | os.PathLike[str]) -> Path:
         Nothing there is a journal, or it names another file system than a POSIX one.
     """
     checked_path(path)
-    given = local_path(path)
-    if is_file(given):
+    local = local_path(path)
+    if is_file(local):
         # a link that somebody typed is meant; one in a checkpoint is not
-        return given.resolve() if given.is_symlink() else given
+        return local.resolve() if local.is_symlink() else local
     for place in JOURNAL_PLACES:
-        if is_file(given / place):
-            return given / place
-    state = "has no journal" if is_directory(given) else "does not exist"
-    msg = f"checkpoint {shown(given)} {state}; give the checkpointLocation of a headgate query."
+        if is_file(local / place):
+            return local / place
+    state = "has no journal" if is_directory(local) else "does not exist"
+    msg = f"checkpoint {shown(local)} {state}; give the checkpointLocation of a headgate query."
     raise CheckpointError(msg)

@@ -9,17 +9,17 @@ _IDLE = 0.25
 """Utilisation up to which a cycle counts as nearly idle; chosen, not tuned."""
 
 _SHARE = 0.1
-"""The quantile: low, so that a pause does not raise the floor; not the least, which may be luck."""
+"""The quantile: low, so that a pause does not raise it; not 0, since a minimum may be an outlier."""
 
 _QUEUED = 3.0
-"""Least latencies of arrivals that may wait in a job that is idle. Chosen, not tuned."""
+"""Longest wait of records in an idle job, in multiples of the least latency seen. Chosen, not tuned."""
 
 _PERIODS = 2.0
-"""Batch periods that a record of a job that keeps up may take: it waits for one batch and is served in
-the next. A record that is older had been waiting before."""
+"""Largest latency in batch periods if the job keeps up: a record waits for one batch and is served in the
+next. An older record was in a queue."""
 
 _CYCLES = 128
-"""How many nearly idle cycles are remembered: a slower engine becomes the new floor after them."""
+"""Number of nearly idle cycles in the quantile; a slower engine raises the floor after about so many."""
 
 
 class Floor:
@@ -27,8 +27,8 @@ class Floor:
 
     A micro-batch makes a record wait for the next batch and then for the batch's fixed cost, about
     1.5 batch periods in all, however small the load. A bound is judged above that floor, or else no
-    job would ever look healthy enough to give a slot back. Only a job that keeps up shows it: a cycle
-    whose records are older than two periods, or of which more wait than come in that time, is left out.
+    job would ever look healthy enough to give a slot back. Cycles with a queue are
+    left out: records are older than two periods, or records of more than two periods wait.
 
     `value_s` is the floor in seconds, 0 until a nearly idle cycle was seen; `least_s` the least latency
     of any cycle.
@@ -55,17 +55,17 @@ class Floor:
         utilisation : float
             Useful time over wall time, of the busiest slot.
         waiting_s : float
-            Seconds of arrivals that wait. In an idle job they wait as long as the latency is; where
-            it is several times the least one seen, records queue, and the cycle says nothing.
+            Waiting records, as seconds of arrivals. In an idle job about the latency; several times
+            the least latency means a queue, and the cycle is left out.
         period_s : float
-            From the beginning of the batch before to that of this one, in seconds.
+            Time between the beginnings of the previous batch and this one, in seconds.
         """
         if max(latency_s, waiting_s) > _PERIODS * period_s:
             return
         self.least_s = min(self.least_s, latency_s)
         if waiting_s > _QUEUED * self.least_s:
             return
-        if not utilisation <= _IDLE:  # also where it is not known
+        if not utilisation <= _IDLE:  # NaN, an unknown utilisation, is left out too
             return
         self._latencies_s.append(latency_s)
         ordered = sorted(self._latencies_s)

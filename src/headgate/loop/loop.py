@@ -82,8 +82,8 @@ class _Operator:
     @property
     def floor_s(self) -> float:
         """The floor that holds: given, or measured so far."""
-        given = self.settings.floor_s
-        return self.floor.value_s if given is None else given
+        setting_s = self.settings.floor_s
+        return self.floor.value_s if setting_s is None else setting_s
 
 
 class ControlLoop:
@@ -214,10 +214,10 @@ class ControlLoop:
 
     def configure(self, operator: str, settings: OperatorSettings) -> None:
         """Change SLO and limits of an operator; used from the next cycle on."""
-        kept = self._get(operator)
-        if settings.window_s != kept.settings.window_s:
-            kept.examiner.window_s = settings.window_s
-        kept.settings = settings
+        state = self._get(operator)
+        if settings.window_s != state.settings.window_s:
+            state.examiner.window_s = settings.window_s
+        state.settings = settings
 
     def note_entry_rate(self, operator: str, entry_rate: F64) -> None:
         """Note the rows that shares of each key group would send to their owner to be merged."""
@@ -235,12 +235,12 @@ class ControlLoop:
 
     def state(self, operator: str) -> LoopState:
         """Return how the loop stands to an operator."""
-        kept = self._get(operator)
-        if kept.pending is not None:
+        known = self._get(operator)
+        if known.pending is not None:
             return LoopState.CHANGING
-        if self.bound_s(operator) < _FLOORS * kept.floor_s:
+        if self.bound_s(operator) < _FLOORS * known.floor_s:
             return LoopState.UNREACHABLE
-        return LoopState.NOT_READY if kept.why else LoopState.STEADY
+        return LoopState.NOT_READY if known.why else LoopState.STEADY
 
     def bound_s(self, operator: str) -> float:
         """Return the bound of an operator that holds now, in seconds."""
@@ -334,8 +334,8 @@ class ControlLoop:
             limited = bool(view.limit and view.slots >= view.slots_max and short)
             if limited and not self._operators[name].limited:
                 reason = f"{name}: {view.limit}; more than {view.slots} slots would serve no more."
-                told = Decision({}, reason, "limit", {f"{name}.slots": float(view.slots)})
-                self._journal.decided(observation, told, acts=False)
+                decision = Decision({}, reason, "limit", {f"{name}.slots": float(view.slots)})
+                self._journal.decided(observation, decision, acts=False)
             self._operators[name].limited = limited
 
     def _begin(self, name: str, change: Change, observation: Observation) -> None:
@@ -382,9 +382,9 @@ def _fault(view: OperatorView | None, change: Change) -> str:
         return f"it has epoch {new.epoch}, the next is {old.epoch + 1}"
     if len(change.survivors) != new.slots:
         return f"it names {len(change.survivors)} survivors for {new.slots} slots"
-    kept = [slot for slot in change.survivors if slot is not None]
-    if len(set(kept)) < len(kept) or not set(kept) <= set(range(view.slots)):
-        return f"the survivors {kept} are not different slots of the operator"
+    survivors = [slot for slot in change.survivors if slot is not None]
+    if len(set(survivors)) < len(survivors) or not set(survivors) <= set(range(view.slots)):
+        return f"the survivors {survivors} are not different slots of the operator"
     if view.held and new.slots != view.slots:
         return f"it has {new.slots} slots, and somebody holds its {view.slots} slots"
     most = max(view.slots_max, view.slots)

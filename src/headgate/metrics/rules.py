@@ -46,8 +46,8 @@ def _group(name: str) -> list[str]:
 
 def _record(name: str, expression: str, **labels: str) -> list[str]:
     lines = [f"  - record: {name}", "    expr: |", f"      {expression}"]
-    given = {"sloth_slo": "windows-in-time", **labels}
-    return [*lines, "    labels:", *(f"      {key}: {value}" for key, value in given.items())]
+    all_labels = {"sloth_slo": "windows-in-time", **labels}
+    return [*lines, "    labels:", *(f"      {key}: {value}" for key, value in all_labels.items())]
 
 
 def _alert(name: str, expression: str, severity: str, what: str, for_: str = "") -> list[str]:

@@ -142,8 +142,10 @@ class QueryTotals:
         """Return the hottest key groups over the last batches and their share, by operator."""
         records: dict[str, Counter[int]] = defaultdict(Counter)
         for batch in self.recent:
-            for one in batch.served_groups:
-                records[one.operator].update(dict(zip(one.groups, one.records, strict=True)))
+            for groups in batch.served_groups:
+                records[groups.operator].update(
+                    dict(zip(groups.groups, groups.records, strict=True))
+                )
         return {
             operator: [(g, n / counts.total()) for g, n in counts.most_common(HOT_RANKS)]
             for operator, counts in records.items()
@@ -226,10 +228,10 @@ class QueryTotals:
     def _serve(self, stats: tuple[SlotStats, ...]) -> None:
         """Add to the sums of each slot, and forget slots that are gone."""
         before, self.slots = self.slots, {}
-        for one in stats:
-            key = (one.operator, one.slot)
+        for slot in stats:
+            key = (slot.operator, slot.slot)
             sums = self.slots[key] = before.get(key) or SlotSums()
-            sums.add(one)
+            sums.add(slot)
 
     def _judge(self, slo: SloState) -> None:
         """Add the windows judged since the batch before; the driver counts them from its start."""

@@ -100,9 +100,9 @@ class Deferral(Generic[R]):
 
     def withdraw(self, group: int) -> list[Entry[R]]:
         """Take out and return the deferred records of `group`, oldest first."""
-        found = [entry for entry in self.entries if entry.group == group]
+        withdrawn = [entry for entry in self.entries if entry.group == group]
         self._set(entry for entry in self.entries if entry.group != group)
-        return found
+        return withdrawn
 
     def _set(self, entries: Iterable[Entry[R]]) -> None:
         self.entries = deque(entries)

@@ -101,10 +101,10 @@ def pairs(moves: Mapping[int, tuple[int, int]]) -> dict[tuple[int, int], tuple[i
     moves : mapping of int to (int, int)
         Key group -> source and destination.
     """
-    found: dict[tuple[int, int], list[int]] = {}
+    groups_of: dict[tuple[int, int], list[int]] = {}
     for group in sorted(moves):
-        found.setdefault(moves[group], []).append(group)
-    return {pair: tuple(found[pair]) for pair in sorted(found)}
+        groups_of.setdefault(moves[group], []).append(group)
+    return {pair: tuple(groups_of[pair]) for pair in sorted(groups_of)}
 
 
 def uniform(current: Assignment, slots: int) -> Assignment:

@@ -309,8 +309,8 @@ class Migration:
             self.subscales.clear()
             self.demanded.clear()
         self.validate()
-        given, self._given = tuple(self._given), []
-        return given
+        instructions, self._given = tuple(self._given), []
+        return instructions
 
     def _advance(self) -> bool:
         """Move subscales one phase on; return whether any moved."""

@@ -86,11 +86,11 @@ class AggregateOperator(Operator):
         self._start = self.layout.value_start
         self._value_width = self.layout.table.width - self._start
         self._programs = [
-            Leaves(one.program, self.layout.leaves[first : first + count])
-            for one, (_, first, count, *_) in zip(
+            Leaves(aggregate.program, self.layout.leaves[first : first + count])
+            for aggregate, (_, first, count, *_) in zip(
                 spec.aggregates, self.layout.ops.tolist(), strict=False
             )
-            if one.program is not None
+            if aggregate.program is not None
         ]
 
     def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Buffers:
@@ -155,8 +155,8 @@ class AggregateOperator(Operator):
             offsets,
             data,
         )
-        for one in self._programs:
-            one.merge(part, index, values)
+        for program in self._programs:
+            program.merge(part, index, values)
         if status == OVERFLOW:
             msg = (
                 "[ARITHMETIC_OVERFLOW] a sum of integers left the range of bigint; sum a decimal or "
@@ -176,9 +176,9 @@ class AggregateOperator(Operator):
         del initial
         batch = self._arriving(step, chosen)
         emission = _Emission(self)
-        one = _GroupStep(self, step, batch, emission)
+        work = _GroupStep(self, step, batch, emission)
         for group, watermark_us in watermarks_us.items():
-            one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
+            work.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
         return emission.batch()
 
     def merged(self, rows: pa.Table) -> pa.Table:
@@ -284,8 +284,8 @@ class AggregateOperator(Operator):
         """Return all results, as if they were emitted now; of windows the open ones."""
         del part
         after_us = emitted_us if self._expiring() is not None else int(BEFORE_ALL_US)
-        found = self._windows(table, table.live(), after_us, int(NEVER_US))
-        return pa.RecordBatch.from_arrays(self.columns(found), schema=self.schema())
+        results = self._windows(table, table.live(), after_us, int(NEVER_US))
+        return pa.RecordBatch.from_arrays(self.columns(results), schema=self.schema())
 
     def due_us(self, table: Table, watermark_us: int) -> int:
         """Return the watermark at which the group has something to emit or remove next."""
@@ -308,8 +308,8 @@ class AggregateOperator(Operator):
     def _expiring(self) -> TimeKey | None:
         """Return the time by which rows are late or removed: complete mode keeps all, as Spark."""
         time = self.spec.time
-        kept = self.spec.mode is OutputMode.COMPLETE
-        return time if time is not None and time.expires and not kept else None
+        complete = self.spec.mode is OutputMode.COMPLETE
+        return time if time is not None and time.expires and not complete else None
 
     def _expire(self, table: Table, watermark_us: int) -> None:
         live = table.live()

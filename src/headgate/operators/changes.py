@@ -207,8 +207,8 @@ def _map(
     held = np.full(len(distinct.rows), -1, dtype=np.int64)
     held[distinct.of[:known]] = np.arange(known)
     gone = cleared[there.of]
-    taken = held[distinct.of[known : known + removed]]
-    gone[taken[taken >= 0]] = True
+    rows_removed = held[distinct.of[known : known + removed]]
+    gone[rows_removed[rows_removed >= 0]] = True
     last = _last_of_each(distinct.of[known + removed :], len(distinct.rows))
     put = np.flatnonzero(last >= 0)
     over = held[put] >= 0
@@ -230,9 +230,9 @@ def _map(
     moves = np.flatnonzero(~gone & (number >= count[there.of]))
     homeless_of = np.concatenate([there.of[moves], put_of[new_source]])
     homeless = np.argsort(homeless_of, kind="stable")
-    given = np.empty(len(homeless_of), dtype=np.int64)
-    given[homeless] = free_number[free]
-    number[moves] = given[: len(moves)]
+    numbers = np.empty(len(homeless_of), dtype=np.int64)
+    numbers[homeless] = free_number[free]
+    number[moves] = numbers[: len(moves)]
 
     less = np.maximum(before.count - count, 0)
     gone_of = np.repeat(np.arange(keys), less)
@@ -244,7 +244,7 @@ def _map(
     return _Plan(
         gone_of, gone_number,
         np.concatenate([source, new_source]),
-        np.concatenate([number[held[put[over]]], given[len(given) - len(new_source) :]]),
+        np.concatenate([number[held[put[over]]], numbers[len(numbers) - len(new_source) :]]),
         np.zeros(keys, dtype=np.int64), count, moves, number[moves],
     )  # fmt: skip
 

@@ -51,11 +51,11 @@ def null_at(leaf: int) -> tuple[int, int]:
 
 def positions(leaves: Sequence[Leaf]) -> tuple[tuple[int, ...], int]:
     """Return the word of each leaf behind the words of null bits, and how many words that makes."""
-    at, found = null_words(len(leaves)), []
+    at, places = null_words(len(leaves)), []
     for leaf in leaves:
-        found.append(at)
+        places.append(at)
         at += leaf.words
-    return tuple(found), at
+    return tuple(places), at
 
 
 @dataclass(frozen=True)

@@ -180,8 +180,8 @@ def _binned(
         cells, place, rows = np.unique(cell, return_inverse=True, return_counts=True)
 
     def chosen(sums: npt.NDArray[Any]) -> F64:
-        found: F64 = (sums[cells] if place is cell else sums).astype(np.float64)
-        return found
+        values: F64 = (sums[cells] if place is cell else sums).astype(np.float64)
+        return values
 
     def summed(values: F64) -> F64:
         return chosen(np.bincount(place, values if single else values * records))

@@ -90,14 +90,14 @@ class Columns:
         ):
             if leaf.kind is Kind.BYTES:
                 place = np.arange(len(words)) * per_row + (word - texts_from)
-                found = texts.take(pa.array(place))
+                values = texts.take(pa.array(place))
             else:
                 null_word, bit = codec.null_at(number)
                 bits = np.column_stack(
                     [(words[:, null_word] >> bit) & 1, words[:, word : word + leaf.words]]
                 )
-                (found,) = codec.decode(bits, (leaf,), (1,), _NO_TEXTS)
-            columns.append(from_leaf(found, column.type))
+                (values,) = codec.decode(bits, (leaf,), (1,), _NO_TEXTS)
+            columns.append(from_leaf(values, column.type))
         if not columns:
             return pa.RecordBatch.from_arrays([pa.nulls(len(words))], names=[""])
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -280,6 +280,6 @@ def ended(layout: EntryLayout, rows: I64, now_ms: int) -> Mask:
     over = np.zeros(len(rows), dtype=np.bool_)
     for columns in layout.variables:
         if columns.ends_at:
-            mine = rows[:, layout.value_at - 2] == columns.number
-            over |= mine & (rows[:, layout.value_at + columns.ends_at] <= now_ms)
+            same = rows[:, layout.value_at - 2] == columns.number
+            over |= same & (rows[:, layout.value_at + columns.ends_at] <= now_ms)
     return over

@@ -1,4 +1,4 @@
-"""Runs an operator one key group after the other: brings it, serves its rows, removes, commits."""
+"""Runs an operator one key group after the other: loads the group, serves its rows, commits it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Share:
 class Groupwise(Operator, Protocol):
     """Runs an operator over rows of one key group at a time; holds no state of its own.
 
-    Subclasses say what a batch looks like in words (`_read`), what is done with a group's share of it
-    (`_serve`), and when the group has something to do without new rows (`_due_us`).
+    Subclasses turn a batch into words (`_read`), serve a group's rows (`_serve`), and compute the
+    watermark at which the group has work without new rows (`_due_us`).
     """
 
     string_words: tuple[int, ...]
@@ -39,7 +39,7 @@ class Groupwise(Operator, Protocol):
 
     @abstractmethod
     def _read(self, request: Request, chosen: pa.Table) -> Any:
-        """Return the rows of a step as `_serve` wants them."""
+        """Return the rows of a step in the form that `_serve` takes."""
 
     @abstractmethod
     def _serve(
@@ -57,7 +57,7 @@ class Groupwise(Operator, Protocol):
         return self.time is not None and self.time.expires
 
     def late(self, times_us: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
-        """Return which records are late: the watermark has reached the end of their time."""
+        """Return a mask of late records: the watermark has reached the end of the record's time."""
         size_us = 0 if self.time is None else self.time.size_us
         late: npt.NDArray[np.bool_] = times_us + size_us <= watermark_us
         return late
@@ -70,7 +70,7 @@ class Groupwise(Operator, Protocol):
         watermarks_us: Mapping[int, int],
         initial: tuple[pa.Table, I64] | None = None,
     ) -> pa.RecordBatch:
-        """Serve `chosen`, rows ``starts[g]:starts[g + 1]`` of which are key group g's (or all)."""
+        """Serve rows; key group g has ``starts[g]:starts[g + 1]``, or all rows if state is shared."""
         del initial
         work = self._read(step.request, chosen)
         parts = []
@@ -101,7 +101,7 @@ class Groupwise(Operator, Protocol):
 
 
 def joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Return record batches of one schema as one."""
+    """Concatenate record batches of one schema."""
     if not parts:
         return pa.RecordBatch.from_pylist([], schema=schema)
     if len(parts) == 1:
@@ -111,7 +111,7 @@ def joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return one contiguous array."""
+    """Return a column as one contiguous array."""
     if isinstance(column, pa.Array):
         return column
     return pa.concat_arrays(column.chunks) if column.num_chunks else column.combine_chunks()

@@ -75,28 +75,28 @@ def newest_by_slice(operator: Operator, chosen: pa.Table) -> dict[int, dict[int,
     at_ms: F64 = np.nan_to_num(chosen.column(ARRIVED_LAST).to_numpy(), nan=-np.inf)
     groups: I64 = chosen.column(GROUP).to_numpy()
     slices: I64 = chosen.column(TIME).to_numpy()
-    found: dict[int, dict[int, float]] = {}
+    newest: dict[int, dict[int, float]] = {}
     looked = 0
     while len(slices) and looked < _FEW:
         looked += 1
         begin_us = int(slices[0])
         rest = slices != begin_us
-        _note_newest(found, begin_us, groups[~rest], at_ms[~rest])
+        _note_newest(newest, begin_us, groups[~rest], at_ms[~rest])
         slices, groups, at_ms = slices[rest], groups[rest], at_ms[rest]
     order = np.argsort(slices, kind="stable")
     slices, groups, at_ms = slices[order], groups[order], at_ms[order]
     edges = np.flatnonzero(np.r_[True, slices[1:] != slices[:-1], True])
     for start, stop in itertools.pairwise(edges if len(slices) else ()):
-        _note_newest(found, int(slices[start]), groups[start:stop], at_ms[start:stop])
-    return found
+        _note_newest(newest, int(slices[start]), groups[start:stop], at_ms[start:stop])
+    return newest
 
 
 def _note_newest(
-    found: dict[int, dict[int, float]], begin_us: int, groups: I64, at_ms: F64
+    newest_of: dict[int, dict[int, float]], begin_us: int, groups: I64, at_ms: F64
 ) -> None:
     """Note the newest record of each key group, of which the records are one after the other."""
     starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
     newest_ms = np.maximum.reduceat(at_ms, starts)
     for group, newest in zip(groups[starts].tolist(), newest_ms.tolist(), strict=True):
         if newest > -np.inf:
-            found.setdefault(group, {})[begin_us] = newest
+            newest_of.setdefault(group, {})[begin_us] = newest

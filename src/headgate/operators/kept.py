@@ -60,10 +60,12 @@ class KeptOperator(AggregateOperator):
         return pa.schema([*super().schema(), *more])
 
     def _arriving(self, step: SlotStep, rows: pa.Table) -> Buffers:
-        found = self._encoded(rows)
+        encoded = self._encoded(rows)
         places = (step.request.turn << _PLACES) + np.arange(rows.num_rows)
         kept = tuple(self._kept_rows(n, rows, places) for n in range(len(self.spec.kept)))
-        return Buffers(found.keys, found.key_strings, found.values, found.value_strings, kept)
+        return Buffers(
+            encoded.keys, encoded.key_strings, encoded.values, encoded.value_strings, kept
+        )
 
     def _kept_rows(self, number: int, rows: pa.Table, places: I64) -> KeptRows:
         layout, kept = self.layout, self.spec.kept[number]
@@ -72,14 +74,14 @@ class KeptOperator(AggregateOperator):
             for i in range(len(kept.leaves))
         ]
         width = layout.table.key_words
-        found = codec.encode(columns, kept.leaves, layout.kept_at[number], width)
-        keys = found.matrix
+        encoded = codec.encode(columns, kept.leaves, layout.kept_at[number], width)
+        keys = encoded.matrix
         keys[:, 0] <<= self._first_bit(number)
         keys[:, layout.tag_at] = number + 1
         if kept.keep is Keep.LIST:
             keys[:, layout.place_at] = places
         present = rows.column(present_name(number)).is_valid().to_numpy()
-        return KeptRows(present, keys, found.strings)
+        return KeptRows(present, keys, encoded.strings)
 
     def _first_bit(self, number: int) -> int:
         return len(self.spec.keys) + sum(len(h.leaves) for h in self.spec.kept[:number])
@@ -104,8 +106,8 @@ class KeptOperator(AggregateOperator):
         known = Distinct(self._bare(shown.keys))
         lists = []
         for number, kept in enumerate(self.spec.kept):
-            mine = tags == number + 1
-            some = GroupResults(results.keys[mine], results.values[mine], results.strings)
+            tagged = tags == number + 1
+            some = GroupResults(results.keys[tagged], results.values[tagged], results.strings)
             lists.append(self._list(number, kept, some, known))
         return super().columns(shown) + lists
 
@@ -157,8 +159,8 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
 
     def _results(self, table: Table, index: I64) -> GroupResults:
         shown = super()._results(table, index)
-        kept, of = self._within(table, index)
-        rows = table.rows[kept]
+        entries, of = self._within(table, index)
+        rows = table.rows[entries]
         keys, values = rows[:, 1 : self._start], rows[:, self._start :]
         keys[:, self.layout.time_at] = shown.keys[of, self.layout.time_at]
         # what is alike at two times of a session is alike
@@ -173,8 +175,8 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
         """Return the rows of values within some sessions, and the session of each."""
         layout = self.layout
         live = table.live()
-        kept = live[table.rows[live, 1 + layout.tag_at] > 0]
-        sessions, values = table.rows[index], table.rows[kept]
+        entries = live[table.rows[live, 1 + layout.tag_at] > 0]
+        sessions, values = table.rows[index], table.rows[entries]
         at = 1 + layout.time_at
         starts, times = sessions[:, at].copy(), values[:, at].copy()
         ends = sessions[:, self._start + self._end_at]
@@ -190,12 +192,12 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
         ranks = np.unique(starts)
         place = np.searchsorted(ranks, times, side="right")
         codes = known.of[order] * (len(ranks) + 1) + np.searchsorted(ranks, starts[order]) + 1
-        found = np.searchsorted(codes, of_key * (len(ranks) + 1) + place, side="right") - 1
-        inside = (of_key >= 0) & (found >= 0)
-        session = order[np.where(inside, found, 0)] if len(order) else np.zeros_like(found)
+        position = np.searchsorted(codes, of_key * (len(ranks) + 1) + place, side="right") - 1
+        inside = (of_key >= 0) & (position >= 0)
+        session = order[np.where(inside, position, 0)] if len(order) else np.zeros_like(position)
         if len(order):
             inside &= (known.of[session] == of_key) & (times < ends[session])
-        return kept[inside], session[inside]
+        return entries[inside], session[inside]
 
 
 def _in_order(of: I64, places: I64) -> I64:

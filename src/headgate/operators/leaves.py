@@ -53,9 +53,9 @@ def from_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def from_leaves(columns: Sequence[pa.Array], schema: pa.Schema) -> list[pa.Array]:
     """Return keys in their own types: a struct has a leaf that says whether it is, then its fields'."""
     left = list(columns)
-    found = [_taken(left, field.type) for field in schema]
+    arrays = [_taken(left, field.type) for field in schema]
     assert not left
-    return found
+    return arrays
 
 
 def _taken(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:

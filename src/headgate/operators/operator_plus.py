@@ -159,7 +159,7 @@ class OperatorPlus:
             The other parameters, by name; `window_type` may be a text.
         """
         if isinstance(kind := given.get("window_type"), str):
-            kinds = [one.value for one in WindowType]
+            kinds = [window.value for window in WindowType]
             if kind not in kinds:
                 msg = f'window_type="{kind}" is no type of windows{nearest(kind, kinds)}.'
                 raise ConfigError(msg)

@@ -145,17 +145,19 @@ class ProcessorOperator(Operator):
         texts = pa.array([], pa.large_binary())
         if layout.texts:
             texts = named(table, rows[:, layout.table.width - layout.texts :].ravel())
-        found = columns.decoded(rows[:, layout.value_at :], texts, layout.texts_from, layout.texts)
+        decoded = columns.decoded(
+            rows[:, layout.value_at :], texts, layout.texts_from, layout.texts
+        )
         words, strings = rows[:, 1 : 1 + layout.variable_at], codec.Strings(*table.strings())
         keys = codec.decode(words, self.spec.keys, layout.key_at, strings)
-        values = found.columns if columns.leaves else []
+        values = decoded.columns if columns.leaves else []
         names = [f"k{i}" for i in range(len(keys))] + [f"v{i}" for i in range(len(values))]
         return pa.RecordBatch.from_arrays([*keys, *values], names=names)
 
     def late(self, times_us: I64, emitted_us: I64) -> Mask:
         """Return which records are late: the watermark of an earlier step has passed them."""
-        found: Mask = times_us <= emitted_us
-        return found
+        flags: Mask = times_us <= emitted_us
+        return flags
 
     def run(
         self,
@@ -190,8 +192,8 @@ class ProcessorOperator(Operator):
                     table.begin()
             return self._served(step, held, chosen, starts, initial)
         finally:
-            for one in held:
-                step.release(one.group)
+            for held_group in held:
+                step.release(held_group.group)
 
     def rehearse(self) -> bool:
         """Call the processor with no keys at all, so that it compiles or loads its code.
@@ -240,13 +242,13 @@ class ProcessorOperator(Operator):
             processor.close()
         except FAILURES as error:
             raise explained(error, f"{self.spec.label}.close") from None
-        for one in held:
-            step.half_written(one.group)
+        for held_group in held:
+            step.half_written(held_group.group)
             step.commit(
-                one.group,
-                one.table,
-                watermark_us=one.watermark_us,
-                due_us=one.due_us,
+                held_group.group,
+                held_group.table,
+                watermark_us=held_group.watermark_us,
+                due_us=held_group.due_us,
                 strings=self.layout.string_words,
             )
         if not output:
@@ -270,16 +272,19 @@ class ProcessorOperator(Operator):
         layout = self.layout
         words = codec.encode(columns, self.spec.keys, layout.key_at, layout.variable_at)
         parts = []
-        for one in held:
-            start, stop = int(starts[one.group]), int(starts[one.group + 1])
+        for held_group in held:
+            start, stop = int(starts[held_group.group]), int(starts[held_group.group + 1])
             parts.append(
-                (start, Distinct(interned(one.table, words.matrix, words.strings, start, stop)))
+                (
+                    start,
+                    Distinct(interned(held_group.table, words.matrix, words.strings, start, stop)),
+                )
             )
-        keys = _Keys([found.rows for _, found in parts])
-        by_key = [np.argsort(found.of, kind="stable") for _, found in parts]
+        keys = _Keys([distinct.rows for _, distinct in parts])
+        by_key = [np.argsort(distinct.of, kind="stable") for _, distinct in parts]
         order = _joined([start + x for (start, _), x in zip(parts, by_key, strict=True)])
         of = _joined([b + p.of[x] for b, (_, p), x in zip(keys.base, parts, by_key, strict=False)])
-        first = pa.array(_joined([start + found.first for start, found in parts]))
+        first = pa.array(_joined([start + distinct.first for start, distinct in parts]))
         place = pa.array(order)
         inputs = [
             of_type(_whole(rows.column(f"{prefix}{i}")).take(place), column.type)
@@ -289,35 +294,42 @@ class ProcessorOperator(Operator):
             sorted_ = pa.array(in_order(inputs, self.spec.order, of))
             inputs = [column.take(sorted_) for column in inputs]
         batch = Keyed(of, pa.RecordBatch.from_arrays(inputs, schema=schema))
-        given = self.spec.processor.keys
-        typed = from_leaves([column.take(first) for column in columns], given)
-        of_keys = pa.RecordBatch.from_arrays(typed, schema=given)
+        key_schema = self.spec.processor.keys
+        typed = from_leaves([column.take(first) for column in columns], key_schema)
+        of_keys = pa.RecordBatch.from_arrays(typed, schema=key_schema)
         return self._round(step, held, keys, of_keys, lambda k, s, t: method(k, batch, s, t))
 
     def _due_round(self, step: SlotStep, held: list[_Held]) -> list[pa.RecordBatch]:
         """Call the processor with the timers that have fired, and remove ended entries."""
-        due = [one for one in held if one.due_us <= self._now_us(step, one.watermark_us)]
+        due = [
+            held_group
+            for held_group in held
+            if held_group.due_us <= self._now_us(step, held_group.watermark_us)
+        ]
         if not due or not self._timed:
             return []
-        fired = [self._scan(step, one)[0] for one in due]
+        fired = [self._scan(step, held_group)[0] for held_group in due]
         output = self._timers_round(step, due, fired) if any(map(len, fired)) else []
-        gone = [self._scan(step, one)[1] for one in due]
+        gone = [self._scan(step, held_group)[1] for held_group in due]
         self._round(step, due, _Keys([self._distinct_keys(x) for x in gone]), None, None)
-        for one in due:
-            one.due_us = self._next_due(step, one)
+        for held_group in due:
+            held_group.due_us = self._next_due(step, held_group)
         return output
 
     def _timers_round(
         self, step: SlotStep, due: list[_Held], fired: list[I64]
     ) -> list[pa.RecordBatch]:
         layout, at = self.layout, self.layout.value_at + 1
-        found = [Distinct(rows[:, 1 : 1 + layout.variable_at]) for rows in fired]
-        keys = _Keys([x.rows for x in found])
-        given = self.spec.processor.keys
+        distinct = [Distinct(rows[:, 1 : 1 + layout.variable_at]) for rows in fired]
+        keys = _Keys([x.rows for x in distinct])
+        key_schema = self.spec.processor.keys
         of_keys = one_batch(
-            [decoded_keys(layout, d.table, x.rows, given) for d, x in zip(due, found, strict=True)]
+            [
+                decoded_keys(layout, d.table, x.rows, key_schema)
+                for d, x in zip(due, distinct, strict=True)
+            ]
         )
-        of = _joined([b + x.of for b, x in zip(keys.base, found, strict=False)])
+        of = _joined([b + x.of for b, x in zip(keys.base, distinct, strict=False)])
         at_ms = _joined([rows[:, at] for rows in fired])
         order = np.lexsort((at_ms, of))
         times = pa.RecordBatch.from_arrays([pa.array(at_ms[order])], schema=TIMERS.schema)
@@ -342,10 +354,11 @@ class ProcessorOperator(Operator):
             return []
         spec, layout = self.spec, self.layout
         now_ms = step.request.timestamp_ms
-        found = [
-            find(layout, one.table, words) for one, words in zip(held, keys.words, strict=True)
+        variables = [
+            find(layout, held_group.table, words)
+            for held_group, words in zip(held, keys.words, strict=True)
         ]
-        before = self._before(keys, found, now_ms)
+        before = self._before(keys, variables, now_ms)
         shown = {c.variable.name: before[c.number].there for c in layout.variables}
         state = State(spec.variables, shown, keys.count)
         output = []
@@ -361,9 +374,9 @@ class ProcessorOperator(Operator):
                 planned.append(made)
         self._note_due(held, keys, state, now_ms)
         if planned:
-            heads = _new_heads(layout, found, planned)
-            for index, one in enumerate(held):
-                _write(layout, one.table, keys, index, planned, heads)
+            heads = _new_heads(layout, variables, planned)
+            for index, held_group in enumerate(held):
+                _write(layout, held_group.table, keys, index, planned, heads)
         return output
 
     def _called(
@@ -393,24 +406,26 @@ class ProcessorOperator(Operator):
         mode = self.spec.time_mode
         if mode is TimeMode.NONE:
             return Timers(state, mode, -1, np.full(keys.count, -1, dtype=np.int64))
-        watermarks_ms = np.array([one.watermark_us // 1000 for one in held], dtype=np.int64)
+        watermarks_ms = np.array(
+            [held_group.watermark_us // 1000 for held_group in held], dtype=np.int64
+        )
         each = np.repeat(watermarks_ms, np.diff(keys.base))
         return Timers(state, mode, step.request.timestamp_ms, each)
 
-    def _before(self, keys: _Keys, found: list[Found], now_ms: int) -> list[Before]:
+    def _before(self, keys: _Keys, variables: list[Found], now_ms: int) -> list[Before]:
         """Return the entries of all keys of a round, per variable."""
         layout = self.layout
-        of = _joined([b + f.of for b, f in zip(keys.base, found, strict=False)])
+        of = _joined([b + f.of for b, f in zip(keys.base, variables, strict=False)])
         width = layout.table.width
-        rows = np.concatenate([np.zeros((0, width), dtype=np.int64), *(f.rows for f in found)])
-        heads = np.concatenate([f.heads for f in found])
-        texts = pa.concat_arrays([pa.array([], pa.large_binary()), *(f.texts for f in found)])
+        rows = np.concatenate([np.zeros((0, width), dtype=np.int64), *(f.rows for f in variables)])
+        heads = np.concatenate([f.heads for f in variables])
+        texts = pa.concat_arrays([pa.array([], pa.large_binary()), *(f.texts for f in variables)])
         over = ended(layout, rows, now_ms)
         variable, number = rows[:, layout.value_at - 2], rows[:, layout.value_at - 1]
         made = []
         for columns in layout.variables:
-            mine = variable == columns.number
-            there, dead = np.flatnonzero(mine & ~over), np.flatnonzero(mine & over)
+            same = variable == columns.number
+            there, dead = np.flatnonzero(same & ~over), np.flatnonzero(same & over)
             first = count = np.zeros(keys.count, dtype=np.int64)
             if columns.head_at:
                 first, count = heads[:, columns.head_at - 1], heads[:, columns.head_at]
@@ -444,13 +459,13 @@ class ProcessorOperator(Operator):
                     note(of, rows.column(0).to_numpy())
                 elif variable.ttl_ms is not None:
                     note(of, np.full(len(of), now_ms + variable.ttl_ms))
-        for one, at_us in zip(held, soonest.tolist(), strict=True):
-            one.due_us = min(one.due_us, at_us)
+        for held_group, at_us in zip(held, soonest.tolist(), strict=True):
+            held_group.due_us = min(held_group.due_us, at_us)
 
-    def _scan(self, step: SlotStep, one: _Held) -> tuple[I64, I64]:
+    def _scan(self, step: SlotStep, held_group: _Held) -> tuple[I64, I64]:
         """Return the rows of timers that have fired, and of entries that have ended."""
-        rows = one.table.rows[one.table.live()]
-        layout, now_ms = self.layout, self._now_us(step, one.watermark_us) // 1000
+        rows = held_group.table.rows[held_group.table.live()]
+        layout, now_ms = self.layout, self._now_us(step, held_group.watermark_us) // 1000
         gone = rows[ended(layout, rows, step.request.timestamp_ms)]
         timers = rows[rows[:, layout.value_at - 2] == 0]
         return timers[timers[:, layout.value_at + 1] <= now_ms], gone
@@ -458,30 +473,32 @@ class ProcessorOperator(Operator):
     def _distinct_keys(self, rows: I64) -> I64:
         return Distinct(rows[:, 1 : 1 + self.layout.variable_at]).rows
 
-    def _next_due(self, step: SlotStep, one: _Held) -> int:
+    def _next_due(self, step: SlotStep, held_group: _Held) -> int:
         """Return when a group is due next; all that was due has been done."""
-        rows = one.table.rows[one.table.live()]
+        rows = held_group.table.rows[held_group.table.live()]
         layout, now_ms = self.layout, step.request.timestamp_ms
-        now_us = self._now_us(step, one.watermark_us)
+        now_us = self._now_us(step, held_group.watermark_us)
         variable, due_us = rows[:, layout.value_at - 2], [int(NEVER_US)]
         for columns in layout.variables:
-            mine = rows[variable == columns.number]
-            if len(mine) == 0:
+            own = rows[variable == columns.number]
+            if len(own) == 0:
                 continue
             if columns.variable is TIMERS:
-                first_ms = min(int(mine[:, layout.value_at + 1].min()), int(NEVER_US) // 1000)
+                first_ms = min(int(own[:, layout.value_at + 1].min()), int(NEVER_US) // 1000)
                 # one that was registered too late fires in the next step
                 due_us.append(max(first_ms * 1000, now_us + 1))
             elif columns.variable.ttl_ms is not None:
-                first_ms = int(mine[:, layout.value_at + columns.ends_at].min())
+                first_ms = int(own[:, layout.value_at + columns.ends_at].min())
                 pause_ms = columns.variable.ttl_ms // _PURGE_SHARE + 1
                 due_us.append(max(first_ms, now_ms + pause_ms) * 1000)
         return min(due_us)
 
 
-def _new_heads(layout: EntryLayout, found: list[Found], planned: list[Writes]) -> tuple[I64, Mask]:
+def _new_heads(
+    layout: EntryLayout, variables: list[Found], planned: list[Writes]
+) -> tuple[I64, Mask]:
     """Return the heads of all keys of a round after it, and which changed."""
-    before = np.concatenate([f.heads for f in found])
+    before = np.concatenate([f.heads for f in variables])
     heads = before.copy()
     for made in planned:
         at = layout.variables[made.variable].head_at
@@ -511,24 +528,24 @@ def _write(
 
     gone, there, values = [], [], []
     for made in planned:
-        mine = part(made.gone_of)
-        gone.append(at(made.gone_of[mine], made.variable, made.gone_number[mine]))
-        mine = part(made.moved_of)
-        there.append(at(made.moved_of[mine], made.variable, made.moved_number[mine]))
-        values.append(made.moved[mine])
-        mine = part(made.put_of)
-        there.append(at(made.put_of[mine], made.variable, made.put_number[mine]))
-        values.append(interned(table, made.put.matrix, made.put.strings, mine.start, mine.stop))
+        span = part(made.gone_of)
+        gone.append(at(made.gone_of[span], made.variable, made.gone_number[span]))
+        span = part(made.moved_of)
+        there.append(at(made.moved_of[span], made.variable, made.moved_number[span]))
+        values.append(made.moved[span])
+        span = part(made.put_of)
+        there.append(at(made.put_of[span], made.variable, made.put_number[span]))
+        values.append(interned(table, made.put.matrix, made.put.strings, span.start, span.stop))
     own, changed = heads[0][low:high], heads[1][low:high]
-    kept, dropped = changed & (own != 0).any(axis=1), changed & ~(own != 0).any(axis=1)
-    for which, into in ((kept, there), (dropped, gone)):
+    living, dropped = changed & (own != 0).any(axis=1), changed & ~(own != 0).any(axis=1)
+    for which, into in ((living, there), (dropped, gone)):
         of = np.flatnonzero(which)
         into.append(row_keys(words, of, HEAD, np.zeros(len(of), dtype=np.int64)))
-    value = np.zeros((int(kept.sum()), len(layout.table.fresh)), dtype=np.int64)
-    value[:, 1 : 1 + own.shape[1]] = own[kept]
+    value = np.zeros((int(living.sum()), len(layout.table.fresh)), dtype=np.int64)
+    value[:, 1 : 1 + own.shape[1]] = own[living]
     values.append(value)
-    found = table.find(np.concatenate(gone))
-    table.delete(found[found >= 0])
+    places = table.find(np.concatenate(gone))
+    table.delete(places[places >= 0])
     placed = table.upsert(np.concatenate(there))
     table.rows[placed, layout.value_at :] = np.concatenate(values)
 

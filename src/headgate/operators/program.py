@@ -63,28 +63,28 @@ class Leaves:
             merged = self._merged(_taken(buffers, right - 1), _taken(buffers, right))
             for (values, nulls), (new, new_nulls) in zip(buffers, merged, strict=True):
                 values[right - 1], nulls[right - 1] = new, new_nulls
-            kept = np.ones(len(of), dtype=np.bool_)
-            kept[right] = False
-            of, buffers = of[kept], _taken(buffers, kept)
+            others = np.ones(len(of), dtype=np.bool_)
+            others[right] = False
+            of, buffers = of[others], _taken(buffers, others)
         there = self._read(rows[of])
         self._write(rows, of, self._merged(there, buffers))
 
     def _merged(self, left: list[Value], right: list[Value]) -> list[Value]:
         count = len(left[0][0])
         with np.errstate(all="ignore"):
-            found = [_value(one, left, right, count) for one in self.program.merges]
+            merged = [_value(merge, left, right, count) for merge in self.program.merges]
         return [
             (np.broadcast_to(values, count), np.broadcast_to(nulls, count))
-            for values, nulls in found
+            for values, nulls in merged
         ]
 
     def _read(self, words: I64) -> list[Value]:
-        found: list[Value] = []
+        values: list[Value] = []
         for word, _, kind, bit, null_word in self.leaves.tolist():
             column = words[:, word].copy()
             nulls = ((words[:, null_word] >> bit) & 1).astype(np.bool_)
-            found.append((column.view(np.float64) if kind == Kind.FLOAT else column, nulls))
-        return found
+            values.append((column.view(np.float64) if kind == Kind.FLOAT else column, nulls))
+        return values
 
     def _write(self, rows: I64, index: I64, buffers: list[Value]) -> None:
         for (word, _, kind, bit, null_word), (values, nulls) in zip(
@@ -103,9 +103,9 @@ def _taken(buffers: list[Value], which: npt.NDArray[Any]) -> list[Value]:
     return [(values[which], nulls[which]) for values, nulls in buffers]
 
 
-def _value(one: Expression, left: list[Value], right: list[Value], count: int) -> Value:
+def _value(expression: Expression, left: list[Value], right: list[Value], count: int) -> Value:
     """Return the value of an expression for `count` pairs of buffers."""
-    name, parts = one[0], one[1:]
+    name, parts = expression[0], expression[1:]
     if name in ("left", "right"):
         return (left if name == "left" else right)[parts[0]]
     if name == "value":
@@ -125,8 +125,8 @@ def _number(name: str, operands: list[Value]) -> Value:
 
 def _if(operands: list[Value]) -> Value:
     (condition, unknown), (then, then_null), (other, other_null) = operands
-    taken = condition.astype(np.bool_) & ~unknown
-    return np.where(taken, then, other), np.where(taken, then_null, other_null)
+    chosen = condition.astype(np.bool_) & ~unknown
+    return np.where(chosen, then, other), np.where(chosen, then_null, other_null)
 
 
 def _coalesce(operands: list[Value]) -> Value:

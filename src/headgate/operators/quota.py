@@ -36,11 +36,11 @@ def fair_shares(counts: I64, quota: int, turn: int = 0) -> I64:
         Who gets the odd record moves on with it, so that with fewer records than queues none starves.
     """
     ascending = np.sort(counts)
-    taken = np.concatenate([[0], np.cumsum(ascending)[:-1]])
+    before = np.concatenate([[0], np.cumsum(ascending)[:-1]])
     left = np.arange(len(counts), 0, -1)
     # the first queue that an equal share of what remains would not empty
-    level_index = int(np.argmax(ascending * left + taken > quota))
-    level = (quota - int(taken[level_index])) // int(left[level_index])
+    level_index = int(np.argmax(ascending * left + before > quota))
+    level = (quota - int(before[level_index])) // int(left[level_index])
     shares = np.minimum(counts, level)
     spare = quota - int(shares.sum())
     longer = np.flatnonzero(counts > level)

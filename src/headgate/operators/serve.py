@@ -225,8 +225,8 @@ def _behind_backlog(
 
 
 def _counts(groups: I64) -> dict[int, int]:
-    found, counts = np.unique(groups, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+    numbers, counts = np.unique(groups, return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
 def _without_held(operator: Operator, request: Request) -> Request:

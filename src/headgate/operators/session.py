@@ -51,10 +51,10 @@ class SessionOperator(AggregateOperator):
         touched = np.zeros(int(session.max(initial=-1)) + 1, dtype=np.bool_)
         touched[session[len(old) :]] = True
         table.delete(old[touched[session[: len(old)]]])
-        mine = order[touched[session[order]]]
+        own = order[touched[session[order]]]
         keys[:, time] = first[session]
-        index = table.upsert(keys[mine])
-        self._merge_into(table, index, np.ascontiguousarray(values[mine]), table)
+        index = table.upsert(keys[own])
+        self._merge_into(table, index, np.ascontiguousarray(values[own]), table)
 
     def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> GroupResults:
         """Return the sessions that have ended, and remove them; in complete mode all."""
@@ -81,8 +81,8 @@ class SessionOperator(AggregateOperator):
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
         """Return all sessions, as they are put out."""
         del emitted_us, part  # what has ended is gone
-        found = self._results(table, self._sessions(table))
-        return pa.RecordBatch.from_arrays(self.columns(found), schema=self.schema())
+        results = self._results(table, self._sessions(table))
+        return pa.RecordBatch.from_arrays(self.columns(results), schema=self.schema())
 
     def due_us(self, table: Table, watermark_us: int) -> int:
         """Return when the first session ends."""

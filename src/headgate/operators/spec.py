@@ -299,7 +299,7 @@ class AggregateSpec(OperatorSpec):
 
         Not where values of records are kept, nor where a record comes as less than a buffer.
         """
-        ours_only = any(one.op is Op.REGISTERS for one in self.aggregates)
+        ours_only = any(aggregate.op is Op.REGISTERS for aggregate in self.aggregates)
         return None if self.kept or ours_only else self.aggregates
 
     @property
@@ -319,7 +319,7 @@ class AggregateSpec(OperatorSpec):
             return "of equal values min_by and max_by keep the one that came first"
         if Op.REGISTERS in ops:
             return "a sketch comes as a hash of each record, and goes out as registers"
-        programs = (one.program for one in self.aggregates if one.program is not None)
+        programs = (part.program for part in self.aggregates if part.program is not None)
         if not all(program.any_order for program in programs):
             return "nobody says that the order of an aggregate's records makes no difference"
         return ""

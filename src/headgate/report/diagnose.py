@@ -141,24 +141,27 @@ def diagnose(
     return reading.diagnosis(checkpoint, now_ms, driver or DriverSeen())
 
 
-def labelled(found: dict[str, Any]) -> list[tuple[str, str]]:
+def labelled(diagnosis: dict[str, Any]) -> list[tuple[str, str]]:
     """Return a diagnosis as rows of a label and a sentence; a label may come several times."""
     return [
-        ("query", found["query"]["text"]),
-        ("SLO", found["slo"]["text"]),
-        ("time", found["time"]["text"] if found["time"] else "no batch is committed"),
-        ("hot", found["hot"]["text"] if found["hot"] else "no record is counted by key group"),
-        ("limit", f"{found['limit']['cause']}: {found['limit']['why']}"),
-        *[("tried", text) for text in found["tried"] or ["nothing: no decision, nobody asked"]],
-        *[("do", text) for text in found["do"] or ["nothing"]],
+        ("query", diagnosis["query"]["text"]),
+        ("SLO", diagnosis["slo"]["text"]),
+        ("time", diagnosis["time"]["text"] if diagnosis["time"] else "no batch is committed"),
+        (
+            "hot",
+            diagnosis["hot"]["text"] if diagnosis["hot"] else "no record is counted by key group",
+        ),
+        ("limit", f"{diagnosis['limit']['cause']}: {diagnosis['limit']['why']}"),
+        *[("tried", text) for text in diagnosis["tried"] or ["nothing: no decision, nobody asked"]],
+        *[("do", text) for text in diagnosis["do"] or ["nothing"]],
     ]
 
 
-def diagnose_lines(found: dict[str, Any]) -> list[str]:
+def diagnose_lines(diagnosis: dict[str, Any]) -> list[str]:
     """Return a diagnosis for people."""
     before = ""
     lines = []
-    for label, text in labelled(found):
+    for label, text in labelled(diagnosis):
         lines.append(f"{'' if label == before else label:<7}{shown(text, 1000)}")
         before = label
     return lines
@@ -183,19 +186,19 @@ def _slo(read: DiagnosisReader, limit: Limit, now_ms: int) -> dict[str, Any]:
     """Return whether the SLO is met, and since when."""
     run, state = read.run, read.run.slo
     texts = [str(text) for text in (run.start.parameters.get("slo") or () if run.start else ())]
-    found: dict[str, Any] = {"texts": texts, "met": None, "since_ms": None}
+    answer: dict[str, Any] = {"texts": texts, "met": None, "since_ms": None}
     if not texts:
         text = 'none is set; .slo("mean < 1 s over 1 s") has latency judged and slots steered'
-        return found | {"success": None, "wanted": None, "latency_ms": None, "text": text}
+        return answer | {"success": None, "wanted": None, "latency_ms": None, "text": text}
     success = None if state is None else state.success
-    found |= {
+    answer |= {
         "success": success,
         "wanted": None if state is None else state.wanted,
         "latency_ms": None,
     }
     name = "; ".join(texts)
     if not run.rows:
-        return found | {"text": f"{name}: not known before the first batch"}
+        return answer | {"text": f"{name}: not known before the first batch"}
     stretches, last_ms = read.standing.stretches, run.rows[-1].at_ms
     if limit.cause in ("driver", "failure"):
         met, since_ms = False, last_ms
@@ -209,13 +212,13 @@ def _slo(read: DiagnosisReader, limit: Limit, now_ms: int) -> dict[str, Any]:
         before += f": {read.past_cause}" if read.past_cause else ""
     late = _latency(run, texts)
     now = "" if late is None else f"; {late[0]} is {ms_text(late[1])} ms now"
-    found["latency_ms"] = None if late is None else round(late[1], 1)
+    answer["latency_ms"] = None if late is None else round(late[1], 1)
     share = ""
     if state is not None and success is not None:
         share = f"; met in {success:.1%} of windows since it began (want {state.wanted:.1%})"
-    told = "met" if met else "MISSED"
-    text = f"{name}: {told} since {ago_text(since_ms, now_ms)}{now}{before}{share}"
-    return found | {"met": met, "since_ms": since_ms, "text": text}
+    verdict = "met" if met else "MISSED"
+    text = f"{name}: {verdict} since {ago_text(since_ms, now_ms)}{now}{before}{share}"
+    return answer | {"met": met, "since_ms": since_ms, "text": text}
 
 
 def _stretch_text(since_ms: int, until_ms: int) -> str:
@@ -288,18 +291,18 @@ def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
 
 def _tried(read: DiagnosisReader) -> list[str]:
     """Return the wishes of policies and people, oldest first, and their outcome."""
-    found = []
+    texts = []
     in_force = {e.reason for e in read.tried if isinstance(e, AssignmentChange)}
     for event in read.tried:
         text = _attempt(event, in_force)
         if text is not None:
-            found.append(f"{at_text(event.at_ms)} {text}")
+            texts.append(f"{at_text(event.at_ms)} {text}")
     decided = read.decided
     if read.not_ready:
-        found.append(f"now the policy waits: {read.not_ready}")
+        texts.append(f"now the policy waits: {read.not_ready}")
     elif decided is not None and not decided.wishes:
-        found.append(f"now {decided.policy} wants nothing: {decided.reason}")
-    return found
+        texts.append(f"now {decided.policy} wants nothing: {decided.reason}")
+    return texts
 
 
 def _attempt(event: Event, in_force: set[str]) -> str | None:

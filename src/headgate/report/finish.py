@@ -84,48 +84,54 @@ def slo_state_text(slo: dict[str, Any]) -> str:
     return f"{slo['state']}{frozen}, {floor}"
 
 
-def inspection_lines(found: dict[str, Any]) -> list[str]:
-    """Return the content of a checkpoint as lines; `found` has the keys of `headgate.inspect`."""
-    lines = [f"checkpoint {found['checkpoint']}", f"job        {found.get('job', 'unknown')}"]
-    if "step" in found:
+def inspection_lines(inspection: dict[str, Any]) -> list[str]:
+    """Return the content of a checkpoint as lines; `inspection` has the keys of `headgate.inspect`."""
+    lines = [
+        f"checkpoint {inspection['checkpoint']}",
+        f"job        {inspection.get('job', 'unknown')}",
+    ]
+    if "step" in inspection:
         lines.append(
-            f"last step  {found['step']} (Spark's batch {found['spark_batch']}), "
-            f"epoch {found['epoch']}, backlog {found['backlog_rows']:,} rows"
+            f"last step  {inspection['step']} (Spark's batch {inspection['spark_batch']}), "
+            f"epoch {inspection['epoch']}, backlog {inspection['backlog_rows']:,} rows"
         )
-    for name, operator in found.get("operators", {}).items():
+    for name, operator in inspection.get("operators", {}).items():
         lines.append(
             f"operator   {name}: {operator['slots']} slots, {operator['groups_with_state']} of "
             f"{operator['groups']} key groups have state, {operator['entries']:,} entries"
         )
         if "migration" in operator:
             lines += _migration_lines(operator["migration"])
-    restart = found["restart"]
+    restart = inspection["restart"]
     lines.append(f"restart    would {restart['does']}")
     if restart["groups"]:
         lines.append(
             f"           reads {restart['sections']:,} sections of {restart['groups']:,} "
             f"key groups: {restart['rows']:,} rows, {bytes_text(restart['bytes'])}"
         )
-    files, size = sum(found["files"].values()), sum(found["bytes"].values())
+    files, size = sum(inspection["files"].values()), sum(inspection["bytes"].values())
     lines.append(f"files      {files:,}, {bytes_text(size)}")
-    checked = "every file was read" if found["checked"] else "--verify reads every file"
-    lines.append(f"sound      {'yes' if found['sound'] else 'NO'} ({checked})")
-    return lines + [f"problem    {problem}" for problem in found["problems"]]
+    checked = "every file was read" if inspection["checked"] else "--verify reads every file"
+    lines.append(f"sound      {'yes' if inspection['sound'] else 'NO'} ({checked})")
+    return lines + [f"problem    {problem}" for problem in inspection["problems"]]
 
 
-def _migration_lines(found: dict[str, Any]) -> list[str]:
-    """Return the progress of a running migration; `found` as `headgate.inspect` has it."""
-    phases = ", ".join(f"{groups} {phase}" for phase, groups in found["groups_by_phase"].items())
-    back = f"; going back: {found['going_back']}" if found["going_back"] else ""
+def _migration_lines(migration: dict[str, Any]) -> list[str]:
+    """Return the progress of a running migration; `migration` as `headgate.inspect` has it."""
+    phases = ", ".join(
+        f"{groups} {phase}" for phase, groups in migration["groups_by_phase"].items()
+    )
+    back = f"; going back: {migration['going_back']}" if migration["going_back"] else ""
     lines = [
-        f"migration  {found['strategy']}, {found['slots_from']} to {found['slots_to']} slots; "
+        f"migration  {migration['strategy']}, {migration['slots_from']} to "
+        f"{migration['slots_to']} slots; "
         f"key groups: {phases}{back}"
     ]
     return lines + [
-        f"           subscale {one['subscale']}: slot {one['source']} to {one['destination']}, "
-        f"{one['phase']}, {len(one['groups_answered'])} of {len(one['groups'])} key groups done"
-        for one in found["subscales"]
-        if one["phase"] not in ("pending", "done")
+        f"           subscale {row['subscale']}: slot {row['source']} to {row['destination']}, "
+        f"{row['phase']}, {len(row['groups_answered'])} of {len(row['groups'])} key groups done"
+        for row in migration["subscales"]
+        if row["phase"] not in ("pending", "done")
     ]
 
 

@@ -178,7 +178,7 @@ def hottest_of(run: Run) -> tuple[int, float] | None:
 def limit_of(case: Case) -> Limit:
     """Return the limit of a query: of the first rule that finds one."""
     rules = (*_OF_LIFE, *_OF_WORK)
-    return next(found for rule in rules if (found := rule(case)) is not None)
+    return next(limit for rule in rules if (limit := rule(case)) is not None)
 
 
 Rule = Callable[[Case], Limit | None]
@@ -284,8 +284,8 @@ def _keeps_up(case: Case) -> Limit | None:
     held = f"; the source is held to {_named(case)}" if case.source_limits else ""
     # without an SLO, and a source that says what waits there, nothing more is known
     judged = case.run.slo is not None or any(batch.lag for batch in case.run.recent)
-    told = "the query keeps up" if judged else "nothing says that the query is behind"
-    why = f"{told}: its busiest slot works {case.busiest:.0%} of the time{held}"
+    state = "the query keeps up" if judged else "nothing says that the query is behind"
+    why = f"{state}: its busiest slot works {case.busiest:.0%} of the time{held}"
     return Limit("nothing", why)
 
 
@@ -338,19 +338,21 @@ def _one_key(case: Case) -> Limit | None:
     if share < MOST / last.slots:
         return None
     waits = {stats.slot: stats.backlog for stats in last.slot_stats}
-    slot, most = max(waits.items(), key=lambda one: one[1], default=(0, 0))
+    slot, most = max(waits.items(), key=lambda item: item[1], default=(0, 0))
     if most > last.arrived and most >= _ALONE * sum(waits.values()):
-        told = f"{most:,} of the {sum(waits.values()):,} records that wait are at its slot, {slot}"
+        share_text = (
+            f"{most:,} of the {sum(waits.values()):,} records that wait are at its slot, {slot}"
+        )
     else:
         slot = max(case.busy, key=lambda number: case.busy[number], default=0)
         others = max((used for number, used in case.busy.items() if number != slot), default=0.0)
         if case.busiest < MOST or others > BUSY * case.busiest:
             return None
-        told = (
+        share_text = (
             f"slot {slot} works {case.busiest:.0%} of the time, the others {others:.0%} at the most"
         )
     why = (
-        f"key group {group} has {share:.0%} of the records, and {told}: moving key groups cannot "
+        f"key group {group} has {share:.0%} of the records, and {share_text}: moving key groups cannot "
         "divide it"
     )
     reasons = [text for text in (case.start.parameters.get("unsplittable") or {}).values() if text]

@@ -188,7 +188,7 @@ def _slots(last: Batch, *, columns: int) -> RenderableType:
     table = Table.grid(padding=(0, 3))
     lines = -(-len(stats) // columns)
     for line in range(lines):
-        table.add_row(*(_slot(one, last) for one in stats[line::lines]))
+        table.add_row(*(_slot(slot, last) for slot in stats[line::lines]))
     if hidden:
         table.add_row(Text(f" and {hidden} less busy slots", style="dim"))
     return table

@@ -67,10 +67,10 @@ class NotebookView:
             self._reading.absorb(event)
             if isinstance(event, Batch) and event.latency_ms is not None:
                 self._means_ms.append(event.latency_ms.mean)
-        found = self._reading.diagnosis(checkpoint, now_ms, driver)
+        diagnosis = self._reading.diagnosis(checkpoint, now_ms, driver)
         state = self._reading.run.slo
         line = _line(list(self._means_ms), None if state is None else state.bound_ms)
-        return f'<div class="headgate">{_table(labelled(found))}{line}</div>'
+        return f'<div class="headgate">{_table(labelled(diagnosis))}{line}</div>'
 
 
 def text_html(text: str) -> str:
@@ -125,20 +125,20 @@ def _line(means_ms: Sequence[float], bound_ms: float | None) -> str:
         f"{number * step:.1f},{_HEIGHT * (1 - mean / top_ms):.1f}"
         for number, mean in enumerate(means_ms)
     )
-    told = (
+    caption = (
         f"mean latency of the last {len(means_ms)} batches: now {ms_text(means_ms[-1])} ms, at most "
         f"{ms_text(max(means_ms))} ms"
     )
     marks: list[Any] = [f'<polyline points="{points}" fill="none" stroke="currentColor"/>']
     if bound_ms is not None:
-        told += f", bound {ms_text(bound_ms)} ms"
+        caption += f", bound {ms_text(bound_ms)} ms"
         y = _HEIGHT * (1 - bound_ms / top_ms)
         marks.append(
             f'<line x1="0" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" '
             'stroke-dasharray="4 4" opacity="0.6"/>'
         )
     return (
-        f'<figure style="margin:0.5em 0"><svg role="img" aria-label="{escape(told)}" width="{_WIDTH}" '
+        f'<figure style="margin:0.5em 0"><svg role="img" aria-label="{escape(caption)}" width="{_WIDTH}" '
         f'height="{_HEIGHT}" viewBox="0 -1 {_WIDTH} {_HEIGHT + 2}">{"".join(marks)}</svg>'
-        f"<figcaption>{escape(told)}</figcaption></figure>"
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
     )

@@ -14,11 +14,11 @@ from headgate.report.now import Now, health, now_of
 from headgate.report.run import Run
 
 INTERVAL_S = 5.0
-"""Between two lines of a running job."""
+"""Seconds between two lines of a running job."""
 
 
 def plain_line(run: Run, *, now_ms: int) -> str:
-    """Return the run as it stands, in one line."""
+    """Return the current state of the run as one line."""
     name = (run.start.workload or run.start.name) if run.start else "no start event"
     status = health(run, now_ms)
     elapsed = since_text(run.ended_ms, run.began_ms)
@@ -63,8 +63,8 @@ def _slo(run: Run) -> str:
     if slo is None:
         return ""
     success = "-" if slo.success is None else f"{slo.success:.1%}"
-    kept = (" frozen" if slo.frozen else "") + (" held" if slo.held_until_ms else "")
-    return f" slo {success} {shown(slo.state, 20)}{kept}"
+    flags = (" frozen" if slo.frozen else "") + (" held" if slo.held_until_ms else "")
+    return f" slo {success} {shown(slo.state, 20)}{flags}"
 
 
 class PlainProgress:
@@ -102,16 +102,16 @@ class PlainProgress:
             self._write(plain_line(self._run, now_ms=now_ms))
 
     def _new_events(self, tail: Tail) -> list[Event]:
-        """Read new events; a change that several operators wrote is returned once."""
-        found: list[Event] = []
+        """Read new events; changes of several operators that `Run` merges into one are returned once."""
+        events: list[Event] = []
         for event in tail.events():
             changes = len(self._run.changes)
             self._run.absorb(event)
             if not isinstance(event, AssignmentChange):
-                found.append(event)
+                events.append(event)
                 continue
             merged = len(self._run.changes) == changes
-            if merged and found and isinstance(found[-1], AssignmentChange):
-                found.pop()
-            found.append(self._run.changes[-1])
-        return found
+            if merged and events and isinstance(events[-1], AssignmentChange):
+                events.pop()
+            events.append(self._run.changes[-1])
+        return events

@@ -201,9 +201,9 @@ class Run:
 
         A query with several operators writes a line for each, but it is one change to a reader.
         """
-        mine = {(change.operator, group): len(slots) for group, *slots in change.split}
+        changed = {(change.operator, group): len(slots) for group, *slots in change.split}
         others = {at: n for at, n in self.split.items() if at[0] != change.operator}
-        self.split = others | mine
+        self.split = others | changed
         last = self.changes[-1] if self.changes else None
         if last is not None and (last.step, last.slots_before, last.slots_after) == (
             change.step,

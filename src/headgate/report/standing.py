@@ -95,7 +95,7 @@ def parsed_slo(text: str) -> Slo | None:
 def _is_late(slo: Slo, batch: Batch) -> bool:
     bound_ms = slo.bound * 1e3
     if slo.statistic != "mean":
-        found = percentile_ms(batch.histogram, slo.quantile)
-        return found is not None and found > bound_ms
+        latency_ms = percentile_ms(batch.histogram, slo.quantile)
+        return latency_ms is not None and latency_ms > bound_ms
     slots = [s.latency_mean_ms for s in batch.slot_stats if s.latency_mean_ms is not None]
     return any(mean_ms > bound_ms for mean_ms in slots)

@@ -114,14 +114,14 @@ def slots_seen(run: Run) -> list[int]:
 
 def memory_use(run: Run) -> dict[str, float] | None:
     """Return the size and the recent moves of state; None where memory has no bound."""
-    told = [batch.memory for batch in run.recent if batch.memory is not None]
-    if not told:
+    uses = [batch.memory for batch in run.recent if batch.memory is not None]
+    if not uses:
         return None
-    last = told[-1]
-    found: dict[str, float] = {"memory_bytes": last.memory_bytes, "cold_bytes": last.cold_bytes}
+    last = uses[-1]
+    use_of: dict[str, float] = {"memory_bytes": last.memory_bytes, "cold_bytes": last.cold_bytes}
     for name in ("groups_back", "groups_away", "groups_cold", "moving_ms"):
-        found[name] = round(statistics.mean(float(getattr(use, name)) for use in told), 3)
-    return found
+        use_of[name] = round(statistics.mean(float(getattr(use, name)) for use in uses), 3)
+    return use_of
 
 
 def slots_mean(rows: list[BatchRow]) -> float | None:
@@ -146,10 +146,10 @@ def slo_of(run: Run) -> dict[str, Any] | None:
     state = run.slo
     if state is None:
         return None
-    found = dataclasses.asdict(state)
+    fields = dataclasses.asdict(state)
     in_time = share_within(run.histogram, state.bound_ms)
     per_cycle_ms = round(run.loop_ms / run.cycles, 3) if run.cycles else None
-    return found | {
+    return fields | {
         "texts": list(run.start.parameters.get("slo", ())) if run.start else [],
         "records_in_time": None if in_time is None else round(in_time, 6),
         "met": None if state.success is None else state.success >= state.wanted,

@@ -59,22 +59,22 @@ def top(run: Run) -> dict[str, Any]:
     return {"records": records, **shares, "advice": _advice(run, groups, slots)}
 
 
-def top_lines(found: dict[str, Any]) -> list[str]:
+def top_lines(figures: dict[str, Any]) -> list[str]:
     """Return the findings of `top`, for people."""
-    lines = [f"last batches: {found['records']:,} records"]
-    for one in found["groups"]:
-        split = f"  split over {one['slots']} slots" if one["slots"] > 1 else ""
+    lines = [f"last batches: {figures['records']:,} records"]
+    for row in figures["groups"]:
+        split = f"  split over {row['slots']} slots" if row["slots"] > 1 else ""
         lines.append(
-            f"  group {one['group']:>4}  {one['share']:6.1%}  {one['records']:,} records{split}"
+            f"  group {row['group']:>4}  {row['share']:6.1%}  {row['records']:,} records{split}"
         )
-    several = len({one["operator"] for one in found["slots"]}) > 1
-    for one in found["slots"]:
-        of = f"  of {one['operator']}" if several else ""
-        waits = f"  backlog {one['backlog']:,}" if one["backlog"] else ""
+    several = len({row["operator"] for row in figures["slots"]}) > 1
+    for row in figures["slots"]:
+        of = f"  of {row['operator']}" if several else ""
+        waits = f"  backlog {row['backlog']:,}" if row["backlog"] else ""
         lines.append(
-            f"  slot  {one['slot']:>4}  {one['share']:6.1%}  {one['records']:,} records{of}{waits}"
+            f"  slot  {row['slot']:>4}  {row['share']:6.1%}  {row['records']:,} records{of}{waits}"
         )
-    return lines + ([f"  {found['advice']}"] if found["advice"] else [])
+    return lines + ([f"  {figures['advice']}"] if figures["advice"] else [])
 
 
 def _share(count: int, records: int) -> float:

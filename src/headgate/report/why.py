@@ -61,7 +61,7 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
     ConfigError
         There is no such decision, or `at` cannot be read.
     """
-    found: list[_Found] = []
+    decisions: list[_Found] = []
     batches: list[tuple[int, float, int]] = []
     states: list[tuple[int, SloState]] = []
     policy = ""
@@ -76,13 +76,13 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
         if isinstance(event, Batch) and event.slo is not None:
             states.append((event.at_ms, event.slo))
         if isinstance(event, Decided) and event.wishes:
-            found.append(_Found(event))
-        elif isinstance(event, Applied) and found:
-            found[-1].applied.append(event)
+            decisions.append(_Found(event))
+        elif isinstance(event, Applied) and decisions:
+            decisions[-1].applied.append(event)
         elif isinstance(event, Batch) and event.latency_ms is not None:
             batches.append((event.at_ms, event.latency_ms.mean, event.served))
     until_ms = ended_ms if at is None else _time_ms(at, began_ms, ended_ms)
-    earlier = [one for one in found if one.decided.at_ms <= until_ms]
+    earlier = [decision for decision in decisions if decision.decided.at_ms <= until_ms]
     known = [state for at_ms, state in states if at_ms <= until_ms]
     unreachable = _unreachable(known[-1]) if known else None
     if not earlier and unreachable is None:
@@ -107,9 +107,9 @@ def _unreachable(state: SloState) -> str | None:
     )
 
 
-def _told(one: _Found, batches: list[tuple[int, float, int]], began_ms: int) -> dict[str, Any]:
-    decided = one.decided
-    since_ms = one.applied[0].at_ms if one.applied else decided.at_ms
+def _told(decision: _Found, batches: list[tuple[int, float, int]], began_ms: int) -> dict[str, Any]:
+    decided = decision.decided
+    since_ms = decision.applied[0].at_ms if decision.applied else decided.at_ms
     return {
         "at_ms": decided.at_ms,
         "since_s": round((decided.at_ms - began_ms) / 1000, 3),
@@ -120,24 +120,24 @@ def _told(one: _Found, batches: list[tuple[int, float, int]], began_ms: int) -> 
         "wishes": [dataclasses.asdict(wish) for wish in decided.wishes],
         "observed": [dataclasses.asdict(seen) for seen in decided.observed],
         "numbers": decided.numbers,
-        "applied": [dataclasses.asdict(applied) for applied in one.applied],
+        "applied": [dataclasses.asdict(applied) for applied in decision.applied],
         "latency_before_ms": _mean(batches, decided.at_ms - AROUND_S * 1e3, decided.at_ms),
         "latency_after_ms": _mean(batches, since_ms, since_ms + AROUND_S * 1e3),
     }
 
 
-def why_lines(told: dict[str, Any]) -> list[str]:
+def why_lines(answer: dict[str, Any]) -> list[str]:
     """Return the findings of `why`, for people."""
-    when = dt.datetime.fromtimestamp(told["at_ms"] / 1000).isoformat(" ", "milliseconds")
-    since = since_text(told["since_s"] * 1000, 0)
-    only = "" if told["acts"] or told["rule"] == _UNREACHABLE else "  (advice only)"
+    when = dt.datetime.fromtimestamp(answer["at_ms"] / 1000).isoformat(" ", "milliseconds")
+    since = since_text(answer["since_s"] * 1000, 0)
+    only = "" if answer["acts"] or answer["rule"] == _UNREACHABLE else "  (advice only)"
     lines = [
-        f"{when} ({since})  {told['policy']}: {told['rule']}{only}",
-        f"  reason    {told['reason']}",
+        f"{when} ({since})  {answer['policy']}: {answer['rule']}{only}",
+        f"  reason    {answer['reason']}",
     ]
-    if told["unreachable"]:
-        lines.append(f"  SLO       {told['unreachable']}")
-    for seen in told["observed"]:
+    if answer["unreachable"]:
+        lines.append(f"  SLO       {answer['unreachable']}")
+    for seen in answer["observed"]:
         lines.append(
             f"  saw       {seen['operator']}: {seen['slots']} slots, "
             f"latency {ms_text(seen['latency_ms'])} ms (bound {ms_text(seen['bound_ms'])}, "
@@ -145,20 +145,20 @@ def why_lines(told: dict[str, Any]) -> list[str]:
             f"{seen['service_per_s']:,.0f} records/s, busiest slot {seen['utilisation']:.0%}, "
             f"backlog {seen['backlog']:,}"
         )
-    for wish in told["wishes"]:
+    for wish in answer["wishes"]:
         groups = wish["groups_moved"]
         lines.append(
             f"  wanted    {wish['operator']}: {wish['kind']} to {wish['slots']} slots"
             + (f", {groups} key groups move" if groups else "")
         )
-    for applied in told["applied"]:
+    for applied in answer["applied"]:
         lines.append(
             f"  applied   {applied['operator']}: {applied['slots']} slots after "
             f"{applied['took_ms']:,.0f} ms"
         )
-    if not told["applied"]:
+    if not answer["applied"]:
         lines.append("  applied   no")
-    before, after = ms_text(told["latency_before_ms"]), ms_text(told["latency_after_ms"])
+    before, after = ms_text(answer["latency_before_ms"]), ms_text(answer["latency_after_ms"])
     lines.append(f"  effect    mean latency {before} ms in the 10 s before, {after} ms after")
     return lines
 
@@ -182,10 +182,10 @@ def _time_ms(text: str, began_ms: int, ended_ms: int) -> float:
         if hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004 - a clock's own numbers
             msg = f'"{text}" is no time of day; write 03:12, or a time since the start as +3:12.'
             raise ConfigError(msg)
-        found = ended.replace(hour=hour, minute=minute, second=second, microsecond=999_000)
-        if found - ended > dt.timedelta(minutes=1):
-            found -= dt.timedelta(days=1)
-        return found.timestamp() * 1000
+        moment = ended.replace(hour=hour, minute=minute, second=second, microsecond=999_000)
+        if moment - ended > dt.timedelta(minutes=1):
+            moment -= dt.timedelta(days=1)
+        return moment.timestamp() * 1000
     try:
         return dt.datetime.fromisoformat(text).timestamp() * 1000
     except (ValueError, OverflowError):

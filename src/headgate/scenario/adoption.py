@@ -55,18 +55,18 @@ def carry_checkpoint(
     try:
         with sparks_errors():
             workload = engine.workload(query)
-            given = {**workload.options, **options}
-            check_arguments(query, workload, given)
+            arguments = {**workload.options, **options}
+            check_arguments(query, workload, arguments)
             _check_places(act, origin.absolute(), target.absolute())
             if output_mode not in (None, *OUTPUT_MODES):
                 msg = f'output mode "{shown(output_mode, 60)}" is unknown; use {", ".join(OUTPUT_MODES)}.'
                 raise ConfigError(msg)
-            made = call_user(query, lambda: workload.build(engine.session(), **given))
+            made = call_user(query, lambda: workload.build(engine.session(), **arguments))
             writer = _writer(query, made, output_mode or workload.output_mode)
             writer = writer.option("checkpointLocation", str(ours.absolute()))
             function = getattr(engine_module("headgate"), act)
-            told: dict[str, Any] = function(writer, str(plain.absolute()))
-            return told
+            result: dict[str, Any] = function(writer, str(plain.absolute()))
+            return result
     finally:
         engine.close()
 

@@ -230,16 +230,16 @@ class Scenario:
 
     def build_options(self) -> dict[str, Any]:
         """Return the arguments of the workload's build function."""
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if self.workload in DEMO and self.workload != _REPLAYED:
-            given["seed"] = self.seed
+            values["seed"] = self.seed
         if self.rate is not None:
             rate = self.rate
             whole = not isinstance(rate, str) and float(rate).is_integer()
-            given["rate"] = int(rate) if whole else rate
+            values["rate"] = int(rate) if whole else rate
         if self.speed is not None:
-            given["speed"] = self.speed
-        return {**given, **self.options}
+            values["speed"] = self.speed
+        return {**values, **self.options}
 
     def placed(self) -> Scenario:
         """Return the scenario with its checkpoint and output decided."""
@@ -307,7 +307,7 @@ def check_place(place: Path | None, *, or_store: bool = False) -> None:
         msg = f'"{shown(place)}" is not a local path; only POSIX paths work in this version.'
         raise ConfigError(msg)
     above = next(
-        one for one in (place.absolute(), *place.absolute().parents) if os.path.exists(one)
+        path for path in (place.absolute(), *place.absolute().parents) if os.path.exists(path)
     )
     if not is_directory(above):
         msg = f'"{shown(above)}" is not a directory; name another place than "{shown(place)}".'
@@ -327,11 +327,11 @@ def recorded(checkpoint: Path) -> Scenario:
     ConfigError
         Nothing is recorded there, or by another release.
     """
-    kept = _record(checkpoint)
+    record = _record(checkpoint)
     try:
-        _check_kinds(kept)
-        values = {name: kept[name] for name in _COMPARED if name in kept}
-        output = Path(kept["output"])
+        _check_kinds(record)
+        values = {name: record[name] for name in _COMPARED if name in record}
+        output = Path(record["output"])
         return Scenario(**values, output=output, checkpoint=absolute(checkpoint))
     except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _records_nothing(checkpoint) from error
@@ -356,12 +356,12 @@ def _record(checkpoint: Path) -> dict[str, Any]:
             raw = read_file(checkpoint / RECORD, "the record", follow=False)
         else:
             raw = files_at(checkpoint).get(RECORD)
-        kept = read_json(raw, "the record")
+        record = read_json(raw, "the record")
     except (ConfigError, CheckpointError) as error:
         raise _records_nothing(checkpoint) from error
-    if not isinstance(kept, dict) or set(kept) - {f.name for f in dataclasses.fields(Scenario)}:
+    if not isinstance(record, dict) or set(record) - {f.name for f in dataclasses.fields(Scenario)}:
         raise _records_nothing(checkpoint)
-    return kept
+    return record
 
 
 def _records_nothing(checkpoint: Path) -> ConfigError:
@@ -369,7 +369,7 @@ def _records_nothing(checkpoint: Path) -> ConfigError:
     return ConfigError(msg)
 
 
-def _check_kinds(kept: dict[str, Any]) -> None:
+def _check_kinds(record: dict[str, Any]) -> None:
     """Raise TypeError unless the values of a record are of the kinds that a scenario has."""
     kinds: dict[str, tuple[type, ...]] = {
         **dict.fromkeys(("workload", "output"), (str,)),
@@ -381,7 +381,7 @@ def _check_kinds(kept: dict[str, Any]) -> None:
         "rate": (int, float, str, type(None)),
         "slots_max": (int, type(None)),
     }
-    for name, value in kept.items():
+    for name, value in record.items():
         text = (str, bool, type(None))  # of what is not named above
         if not isinstance(value, kinds.get(name, text)):
             raise TypeError(name)
@@ -451,8 +451,8 @@ def _refuse_choices(base: Scenario, options: Mapping[str, Any], typed: Mapping[s
     for option, value in base.options.items():
         plain = isinstance(value, int | float) or (isinstance(value, str) and option in _TEXTS)
         if option not in options and not plain:
-            told = shown(option, 60)
-            raise _to_be_typed(place, f"has option {told}", f"{wanted} --option {told}=VALUE")
+            named = shown(option, 60)
+            raise _to_be_typed(place, f"has option {named}", f"{wanted} --option {named}=VALUE")
     if typed["output"] is not None or typed["table"] is not None:
         return
     if base.table is not None:
@@ -477,8 +477,8 @@ def settings_not_taken(scenario: Scenario) -> list[str]:
         conf = _record(scenario.checkpoint).get("conf")
     except ConfigError:
         return []
-    given = conf if isinstance(conf, dict) else {}
-    return [shown(key, 80) for key in sorted(map(str, given)) if key not in scenario.conf]
+    settings = conf if isinstance(conf, dict) else {}
+    return [shown(key, 80) for key in sorted(map(str, settings)) if key not in scenario.conf]
 
 
 def beside_checkpoint(checkpoint: Path) -> Path:

@@ -247,11 +247,11 @@ def _text(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changes(values: Sequence[tuple[float, int]]) -> list[list[float]]:
     """Return the times at which a value changed, with the new values."""
-    found: list[list[float]] = []
+    changes: list[list[float]] = []
     for time_s, value in values:
-        if not found or found[-1][1] != value:
-            found.append([time_s, value])
-    return found
+        if not changes or changes[-1][1] != value:
+            changes.append([time_s, value])
+    return changes
 
 
 def _raise_if_all_failed(fleet: Any) -> None:
@@ -271,11 +271,11 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
     jobs: dict[str, dict[str, Any]] = {}
     for seen in rounds:
         for job in seen.jobs:
-            kept = jobs.setdefault(job.job, {"utility_max": job.utility_max, "utility": []})
-            kept["utility"].append([seen.time_s, job.utility])
-            kept.update(slots=job.slots, values=list(job.values), met=job.met)
-            kept.update(granted=job.granted, requested=job.requested)
-            kept.setdefault("held", []).append([seen.time_s, sum(job.slots.values())])
+            entry = jobs.setdefault(job.job, {"utility_max": job.utility_max, "utility": []})
+            entry["utility"].append([seen.time_s, job.utility])
+            entry.update(slots=job.slots, values=list(job.values), met=job.met)
+            entry.update(granted=job.granted, requested=job.requested)
+            entry.setdefault("held", []).append([seen.time_s, sum(job.slots.values())])
     for name, state in fleet.jobs.items():
         jobs.setdefault(name, {"utility": []})["state"] = str(state)
     for name, why in fleet.failures.items():
@@ -283,7 +283,7 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
     known = [seen for seen in rounds if any(job.utility is not None for job in seen.jobs)]
     shares = [seen.utility / seen.utility_max for seen in known]
     last = known[-1] if known else None
-    found = getattr(fleet.policy, "indicators", None)
+    indicators = getattr(fleet.policy, "indicators", None)
     # Counted as `headgate fleet status` does: what a policy keeps of its own covers its recent past.
     touched = Counter(job for act in fleet.actions for job in act.slots)
     return {
@@ -307,5 +307,5 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
             for act in fleet.actions
         ],
         "touched": dict(touched.most_common()),
-        "oversubscribed": bool(found.oversubscribed) if found is not None else None,
+        "oversubscribed": bool(indicators.oversubscribed) if indicators is not None else None,
     }

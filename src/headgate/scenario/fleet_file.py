@@ -298,11 +298,11 @@ def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> Flee
         f.name for f in dataclasses.fields(JobSettings) if f.name not in ("query", "checkpoint")
     ]
     _refuse_unknown("[defaults]", defaults, (*keys, "checkpoint_root"))
-    given = _table("jobs", tables.get("jobs", {}))
-    if not given:
+    table = _table("jobs", tables.get("jobs", {}))
+    if not table:
         msg = f'"{path}" has no job; add a table [jobs.NAME] with query and slo.'
         raise ConfigError(msg)
-    jobs = {name: _job(name, job, defaults, root) for name, job in given.items()}
+    jobs = {name: _job(name, job, defaults, root) for name, job in table.items()}
     _refuse_shared(jobs, "write to", "path", _files)
     _refuse_shared(jobs, "keep their state in", "checkpoint", lambda job: job.checkpoint)
     return FleetFile(path, fleet, jobs)
@@ -320,16 +320,16 @@ def _refuse_shared(
     """Refuse two jobs with one place: a file sink skips the steps that another job's log has."""
     first: dict[Any, str] = {}
     for name, job in jobs.items():
-        found = place(job)
-        if found and first.setdefault(str(found), name) != name:
+        shared = place(job)
+        if shared and first.setdefault(str(shared), name) != name:
             msg = (
-                f'jobs "{first[str(found)]}" and "{name}" both {do} "{found}"; give each a {what} of '
+                f'jobs "{first[str(shared)]}" and "{name}" both {do} "{shared}"; give each a {what} of '
                 "its own."
             )
             raise ConfigError(msg)
 
 
-def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSettings:
+def _job(name: str, table: Any, defaults: Mapping[str, Any], root: str) -> JobSettings:
     """Return a job, with the values of ``[defaults]`` where it has none of its own."""
     if not _NAME.fullmatch(name):
         msg = (
@@ -337,7 +337,7 @@ def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSe
         )
         raise ConfigError(msg)
     where = f"jobs.{name}"
-    own = dict(_table(where, given))
+    own = dict(_table(where, table))
     for key, value in defaults.items():
         both = isinstance(value, Mapping) and isinstance(own.get(key), Mapping)
         own[key] = {**value, **own[key]} if both else own.get(key, value)
@@ -358,16 +358,18 @@ def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSe
 
 def _points(where: str, value: list[Any]) -> Piecewise:
     """Return the utility that points stand for."""
-    pairs = [one for one in value if isinstance(one, list) and len(one) == len(("value", "share"))]
+    pairs = [
+        item for item in value if isinstance(item, list) and len(item) == len(("value", "share"))
+    ]
     fits = len(pairs) == len(value) and all(
         isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= _POINT_MAX
         for pair in pairs
         for x in pair
     )
     if not (fits and 1 <= len(value) <= _POINTS_MAX):
-        found = f"[{where}] utility = {shown(repr(value), 60)}"
+        subject = f"[{where}] utility = {shown(repr(value), 60)}"
         msg = (
-            f"{found} is not points; write [[value, share], ...] with 1 to {_POINTS_MAX} pairs of "
+            f"{subject} is not points; write [[value, share], ...] with 1 to {_POINTS_MAX} pairs of "
             "numbers."
         )
         raise ConfigError(msg)
@@ -382,20 +384,20 @@ def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
     """Return one text or several as a tuple."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        found = f"[{where}] {key} = {shown(repr(value), 60)}"
-        msg = f'{found} is not text; write "mean < 1 s over 1 s", or a list.'
+        subject = f"[{where}] {key} = {shown(repr(value), 60)}"
+        msg = f'{subject} is not text; write "mean < 1 s over 1 s", or a list.'
         raise ConfigError(msg)
     return tuple(texts)
 
 
 def _from(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of the fleet that variables give."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in environment.items():
         if name.startswith(_VARIABLE):
             key = name.removeprefix(_VARIABLE).lower()
-            found[key] = whole(value, name) if value.isdecimal() else value
-    return found
+            fields[key] = whole(value, name) if value.isdecimal() else value
+    return fields
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -417,23 +419,23 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 """Types of values; text where a key is not named."""
 
 
-def _made(kind: type[Made], where: str, given: Mapping[str, Any]) -> Made:
+def _made(kind: type[Made], where: str, table: Mapping[str, Any]) -> Made:
     """Return a dataclass of the values of a table; ConfigError names table and key."""
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    _refuse_unknown(f"[{where}]", given, fields)
-    for key, value in given.items():
+    _refuse_unknown(f"[{where}]", table, fields)
+    for key, value in table.items():
         types = _TYPES.get(key, (str,))
         if not isinstance(value, types) or isinstance(value, bool):
             wanted = " or ".join(t.__name__ for t in types)
-            found = f"[{where}] {key} = {shown(repr(value), 60)}"
-            msg = f"{found} is not {wanted}; see docs/guide.md for its form."
+            subject = f"[{where}] {key} = {shown(repr(value), 60)}"
+            msg = f"{subject} is not {wanted}; see docs/guide.md for its form."
             raise ConfigError(msg)
-    required = [n for n, f in fields.items() if _required(f) and n not in given]
+    required = [n for n, f in fields.items() if _required(f) and n not in table]
     if required:
         msg = f"[{where}] lacks {required[0]}; add it."
         raise ConfigError(msg)
     try:
-        return kind(**given)
+        return kind(**table)
     except ConfigError as error:
         msg = f"[{where}] {error}"
         raise ConfigError(msg) from error
@@ -446,14 +448,14 @@ def _required(spec: dataclasses.Field[Any]) -> bool:
 
 def _table(where: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        found = shown(repr(value), 60)
-        msg = f"[{where}] is {found} and not a table; write [{where}] with its keys below."
+        text = shown(repr(value), 60)
+        msg = f"[{where}] is {text} and not a table; write [{where}] with its keys below."
         raise ConfigError(msg)
     return value
 
 
-def _refuse_unknown(where: str, given: Mapping[str, Any], known: Any) -> None:
-    for key in given:
+def _refuse_unknown(where: str, table: Mapping[str, Any], known: Any) -> None:
+    for key in table:
         if key not in known:
             hint = nearest(key, known) or f"; known: {', '.join(known)}."
             msg = f'{where} has the unknown key "{shown(key, 60)}"{hint}'

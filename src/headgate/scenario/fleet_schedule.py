@@ -30,7 +30,7 @@ class BudgetStep:
     slots: int
 
 
-def budget_steps(given: Any) -> tuple[BudgetStep, ...]:
+def budget_steps(value: Any) -> tuple[BudgetStep, ...]:
     """Return the steps of a budget, the first one first.
 
     Raises
@@ -38,23 +38,23 @@ def budget_steps(given: Any) -> tuple[BudgetStep, ...]:
     ConfigError
         It is no list of tables with ``at`` and ``slots``, or a value is out of range.
     """
-    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
-        found = shown(repr(given), 60)
-        msg = f"[fleet] budget is {found}; write [[fleet.budget]] with at and slots below."
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+        text = shown(repr(value), 60)
+        msg = f"[fleet] budget is {text}; write [[fleet.budget]] with at and slots below."
         raise ConfigError(msg)
-    if len(given) > _STEPS_MAX:
-        msg = f"[[fleet.budget]] stands there {len(given)} times; use {_STEPS_MAX} at most."
+    if len(value) > _STEPS_MAX:
+        msg = f"[[fleet.budget]] stands there {len(value)} times; use {_STEPS_MAX} at most."
         raise ConfigError(msg)
-    return tuple(sorted(map(_step, given), key=lambda step: step.at_s))
+    return tuple(sorted(map(_step, value), key=lambda step: step.at_s))
 
 
-def _step(given: Mapping[str, Any]) -> BudgetStep:
-    for key in given:
+def _step(table: Mapping[str, Any]) -> BudgetStep:
+    for key in table:
         if key not in _KEYS:
             hint = nearest(key, _KEYS) or "; use at and slots."
             msg = f'[[fleet.budget]] has the unknown key "{shown(key, 60)}"{hint}'
             raise ConfigError(msg)
-    at, slots = given.get("at"), given.get("slots")
+    at, slots = table.get("at"), table.get("slots")
     if not isinstance(at, str):
         msg = f'[[fleet.budget]] at = {shown(repr(at), 60)} is no time; write at = "60 s".'
         raise ConfigError(msg)

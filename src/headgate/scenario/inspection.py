@@ -52,27 +52,27 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
         msg = f"checkpoint {where} {state}; give the checkpointLocation of a headgate query."
         raise CheckpointError(msg)
     problems: list[str] = []
-    found: dict[str, Any] = {"checkpoint": store.location}
-    latest = _latest(store, found, problems)
+    result: dict[str, Any] = {"checkpoint": store.location}
+    latest = _latest(store, result, problems)
     if latest is not None:
-        found |= _described(latest)
-        found["restart"] = _restart(store, latest, problems)
+        result |= _described(latest)
+        result["restart"] = _restart(store, latest, problems)
     else:
-        found["restart"] = _NOTHING
+        result["restart"] = _NOTHING
     places = (*_PLACES, SOURCES) if store.files.shared else _PLACES
     counted = {place: store.files.sizes(place) for place in places}
-    found["files"] = {place: len(sizes) for place, sizes in counted.items()}
-    found["bytes"] = {place: sum(sizes.values()) for place, sizes in counted.items()}
+    result["files"] = {place: len(sizes) for place, sizes in counted.items()}
+    result["bytes"] = {place: sum(sizes.values()) for place, sizes in counted.items()}
     if verify:
         problems += [text for text in problems_in(store) if text not in problems]
-    return {**found, "problems": problems, "sound": not problems, "checked": verify}
+    return {**result, "problems": problems, "sound": not problems, "checked": verify}
 
 
-def _latest(store: Checkpoint, found: dict[str, Any], problems: list[str]) -> Manifest | None:
+def _latest(store: Checkpoint, result: dict[str, Any], problems: list[str]) -> Manifest | None:
     """Return the newest manifest, or None; notes the checkpoint's identity, and problems."""
     try:
         identity = store.identity()
-        found |= {"job": identity["job"], "query": identity["query"]}
+        result |= {"job": identity["job"], "query": identity["query"]}
         return store.latest()
     except HeadgateError as error:
         problems.append(str(error))
@@ -83,12 +83,12 @@ def _described(latest: Manifest) -> dict[str, Any]:
     """Return the facts of the newest manifest."""
     facts: Mapping[str, Any] = latest.engine.get("operators", {})
     operators = {}
-    for name, given in latest.assignments.items():
+    for name, assignment in latest.assignments.items():
         own = facts.get(name, {})
         waiting = own.get("backlog", {}).values()
         steps = latest.heads[name].steps
         operators[name] = {
-            "slots": given["slots"],
+            "slots": assignment["slots"],
             "groups": len(steps),
             "groups_with_state": sum(step != NO_STEP for step in steps),
             "entries": sum(own.get("rows", ())),
@@ -115,19 +115,21 @@ def _migration(protocol: Mapping[str, Any]) -> dict[str, Any]:
         "slots_to": protocol["target"]["slots"],
         "going_back": protocol["failed"],
         "groups_by_phase": {
-            phase: sum(len(one["groups"]) for one in subscales if one["phase"] == phase)
-            for phase in dict.fromkeys(one["phase"] for one in subscales)
+            phase: sum(
+                len(subscale["groups"]) for subscale in subscales if subscale["phase"] == phase
+            )
+            for phase in dict.fromkeys(subscale["phase"] for subscale in subscales)
         },
         "subscales": [
             {
-                "subscale": one["number"],
-                "groups": one["groups"],
-                "source": one["source"],
-                "destination": one["destination"],
-                "phase": one["phase"],
-                "groups_answered": one["answered"],
+                "subscale": subscale["number"],
+                "groups": subscale["groups"],
+                "source": subscale["source"],
+                "destination": subscale["destination"],
+                "phase": subscale["phase"],
+                "groups_answered": subscale["answered"],
             }
-            for one in subscales
+            for subscale in subscales
         ],
     }
 

@@ -36,7 +36,7 @@ def ask(
     reason : str
         For the journal.
     arguments : mapping, optional
-        As of `Command`.
+        The arguments of `Command`.
     sleep : callable
         Replaced in tests.
 
@@ -60,8 +60,8 @@ def ask(
     if answer is not None:
         return _take_answer(command, request, answer)
     msg = (
-        f"no query answered within {wait_s:g} s; if one is started on {written(checkpoint)} it will "
-        f"{act} at its first batch. Is it running? headgate status says."
+        f"no query answered within {wait_s:g} s; a query that starts on {written(checkpoint)} will "
+        f"{act} at its first batch; headgate status says whether a query runs."
     )
     raise EngineError(msg)
 
@@ -94,17 +94,15 @@ def stop(
         return _take_answer(command, request, answer)
     files.withdraw(request)
     msg = (
-        f"no query on {written(checkpoint)} has ended within {wait_s:g} s, and none is asked any more; "
-        "headgate status says whether one runs."
+        f"no query on {written(checkpoint)} has ended within {wait_s:g} s, and the request is withdrawn; "
+        "headgate status says whether a query runs."
     )
     raise EngineError(msg)
 
 
 def _check_wait(wait_s: float) -> None:
     if wait_s > _WAIT_MAX_S:
-        msg = (
-            f"a wait of {wait_s:g} s is out of range; use a day at most, the request stays anyway."
-        )
+        msg = f"a wait of {wait_s:g} s is out of range; use a day at most, as the request stays."
         raise ConfigError(msg)
 
 
@@ -116,7 +114,7 @@ def _send(
     wait_s: float,
     sleep: Callable[[float], None],
 ) -> tuple[Command, str, dict[str, Any] | None]:
-    """Return a request that was made, its id, and its answer; None where none came in time."""
+    """Send a request and wait; return the command, the request's id, and the answer or None."""
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     command = Command(act, by, reason, arguments)
     request = files.ask(command)

@@ -173,7 +173,7 @@ def _reason(failure: object) -> str:
     """Return one line that names the failure: of a traceback its end, else the first line."""
     text = str(failure).strip()
     if "Traceback (most recent call last)" in text:
-        raised = [found for line in text.splitlines() if (found := _RAISED.match(line.strip()))]
+        raised = [match for line in text.splitlines() if (match := _RAISED.match(line.strip()))]
         if raised:
             return f"{raised[-1][1]}: {raised[-1][2]}"
     return text.partition("\n")[0] or type(failure).__name__

@@ -165,7 +165,7 @@ class SparkEngine:
             # a table knows its schema, and Delta refuses to be told one
             reader = spark.read.schema(schema) if read_as in FILE_FORMATS else spark.read
             output = reader.format(read_as).load(uri(_placed(scenario.output)))
-        found: Mapping[str, Any] = verify(
+        result: Mapping[str, Any] = verify(
             spark,
             workload.build,
             checkpoint=written(_given(scenario.checkpoint)),
@@ -174,7 +174,7 @@ class SparkEngine:
             mode=scenario.output_mode or workload.output_mode,
             reference=workload.reference,
         )
-        return found
+        return result
 
     def explain(self, scenario: Scenario) -> str:
         """Return the elastic parts of the scenario's query, in words."""
@@ -334,7 +334,7 @@ def user_function(name: str) -> Callable[..., Any]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         with without_panics():
-            found = getattr(importlib.import_module(module_name), function_name)
+            member = getattr(importlib.import_module(module_name), function_name)
     except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
         why = shown(f"{type(error).__name__}: {error}")
         msg = (
@@ -347,11 +347,11 @@ def user_function(name: str) -> Callable[..., Any]:
             "takes a Spark session and returns a DataFrame."
         )
         raise ConfigError(msg)
-    if not callable(found):
+    if not callable(member):
         takes = "it must take a Spark session and return a DataFrame"
         msg = f'"{shown(name, 80)}" is not a function; {takes}.'
         raise ConfigError(msg)
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = member
     return function
 
 
@@ -367,9 +367,9 @@ def _ship_with(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a user's function that has its module travel to executors that could not import it."""
 
     @functools.wraps(function)
-    def build(spark: Any, *given: Any, **options: Any) -> Any:
+    def build(spark: Any, *arguments: Any, **options: Any) -> Any:
         engine_module("headgate.spark.cluster.shipping").ship(spark, function)
-        return function(spark, *given, **options)
+        return function(spark, *arguments, **options)
 
     return build
 

@@ -240,10 +240,10 @@ class ArenaStore(Store):
             self._tidy(group, file.nonce)
         return table
 
-    def _leave_one(self, group: int, file: ArenaFile, found: str | None) -> None:
-        """Remove unusable files of the group's name; paths behind `found` are never looked at."""
+    def _leave_one(self, group: int, file: ArenaFile, current: str | None) -> None:
+        """Remove unusable files of the group's name; the path `current` is left as it is."""
         for path in self._paths(group):
-            if path == found:
+            if path == current:
                 break
             if path != file.path:
                 ArenaFile.remove_stale(path)

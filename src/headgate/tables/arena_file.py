@@ -63,8 +63,8 @@ class ArenaFile:
         self._temporary: str | None = None
         self._next: ArenaFile | None = None
         self._undo: U8 | None = None
-        found = os.fstat(descriptor)
-        self._inode = (found.st_dev, found.st_ino)
+        status = os.fstat(descriptor)
+        self._inode = (status.st_dev, status.st_ino)
         self.buffer: U8 = map_file(descriptor, byte_count)
 
     @classmethod
@@ -74,13 +74,13 @@ class ArenaFile:
             descriptor = os.open(path, _OPEN)
         except OSError:
             return None
-        found = os.fstat(descriptor)
-        ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-        if not ours or found.st_mode & 0o077 or found.st_size < HEADER_BYTES:
+        status = os.fstat(descriptor)
+        ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if not ours or status.st_mode & 0o077 or status.st_size < HEADER_BYTES:
             os.close(descriptor)
             return None
         try:
-            return cls(path, descriptor, found.st_size)
+            return cls(path, descriptor, status.st_size)
         except BaseException:
             os.close(descriptor)
             raise
@@ -153,10 +153,10 @@ class ArenaFile:
     def is_current(self) -> bool:
         """Return whether the path still names this file."""
         try:
-            found = os.stat(self.path, follow_symlinks=False)
+            status = os.stat(self.path, follow_symlinks=False)
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == self._inode
+        return (status.st_dev, status.st_ino) == self._inode
 
     def drop(self) -> None:
         """Unlock and forget the file; it stays where it is."""

@@ -123,8 +123,8 @@ def upsert(
     alive = stamp * 2 + 1
     key_words = keys.shape[1]
     for i in range(start, keys.shape[0]):
-        found, spare = _probe(rows, keys, i, hashes[i], stamp)
-        target = found if found >= 0 else spare
+        place, spare = _probe(rows, keys, i, hashes[i], stamp)
+        target = place if place >= 0 else spare
         if target < 0:
             return i, ROWS_FULL
         meta = rows[target, 0]
@@ -151,8 +151,8 @@ def upsert(
 def find(rows: I64, keys: I64, hashes: I64, out: I64) -> None:
     """Write the index of each key's live row, or -1, to `out` (int64[n])."""
     for i in range(keys.shape[0]):
-        found, _ = _probe(rows, keys, i, hashes[i], 0)
-        out[i] = found if found >= 0 and rows[found, 0] & 1 == 1 else -1
+        place, _ = _probe(rows, keys, i, hashes[i], 0)
+        out[i] = place if place >= 0 and rows[place, 0] & 1 == 1 else -1
 
 
 @jit
@@ -182,15 +182,15 @@ def restore(rows: I64, undo: I64, count: int) -> bool:
 
 
 @jit
-def place(kept: I64, hashes: I64, rows: I64) -> None:
+def place(source: I64, hashes: I64, rows: I64) -> None:
     """Put rows with distinct keys into a table that has room for them and holds none of them."""
     mask = rows.shape[0] - 1
-    for i in range(kept.shape[0]):
+    for i in range(source.shape[0]):
         position = hashes[i] & mask
         while rows[position, 0] != 0:
             position = (position + 1) & mask
         for j in range(rows.shape[1]):
-            rows[position, j] = kept[i, j]
+            rows[position, j] = source[i, j]
 
 
 @jit
@@ -255,7 +255,7 @@ def intern(
         high = offsets[i + 1]
         hashed = _hash_bytes(data, low, high)
         position = hashed & mask
-        found = -1
+        number = -1
         for _ in range(index.shape[0]):
             entry = index[position]
             if entry == 0:
@@ -263,21 +263,21 @@ def intern(
             at = (entry & _LOW) - 1
             if entry >> 32 == hashed and at < counts[STRINGS]:
                 if _same_bytes(data, low, high, heap, known[at], known[at + 1]):
-                    found = at
+                    number = at
                     break
             position = (position + 1) & mask
-        if found < 0:
-            found = counts[STRINGS]
+        if number < 0:
+            number = counts[STRINGS]
             end = counts[STRING_BYTES] + high - low
-            if 2 * found >= mask or found + 2 > known.shape[0] or end > heap.shape[0]:
+            if 2 * number >= mask or number + 2 > known.shape[0] or end > heap.shape[0]:
                 return i, STRINGS_FULL
             for j in range(high - low):
                 heap[counts[STRING_BYTES] + j] = data[low + j]
-            known[found + 1] = end
-            index[position] = (hashed << 32) | (found + 1)
-            counts[STRINGS] = found + 1
+            known[number + 1] = end
+            index[position] = (hashed << 32) | (number + 1)
+            counts[STRINGS] = number + 1
             counts[STRING_BYTES] = end
-        out[i] = found
+        out[i] = number
     return offsets.shape[0] - 1, DONE
 
 

@@ -51,17 +51,17 @@ def private_directory(path: Path, setting: str = "HEADGATE_ARENA_DIR") -> Path:
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
         msg = f"directory {path} for state cannot be used ({error.strerror}): set {setting}"
         raise StateError(msg) from error
     wrong = ""
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         wrong = "is not a directory"
-    elif found.st_uid != os.geteuid():
-        wrong = f"belongs to user {found.st_uid}"
-    elif found.st_mode & 0o077:
-        wrong = f"is open to others (mode {stat.S_IMODE(found.st_mode):o})"
+    elif status.st_uid != os.geteuid():
+        wrong = f"belongs to user {status.st_uid}"
+    elif status.st_mode & 0o077:
+        wrong = f"is open to others (mode {stat.S_IMODE(status.st_mode):o})"
     if wrong:
         msg = f"directory {path} for state {wrong}: make it a directory of mode 0700 of your own"
         raise StateError(msg)
@@ -114,12 +114,12 @@ def in_memory(path: Path) -> bool:
         lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
-    real, found, kind_found = os.path.realpath(path), "", ""
+    real, mount, kind_found = os.path.realpath(path), "", ""
     for line in lines:
         _, point, kind, *_ = line.split(" ")
         inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(found):
-            found, kind_found = point, kind
+        if inside and len(point) >= len(mount):
+            mount, kind_found = point, kind
     return kind_found in ("tmpfs", "ramfs")
 
 
@@ -243,8 +243,8 @@ def sweep(root: Path) -> list[str]:
 
 def _remove_unused(path: Path) -> bool:
     try:
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return False
         # made where it is missing: its process was killed before it had made or removed the rest
         descriptor = _opened(path / _LOCK)

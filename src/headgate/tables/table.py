@@ -350,18 +350,18 @@ class BufferTable:
     def _grow_rows(self) -> None:
         """Make room: drop tombstones of earlier steps, and enlarge if that is not enough."""
         meta = self.rows[:, 0]
-        kept = self.rows[(meta & 1 == 1) | ((meta != 0) & (meta >> 1 == self._counts[STAMP]))]
+        living = self.rows[(meta & 1 == 1) | ((meta != 0) & (meta >> 1 == self._counts[STAMP]))]
         self._counts[UNDO_VALID] = 0
         capacity = self._geometry.capacity
-        if 2 * len(kept) > self._geometry.limit:
+        if 2 * len(living) > self._geometry.limit:
             self._enlarge(capacity=capacity * (4 if capacity < _SMALL_ROWS else 2))
-        self._refill(kept)
+        self._refill(living)
 
-    def _refill(self, kept: I64) -> None:
-        keys = np.ascontiguousarray(kept[:, 1 : 1 + self.layout.key_words])
+    def _refill(self, living: I64) -> None:
+        keys = np.ascontiguousarray(living[:, 1 : 1 + self.layout.key_words])
         self.rows[...] = 0
-        kernels.place(kept, kernels.hash_words(keys), self.rows)
-        self._counts[USED] = len(kept)
+        kernels.place(living, kernels.hash_words(keys), self.rows)
+        self._counts[USED] = len(living)
 
     def _grow_strings(self, byte_count: int) -> None:
         now, counts = self._geometry, self._counts

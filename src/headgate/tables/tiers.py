@@ -100,19 +100,19 @@ def wanted(sizes: F64, density: F64, inside: Flags, bound: int) -> Flags:
         The densest that fit together; one that is in memory counts `STICKY` times its density, and goes
         before one on disk that is no denser.
     """
-    found = np.zeros(len(sizes), dtype=np.bool_)
+    chosen = np.zeros(len(sizes), dtype=np.bool_)
     worth = np.where(inside, STICKY * density, density)
     # a group on disk that nobody touches has no business in memory, however much room there is
     able = (sizes <= bound) & (inside | (density > 0.0))
     order = np.lexsort((~inside, -worth))
     order = order[able[order]]
     fits = int(np.searchsorted(np.cumsum(sizes[order]), bound, side="right"))
-    found[order[:fits]] = True
+    chosen[order[:fits]] = True
     used = float(sizes[order[:fits]].sum())
     for at in order[fits:].tolist():
         if used + sizes[at] <= bound:
-            found[at], used = True, used + sizes[at]
-    return found
+            chosen[at], used = True, used + sizes[at]
+    return chosen
 
 
 class Tiers:
@@ -164,19 +164,19 @@ class Tiers:
         names, sizes, inside, density = self._seen(step)
         bound = self._bound.byte_count
         keep = wanted(sizes, density, inside, bound)
-        mine = np.array([name in own for name in names], dtype=np.bool_)
+        own_groups = np.array([name in own for name in names], dtype=np.bool_)
         most = bound / STEP_SHARE
         used = float(sizes[inside].sum())
         out: list[int] = []
         moved = 0.0
-        for at in _ordered(mine & inside & ~keep, density):
+        for at in _ordered(own_groups & inside & ~keep, density):
             if moved >= most and used <= bound:
                 break
             out.append(names[at])
             moved, used = moved + sizes[at], used - sizes[at]
         back: list[int] = []
         moved = 0.0
-        for at in _ordered(mine & ~inside & keep, -density):
+        for at in _ordered(own_groups & ~inside & keep, -density):
             if moved >= most:
                 break
             if used + sizes[at] <= bound:
@@ -192,13 +192,13 @@ class Tiers:
 
     def told(self) -> Tiering:
         """Return the tiers and moves of groups since the last call."""
-        found, self.figures = self.figures, Tiering()
+        figures, self.figures = self.figures, Tiering()
         sizes = [sum(_sizes(directory).values()) for directory in (self.memory, self.spill)]
-        return _plus(found, memory_bytes=sizes[0], cold_bytes=sizes[1])
+        return _plus(figures, memory_bytes=sizes[0], cold_bytes=sizes[1])
 
     def _in_memory(self) -> int:
         """Return the bytes of this host's memory that tables of all the query's operators take."""
-        return sum(sum(_sizes(one).values()) for one in _operators(self.memory.parent))
+        return sum(sum(_sizes(directory).values()) for directory in _operators(self.memory.parent))
 
     def _seen(self, step: int) -> tuple[list[int], F64, Flags, F64]:
         """Return groups (-1 for other operators'), bytes, whether in memory, and density of touches."""
@@ -207,13 +207,13 @@ class Tiers:
         inside: list[bool] = []
         heats: list[float] = []
         for memory in _operators(self.memory.parent):
-            mine = memory == self.memory
+            is_own = memory == self.memory
             spill = self.spill.parent / memory.name
-            heat = self._heat if mine else _heat_seen(spill / _HEAT)
+            heat = self._heat if is_own else _heat_seen(spill / _HEAT)
             tables: set[int] = set()
             hot, cold = _sizes(memory, tables), _sizes(spill)
             for group in sorted(hot.keys() | cold.keys()):
-                names.append(group if mine else -1)
+                names.append(group if is_own else -1)
                 # one that is in both places is served in memory
                 inside.append(group in tables)
                 sizes.append(hot.get(group, 0) or cold.get(group, 0))
@@ -227,20 +227,20 @@ class Tiers:
 
 
 def _ordered(which: Flags, by: F64) -> list[int]:
-    found = np.flatnonzero(which)
-    ordered: list[int] = found[np.argsort(by[found], kind="stable")].tolist()
+    numbers = np.flatnonzero(which)
+    ordered: list[int] = numbers[np.argsort(by[numbers], kind="stable")].tolist()
     return ordered
 
 
-def _plus(one: Tiering, **more: float) -> Tiering:
-    values: dict[str, float] = {name: getattr(one, name) + by for name, by in more.items()}
-    return Tiering(**(one.__dict__ | values))
+def _plus(tiering: Tiering, **more: float) -> Tiering:
+    values: dict[str, float] = {name: getattr(tiering, name) + by for name, by in more.items()}
+    return Tiering(**(tiering.__dict__ | values))
 
 
 def _operators(run: Path) -> list[Path]:
     """Return the directories of operators in a run directory."""
     with os.scandir(run) as entries:
-        return sorted(Path(one.path) for one in entries if one.is_dir(follow_symlinks=False))
+        return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
 def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
@@ -248,25 +248,25 @@ def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
 
     `tables` gets the groups whose table is there, and not only what a killed process has left.
     """
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     try:
         entries = os.scandir(directory)
     except OSError:
-        return found
+        return sizes
     with entries:
-        for one in entries:
-            match = _TABLE.fullmatch(one.name)
+        for entry in entries:
+            match = _TABLE.fullmatch(entry.name)
             if match is None:
                 continue
             try:
-                size = one.stat(follow_symlinks=False).st_size
+                size = entry.stat(follow_symlinks=False).st_size
             except OSError:
                 continue  # moved, or grown, this moment
             group = int(match[1])
-            found[group] = found.get(group, 0) + size
-            if tables is not None and "." not in one.name:
+            sizes[group] = sizes.get(group, 0) + size
+            if tables is not None and "." not in entry.name:
                 tables.add(group)
-    return found
+    return sizes
 
 
 def _heat_file(path: Path, key_groups: int) -> F64:

@@ -103,17 +103,17 @@ def serve(shelf: Shelf, host: str, port: int) -> None:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _answer(found: dict[str, Any] | None) -> Response:
-    if found is None:
+def _answer(answer: dict[str, Any] | None) -> Response:
+    if answer is None:
         return JSONResponse({"error": "there is no such journal"}, status_code=404)
-    return JSONResponse(found)
+    return JSONResponse(answer)
 
 
 def _policy(page: str) -> str:
     """Return what a browser may load: this page's own files, and the one script that is written in it."""
     scripts = re.findall(r"<script type=\"importmap\">(.*?)</script>", page, re.DOTALL)
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    allowed = " ".join(["'self'", *(f"'sha256-{one}'" for one in hashes)])
+    allowed = " ".join(["'self'", *(f"'sha256-{digest}'" for digest in hashes)])
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'self'; style-src-attr 'unsafe-inline'; "
         "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "

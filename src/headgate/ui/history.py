@@ -139,8 +139,8 @@ class JournalHistory:
             batch.duration_ms,
             self._met(batch),
         )
-        for one in batch.served_groups or batch.arrivals:
-            self._heat.add(batch.at_ms, one)
+        for groups in batch.served_groups or batch.arrivals:
+            self._heat.add(batch.at_ms, groups)
 
     def _met(self, batch: Batch) -> float:
         """Return the share of the windows judged since the batch before in which the SLO held."""
@@ -162,15 +162,15 @@ class JournalHistory:
         at_s = np.maximum.reduceat(rows[:, 0], parts)
         began_s = np.concatenate([[self.reading.run.began_ms / 1e3], at_s[:-1]])
         spent_s = np.maximum(at_s - began_s, 1e-3)
-        told = {"at_s": _plain(at_s)}
+        curves = {"at_s": _plain(at_s)}
         for column, (name, how) in enumerate(CURVES.items(), 1):
             if how == "rate":
                 values = np.add.reduceat(rows[:, column], parts) / spent_s
             else:
                 worst = np.fmax if how == "max" else np.fmin
                 values = worst.reduceat(rows[:, column], parts)
-            told[name] = _plain(values)
-        return told
+            curves[name] = _plain(values)
+        return curves
 
 
 class Rows:

@@ -44,13 +44,13 @@ def what_if(
     if not _one_at_a_time.acquire(blocking=False):
         return {"error": "another simulation is under way; ask again when it has ended."}
     try:
-        found = replay(
+        result = replay(
             checkpoint,
             slo_text=slo or None,
             policy_text=_policy(policy),
             slots_max=_count(slots_max),
         )
-        return {**found, "error_of_model": found["error"], "error": ""}
+        return {**result, "error_of_model": result["error"], "error": ""}
     except HeadgateError as error:
         return {"error": str(error)}
     finally:

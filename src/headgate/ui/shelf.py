@@ -102,8 +102,8 @@ class Shelf:
         with book.lock:
             book.refresh(self._now_ms())
             driver = self._driver_of(book.checkpoint)
-            told = book.history.tell(str(book.checkpoint), self._now_ms(), driver, points)
-        return told | {"id": name, "error": book.error}
+            answer = book.history.tell(str(book.checkpoint), self._now_ms(), driver, points)
+        return answer | {"id": name, "error": book.error}
 
     def checkpoint(self, name: str) -> Path | None:
         """Return the checkpoint of a query, or its journal where that lies alone; None for no query."""

@@ -71,8 +71,8 @@ def _progress() -> Callable[[int, int], None]:
 
 def _fewest(points: Sequence[Point], fixed: Point, success: float) -> float:
     """Return the slots of the oracle; its search may end above a constant, which it could have had."""
-    found = slots_at(points, success)
-    return min(found, fixed.slots) if fixed.success >= success else found
+    slots = slots_at(points, success)
+    return min(slots, fixed.slots) if fixed.success >= success else slots
 
 
 def _plain(point: Point) -> dict[str, float | None]:
@@ -129,15 +129,15 @@ def sentence(
             f"{beside_it}."
         )
     best = max(known, key=lambda row: (row["success"], -row["slots_mean"]))
-    told = f"{best['success']:.2%}"
+    text = f"{best['success']:.2%}"
     if best["success"] >= slo.success:
-        told += f", of the worst key group's windows in {best['success_worst']:.2%},"
-    kept = best["bound_kept_s"]
+        text += f", of the worst key group's windows in {best['success_worst']:.2%},"
+    reached_s = best["bound_kept_s"]
     remedy = limit(best)
-    if kept is not None and kept > slo.bound:
-        looser = replace(slo, bound=kept)
+    if reached_s is not None and reached_s > slo.bound:
+        looser = replace(slo, bound=reached_s)
         remedy = f'it keeps "{looser}", or {remedy}'
     return (
         f'No policy here keeps "{slo}" in {wanted}; {best["policy"]} comes nearest, in '
-        f"{told} with {best['slots_mean']:.3g} slots on the average: {remedy}."
+        f"{text} with {best['slots_mean']:.3g} slots on the average: {remedy}."
     )

@@ -153,8 +153,8 @@ def _periods(run: Recorded) -> F64:
     between_s = np.maximum(np.diff(run.began_s) - lasted_s, 0.0)
     most_s = _IDLE * float(np.median(between_s)) + _IDLE_S
     epochs = np.array([max(batch.epochs, 1) for batch in run.batches[:-1]])
-    found: F64 = (lasted_s + np.minimum(between_s, most_s)) / epochs
-    return found
+    periods_s: F64 = (lasted_s + np.minimum(between_s, most_s)) / epochs
+    return periods_s
 
 
 def _of_one_epoch(batch: Batch) -> Batch:
@@ -241,13 +241,13 @@ def _line(tasks: Sequence[Sequence[Task]]) -> tuple[float, float]:
 
 def _factors(tasks: Sequence[Sequence[Task]], task_s: float, record_s: float) -> F64:
     """Return the cost of the records of each batch, as a multiple of the usual cost."""
-    found = np.ones(len(tasks))
+    factors = np.ones(len(tasks))
     for number, batch in enumerate(tasks):
         served = sum(task.served for task in batch)
         if served:
             spent_s = sum(task.useful_s - task_s for task in batch if task.served)
-            found[number] = max(spent_s, 0.0) / (served * record_s)
-    return found
+            factors[number] = max(spent_s, 0.0) / (served * record_s)
+    return factors
 
 
 def _laid_out(tasks: Sequence[Task], task_s: float, cores: int) -> tuple[float, float]:
@@ -274,13 +274,13 @@ def _fit(work: F64, slots_s: F64) -> tuple[float, float, float]:
     columns = np.column_stack([np.ones(int(typical.sum())), work[typical]])
     used = [0, 1, 2] if np.ptp(work[typical, 0]) > 0.0 else [0, 2]
     while used:
-        found, *_ = np.linalg.lstsq(columns[:, used], slots_s[typical], rcond=None)
-        if (found >= 0.0).all():
+        solution, *_ = np.linalg.lstsq(columns[:, used], slots_s[typical], rcond=None)
+        if (solution >= 0.0).all():
             break
-        used.pop(int(np.argmin(found)))
+        used.pop(int(np.argmin(solution)))
     fit = np.zeros(3)
     if used:
-        fit[used] = found
+        fit[used] = solution
     return float(fit[0]), float(fit[1]), float(fit[2])
 
 

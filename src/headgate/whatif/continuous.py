@@ -188,8 +188,8 @@ class ContinuousEngine:
 
     def collect(self) -> Mapping[str, Sequence[Sample]]:
         """Return the samples of each operator since the last call, oldest first."""
-        found, self._samples = self._samples, {name: [] for name in self.operators}
-        return found
+        samples, self._samples = self._samples, {name: [] for name in self.operators}
+        return samples
 
     def assignment(self, operator: str) -> Assignment:
         """Return the assignment in force."""

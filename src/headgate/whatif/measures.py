@@ -154,8 +154,8 @@ class Measures:
             Arrived and not completed; those in service too.
         """
         arrived = self.arrived[:, first:last]
-        found: F64 = np.cumsum(arrived - self.completed[:, first:last], axis=0)
-        return found
+        waiting: F64 = np.cumsum(arrived - self.completed[:, first:last], axis=0)
+        return waiting
 
     def row(self, tick: int) -> F64:
         """Return where completions of tick `tick` (from 1) are added up, as `Queues.serve` does.
@@ -219,5 +219,5 @@ def quantiles_s(counts: I64) -> F64:
     rank[0] = 0.5  # the first record lies somewhere in the first bucket that is not empty
     bucket = np.minimum(np.searchsorted(upto, rank, side="left"), len(counts)) - 1
     inside = (rank - upto[bucket]) / np.maximum(counts[bucket], 1)
-    found: F64 = edges_s[bucket] + inside * (edges_s[bucket + 1] - edges_s[bucket])
-    return found
+    quantiles: F64 = edges_s[bucket] + inside * (edges_s[bucket + 1] - edges_s[bucket])
+    return quantiles

@@ -145,11 +145,11 @@ class BatchOperator(SimulatedOperator):
             fixed_s = self._engine.task_s + moved * self._engine.moved_group_s
             free_s[core] += fixed_s + serving_s
             self.busy_s = max(self.busy_s, fixed_s + serving_s)
-            mine, served = self._own(slot, taken), len(taken)
+            own, served = self._own(slot, taken), len(taken)
             # key group by key group, as the engine serves and counts them
-            mine = mine[np.argsort(self.queues.groups(mine), kind="stable")]
+            own = own[np.argsort(self.queues.groups(own), kind="stable")]
             since_s = free_s[core] - serving_s
-            count = self._complete(mine, since_s, free_s[core], out, count)
+            count = self._complete(own, since_s, free_s[core], out, count)
             # what others had merged is a few rows to it, which cost next to nothing
             groups = [g for g in apart if self.queues.assignment.slot_of[g] == slot]
             for done in (part for g in groups for part in apart[g]):
@@ -193,11 +193,11 @@ class BatchOperator(SimulatedOperator):
         for part in np.split(np.arange(len(taken)), np.flatnonzero(np.diff(ticks)) + 1):
             if len(part):
                 tick, histogram = int(ticks[part[0]]), self.queues.histogram
-                kept = histogram.copy() if tick > self.measures.ticks else None
+                before = histogram.copy() if tick > self.measures.ticks else None
                 row = self.measures.row(tick)
                 self.queues.complete(taken[part], done_s[part], row, out, count)
-                if kept is not None:  # it ends after the run, and is left out as in the rows
-                    histogram[:] = kept
+                if before is not None:  # it ends after the run, and is left out as in the rows
+                    histogram[:] = before
             count += len(part)
         return count
 
@@ -233,9 +233,9 @@ class BatchOperator(SimulatedOperator):
         if queues.assignment.split:
             others = np.array([*queues.assignment.shares_at(slot)], dtype=np.int64)
             groups, backlog = np.union1d(groups, others), queues.waiting(slot)
-        mine = groups[backlog[groups] > 0]
+        waiting = groups[backlog[groups] > 0]
         shares = np.zeros_like(backlog)
-        shares[mine] = backlog[mine]
+        shares[waiting] = backlog[waiting]
         if limited is not None:
             quota, overdue = limited, False
         elif math.isinf(engine.budget_s):
@@ -245,7 +245,7 @@ class BatchOperator(SimulatedOperator):
             quota = max(1, int(rate * engine.budget_s / self.waves))
             overdue = now_s - queues.oldest_s(slot) > engine.backlog_age_max_s
         if int(shares.sum()) > quota and not overdue:
-            shares[mine] = fair_shares(backlog[mine], quota, turn)
+            shares[waiting] = fair_shares(backlog[waiting], quota, turn)
         return shares
 
     def _learn(self, slot: int, count: int, useful_s: float) -> None:
@@ -287,7 +287,7 @@ class BatchOperator(SimulatedOperator):
     def samples(self, first: int, last: int) -> list[Sample]:
         """Return the samples of ticks `first` to `last`; each tick is asked for once, in order."""
         measures = self.measures
-        found = []
+        samples = []
         for tick in range(first, min(last, measures.ticks) + 1):
             end_s = tick * measures.delta_s
             while len(self._held) > 1 and self._held[1][0] <= end_s:
@@ -299,8 +299,8 @@ class BatchOperator(SimulatedOperator):
             useful_s = np.array([useful.get(identity, 0.0) for identity in slot_ids])
             arrived, completed = self._arrived.copy(), self._completed.copy()
             sample = Sample(tick, assignment, slot_ids, arrived, completed, useful_s)
-            found.append(replace(sample, batch=self._times))
-        return found
+            samples.append(replace(sample, batch=self._times))
+        return samples
 
 
 class MicroBatchEngine:

@@ -145,8 +145,8 @@ def constant(load: Load, slots: int) -> Point:
     kernels.serve_fixed(
         load.arrival_s, load.demand_s, slot_of[load.groups], np.zeros(slots), done_s
     )
-    found = load.success(done_s)
-    return Point(found.mean, found.worst, float(slots))
+    success = load.success(done_s)
+    return Point(success.mean, success.worst, float(slots))
 
 
 class Constants:
@@ -222,8 +222,8 @@ def _dealt(load: Load, epoch: I64, by_epoch: F64, slots: I64) -> Point:
     kernels.serve_fixed(
         load.arrival_s, load.demand_s, rows[epoch, load.groups], np.zeros(len(scratch)), done_s
     )
-    found = load.success(done_s)
-    return Point(found.mean, found.worst, _mean_slots(load, slots))
+    success = load.success(done_s)
+    return Point(success.mean, success.worst, _mean_slots(load, slots))
 
 
 def oracle(
@@ -246,8 +246,8 @@ def oracle(
     points = []
     for weight in weights:
         search.improve(slots, weight * epochs)
-        found = load.success(search.done_s(slots))
-        points.append(Point(found.mean, found.worst, _mean_slots(load, slots)))
+        success = load.success(search.done_s(slots))
+        points.append(Point(success.mean, success.worst, _mean_slots(load, slots)))
         on_progress(len(points), len(weights))
     return points
 
@@ -277,16 +277,16 @@ def _shares(load: Load) -> F64:
     first = np.unique(cell)
     cells = np.bincount(first % load.key_groups, minlength=load.key_groups)
     groups = int((cells > 0).sum())
-    found: F64 = 1.0 / (counts[where] * cells[load.groups] * groups)
-    return found
+    shares: F64 = 1.0 / (counts[where] * cells[load.groups] * groups)
+    return shares
 
 
 def _fluid(load: Load, epochs: int, most: int) -> I64:
     """Return slots per epoch that are more than the work that arrives in it."""
     epoch = np.minimum((load.arrival_s / EPOCH_S).astype(np.int64), epochs - 1)
     work_s = np.bincount(epoch, weights=load.demand_s, minlength=epochs)
-    found: I64 = np.clip(np.ceil(work_s / EPOCH_S) + 2, 1, most).astype(np.int64)
-    return found
+    slots: I64 = np.clip(np.ceil(work_s / EPOCH_S) + 2, 1, most).astype(np.int64)
+    return slots
 
 
 class _Search:
@@ -301,9 +301,9 @@ class _Search:
 
     def improve(self, slots: I64, price: float) -> None:
         """Change `slots` while the sum of slots and `price` times missed windows decreases."""
-        given = self._load
-        records = (given.arrival_s, given.demand_s, self._share)
-        terms = (EPOCH_S, given.bound_s, given.window_s)
+        load = self._load
+        records = (load.arrival_s, load.demand_s, self._share)
+        terms = (EPOCH_S, load.bound_s, load.window_s)
         state = (self._free, self._next, self._missed)
         kernels.run(0, len(slots), slots, *records, *terms, *state, self._done)
         for _ in range(_SWEEPS):
@@ -314,10 +314,10 @@ class _Search:
 
     def done_s(self, slots: I64) -> F64:
         """Return when each record is completed."""
-        given = self._load
+        load = self._load
         self._done[:] = _NEVER
-        records = (given.arrival_s, given.demand_s, self._share)
-        terms = (EPOCH_S, given.bound_s, given.window_s)
+        records = (load.arrival_s, load.demand_s, self._share)
+        terms = (EPOCH_S, load.bound_s, load.window_s)
         state = (self._free, self._next, self._missed)
         kernels.run(0, len(slots), slots, *records, *terms, *state, self._done)
         return self._done

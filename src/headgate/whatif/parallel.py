@@ -29,12 +29,12 @@ def run_all(
         Processes at once; default: one per core.
     """
     start_s = time.monotonic()
-    found: dict[int, Result] = {}
+    results: dict[int, Result] = {}
 
     def took(index: int, result: Result) -> None:
-        found[index] = result
+        results[index] = result
         elapsed_s = time.monotonic() - start_s
-        sys.stderr.write(f"{len(found)} of {len(items)} runs, {elapsed_s:.0f} s\n")
+        sys.stderr.write(f"{len(results)} of {len(items)} runs, {elapsed_s:.0f} s\n")
         sys.stderr.flush()
 
     workers = min(jobs or os.cpu_count() or 1, len(items))
@@ -48,4 +48,4 @@ def run_all(
             futures = {pool.submit(work, item): index for index, item in enumerate(items)}
             for future in as_completed(futures):
                 took(futures[future], future.result())
-    return [found[index] for index in range(len(items))]
+    return [results[index] for index in range(len(items))]

@@ -189,8 +189,8 @@ class Queues:
 
     def groups(self, taken: I64) -> I64:
         """Return the key group of each taken record."""
-        found: I64 = self._links[taken, kernels.GROUP]
-        return found
+        groups: I64 = self._links[taken, kernels.GROUP]
+        return groups
 
     def speed(self, slot: int) -> float:
         """Return a slot's speed; the normal one is 1."""

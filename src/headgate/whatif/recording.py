@@ -107,9 +107,9 @@ class Recorded:
             batches = [b for b in batches if b.at_ms >= from_ms]
             decided = [d for d in decided if d.at_ms >= from_ms]
         changes = Counter(wish.kind for d in decided for wish in d.wishes)
-        found = cls(start, tuple(batches), dict(sorted(changes.items())))
-        found._check(written(checkpoint))
-        return found
+        recording = cls(start, tuple(batches), dict(sorted(changes.items())))
+        recording._check(written(checkpoint))
+        return recording
 
     def _check(self, where: str) -> None:
         operators = {a.operator for b in self.batches for a in b.arrivals}

@@ -236,42 +236,42 @@ def _arrivals(recorded: Recorded, costs: Costs) -> ArrivalStream:
 
 
 def _simulated(
-    arrivals: ArrivalStream, duration_s: float, costs: Costs, given: Conditions, seed: int
+    arrivals: ArrivalStream, duration_s: float, costs: Costs, conditions: Conditions, seed: int
 ) -> dict[str, Any]:
-    slots_max = given.slots_max
+    slots_max = conditions.slots_max
     if costs.useful is not None:
-        slots_max = max(min(slots_max, costs.useful), given.slots_min)
-    (target,) = steering.targets_of([given.slo], [given.operator]).values()
+        slots_max = max(min(slots_max, costs.useful), conditions.slots_min)
+    (target,) = steering.targets_of([conditions.slo], [conditions.operator]).values()
 
     def settings_at(_: str, measured_s: float) -> OperatorSettings:
-        floor_s = measured_s if given.floor_s is None else given.floor_s
+        floor_s = measured_s if conditions.floor_s is None else conditions.floor_s
         return OperatorSettings(
             bound_s=target.mean_bound_s(floor_s),
-            window_s=given.slo.window_s,
+            window_s=conditions.slo.window_s,
             slots_max=slots_max,
-            slots_min=min(given.slots_min, given.slots_max),
+            slots_min=min(conditions.slots_min, conditions.slots_max),
             alert_s=target.alert_s(floor_s),
-            success=given.slo.success,
+            success=conditions.slo.success,
             floor_s=floor_s,
-            unsplittable=given.unsplittable,
+            unsplittable=conditions.unsplittable,
         )
 
     groups = arrivals.key_groups
-    slots = max(1, min(given.slots, given.slots_max, groups))
+    slots = max(1, min(conditions.slots, conditions.slots_max, groups))
     model = OperatorModel(ServiceTime(costs.record_s), key_groups=groups, slots=slots)
     result = Simulation(
         SimulatedJob({_OPERATOR: model}, {_OPERATOR: arrivals}),
-        policy(given.policy),
+        policy(conditions.policy),
         {_OPERATOR: settings_at(_OPERATOR, 0.0)},
         seed=seed,
         micro_batch=costs.engine,
         settings_at=settings_at,
     ).run(duration_s)
-    return _row(given) | _measured(result)
+    return _row(conditions) | _measured(result)
 
 
 def _load(
-    arrivals: ArrivalStream, duration_s: float, costs: Costs, given: Conditions, seed: int
+    arrivals: ArrivalStream, duration_s: float, costs: Costs, conditions: Conditions, seed: int
 ) -> Load:
     """Return the records as the oracle has them: in one queue, and without batches."""
     feed = ArrivalFeed(arrivals, np.random.default_rng(seed))
@@ -286,9 +286,9 @@ def _load(
         each_s,
         arrivals.key_groups,
         duration_s,
-        bound_s=given.slo.bound,
-        window_s=given.slo.window_s,
-        slots_max=given.slots_max,
+        bound_s=conditions.slo.bound,
+        window_s=conditions.slo.window_s,
+        slots_max=conditions.slots_max,
     )
 
 
@@ -306,8 +306,12 @@ def _measured(result: RunResult) -> dict[str, Any]:
     }
 
 
-def _row(given: Conditions) -> dict[str, Any]:
-    return {"policy": given.policy, "slo": str(given.slo), "slots_max": given.slots_max}
+def _row(conditions: Conditions) -> dict[str, Any]:
+    return {
+        "policy": conditions.policy,
+        "slo": str(conditions.slo),
+        "slots_max": conditions.slots_max,
+    }
 
 
 def _error(real: dict[str, Any], model: dict[str, Any]) -> dict[str, float | None]:

@@ -196,7 +196,7 @@ class RunResult:
         timeline : bool
             Whether to include the timelines and the decisions.
         """
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "policy": self.policy,
             "seed": self.seed,
             "mode": self.mode,
@@ -204,11 +204,11 @@ class RunResult:
             "operators": {name: self._summary(name) for name in self.operators},
         }
         if timeline:
-            found["decisions"] = self.decisions
-            for name, summary in found["operators"].items():
+            fields["decisions"] = self.decisions
+            for name, summary in fields["operators"].items():
                 series = self.timeline(name).items()
                 summary["timeline"] = {key: _plain(values) for key, values in series}
-        return found
+        return fields
 
     def _summary(self, operator: str) -> dict[str, Any]:
         measures = self.operators[operator]

@@ -65,17 +65,17 @@ def score(
         As `oracle` returns them.
     """
     measures = result.operators[operator]
-    found = judged(result, operator, load)
+    judgement = judged(result, operator, load)
     first = int(np.ceil(load.from_s / result.delta_s - 1e-9))
     applied = [a for a in measures.applied if a.applied_s >= load.from_s]
     hours = (load.duration_s - load.from_s) / _HOUR_S
     return Score(
         policy=result.policy,
-        success=found.mean,
-        worst=found.worst,
+        success=judgement.mean,
+        worst=judgement.worst,
         slots=float(measures.slots[first:].mean()),
-        oracle_slots=slots_at(points, found.mean),
-        constant=constants.best(found.mean),
+        oracle_slots=slots_at(points, judgement.mean),
+        constant=constants.best(judgement.mean),
         changes_per_hour=len(applied) / hours,
         lost_slot_s=sum(a.stopped_s for a in applied),
     )

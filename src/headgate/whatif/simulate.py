@@ -217,9 +217,9 @@ def simulate(
         raise ConfigError(msg)
     for text in policies:
         policy(text)  # what is wrong with it shows before hours of work, not after
-    found = run_all(_run, [(what_if, text, timelines) for text in policies])
+    results = run_all(_run, [(what_if, text, timelines) for text in policies])
     trace = what_if.trace
-    rows = [row for row, _ in found]
+    rows = [row for row, _ in results]
     batched = what_if.mode is Mode.MICRO_BATCH
     beside = advice.beside(load_of(what_if), rows, what_if.slo) if what_if.oracle else {}
     return {
@@ -244,7 +244,7 @@ def simulate(
             batches=batched,
             limit=what_if.remedy,
         ),
-        **({"timelines": [timeline for _, timeline in found]} if timelines else {}),
+        **({"timelines": [timeline for _, timeline in results]} if timelines else {}),
     }
 
 

@@ -77,12 +77,12 @@ class ArrivalFeed:
         return self._times_s[start:stop], self._groups[start:stop]
 
     def _extend(self) -> None:
-        found = next(self._chunks, None)
-        if found is None:
+        chunk = next(self._chunks, None)
+        if chunk is None:
             self._ended = True
             return
-        self._times_s = np.concatenate([self._times_s[self._start :], found[0]])
-        self._groups = np.concatenate([self._groups[self._start :], found[1]])
+        self._times_s = np.concatenate([self._times_s[self._start :], chunk[0]])
+        self._groups = np.concatenate([self._groups[self._start :], chunk[1]])
         self._start = 0
 
 
@@ -140,10 +140,10 @@ class RecordedArrivals(ArrivalStream):
     """
 
     def __init__(self, arrival_s: F64, groups: I64, costs: F64 | None, key_groups: int) -> None:
-        given = len(arrival_s) if costs is None else len(costs)
-        if not len(arrival_s) == len(groups) == given:
+        count = len(arrival_s) if costs is None else len(costs)
+        if not len(arrival_s) == len(groups) == count:
             msg = (
-                f"{len(arrival_s)} arrivals have {len(groups)} key groups and {given} costs; "
+                f"{len(arrival_s)} arrivals have {len(groups)} key groups and {count} costs; "
                 "give one of each for every record."
             )
             raise ConfigError(msg)
@@ -230,5 +230,5 @@ def groups_at(edges: F64, draws: F64) -> I64:
         Cumulative shares.
     draws : float64[n]
     """
-    found: I64 = np.searchsorted(edges, draws * edges[-1], side="right").astype(np.int64)
-    return np.minimum(found, len(edges) - 1)
+    groups: I64 = np.searchsorted(edges, draws * edges[-1], side="right").astype(np.int64)
+    return np.minimum(groups, len(edges) - 1)

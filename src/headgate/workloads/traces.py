@@ -398,7 +398,7 @@ def _delimiter(path: str) -> str:
     opened = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
     with opened:
         header = opened.readline(_HEADER_MAX)
-    return max(",;\t|", key=lambda one: header.count(one.encode()))
+    return max(",;\t|", key=lambda delimiter: header.count(delimiter.encode()))
 
 
 def _types(
@@ -498,8 +498,8 @@ def _times(table: pa.Table, path: str, name: str, unit: str | None) -> tuple[F64
     wanted = "seconds as numbers, or dates as 2026-01-31 12:00:00"
     times = _numbers(table, path, name, wanted, _TIME_MAX)
     least = float(times.min())
-    found = unit or next((u for u, from_ in _SINCE_1970.items() if least >= from_), "s")
-    return times * _UNITS[found][0], found
+    unit_of = unit or next((u for u, from_ in _SINCE_1970.items() if least >= from_), "s")
+    return times * _UNITS[unit_of][0], unit_of
 
 
 def _numbers(

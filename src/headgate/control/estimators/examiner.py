@@ -249,8 +249,8 @@ class Examiner:
         assert self._assignment is not None
         unread = np.bincount(self._assignment.slot_of, self._unread, len(self._columns))
         per_s = self._slot_count[:, self._columns].sum(axis=0) / self.window_s
-        found: F64 = np.divide(unread, per_s, out=np.zeros(len(unread)), where=per_s > 0.0)
-        return found
+        delay_s: F64 = np.divide(unread, per_s, out=np.zeros(len(unread)), where=per_s > 0.0)
+        return delay_s
 
     def _recent_costs(self) -> F64:
         """Return the ring of costs, oldest first."""
@@ -426,8 +426,8 @@ class Examiner:
             column = known.get(identity)
             if column is None:
                 column = next(free)
-                mine = [*assignment.groups_of(slot), *assignment.shares_at(slot)]
-                sources = np.unique(old_column_of[mine]) if known else old_columns
+                groups = [*assignment.groups_of(slot), *assignment.shares_at(slot)]
+                sources = np.unique(old_column_of[groups]) if known else old_columns
                 self._clear(column, sources if len(sources) else old_columns)
             chosen[slot] = column
         self._assignment, self._slot_ids = assignment, slot_ids

@@ -76,8 +76,8 @@ def load_aware(events: int, load: F64, step: float, cursor: int = 0) -> Grouping
     levels, owners = _offers(events, load, step)
     order = np.lexsort((owners, levels))[:events]
     greedy = owners[order]
-    taken = np.bincount(greedy, minlength=replicas)
-    after = np.array([_sums(u, step, n)[-1] for u, n in zip(load, taken, strict=True)])
+    per_replica = np.bincount(greedy, minlength=replicas)
+    after = np.array([_sums(u, step, n)[-1] for u, n in zip(load, per_replica, strict=True)])
     spread = round_robin(events - len(greedy), replicas, cursor)
     return Grouping(np.concatenate([greedy, spread.replica]), after, spread.cursor)
 
@@ -122,8 +122,8 @@ def least_work(events: int, work_s: F64, event_s: F64) -> Grouping:
     nth = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
     levels = work_s[owners] + nth * event_s[owners]
     chosen = owners[np.lexsort((owners, levels))[:events]]
-    taken = np.bincount(chosen, minlength=len(work_s))
-    return Grouping(chosen, work_s + taken * event_s, 0)
+    per_replica = np.bincount(chosen, minlength=len(work_s))
+    return Grouping(chosen, work_s + per_replica * event_s, 0)
 
 
 def _sums(start: float, step: float, count: int) -> F64:

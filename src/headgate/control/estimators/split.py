@@ -163,6 +163,6 @@ def paths_of(
 
     def upto(operator: str) -> list[tuple[str, ...]]:
         above = parents.get(operator, ())
-        return [(*path, operator) for one in above for path in upto(one)] or [(operator,)]
+        return [(*path, operator) for parent in above for path in upto(parent)] or [(operator,)]
 
     return [path for operator in operators if operator not in read for path in upto(operator)]

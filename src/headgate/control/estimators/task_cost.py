@@ -167,22 +167,22 @@ class TaskCost:
         spread = float((weight * (own_ms - mean_ms) ** 2).sum()) - (len(weight) - 1) * chance
         room = total - float((weight * weight).sum()) / total
         real = max(0.0, spread / room) if room > 0.0 else 0.0
-        told = real * weight
-        credible = told / (told + chance) if chance > 0.0 else np.ones(len(weight))
-        found = np.full(len(records), mean_ms)
-        found[some] = mean_ms + credible * (own_ms - mean_ms)
-        self._record_ms = found
+        signal = real * weight
+        credible = signal / (signal + chance) if chance > 0.0 else np.ones(len(weight))
+        cost_ms = np.full(len(records), mean_ms)
+        cost_ms[some] = mean_ms + credible * (own_ms - mean_ms)
+        self._record_ms = cost_ms
 
     def _fitted_ms(self) -> float:
         """Return `a`: least squares with one `a` for all slots and a slope for each."""
         short_ms = sorted(self._took_ms)
         least_ms = short_ms[int(_SHORT_SHARE * len(short_ms))]
         guess_ms = min(FIXED_MS, least_ms)
-        one, x, y, xx, xy = self._line[:, self._line[0] > 0.0]
+        weights, x, y, xx, xy = self._line[:, self._line[0] > 0.0]
         made_up = _MADE_UP * float(self._ratio[0].sum() / self._ratio[1].sum())
-        weight = float((one - x * x / xx).sum()) + made_up
-        found = (float((y - xy * x / xx).sum()) + made_up * guess_ms) / weight
-        return min(max(found, 0.0), least_ms)
+        weight = float((weights - x * x / xx).sum()) + made_up
+        fitted_ms = (float((y - xy * x / xx).sum()) + made_up * guess_ms) / weight
+        return min(max(fitted_ms, 0.0), least_ms)
 
 
 def makespan_ms(tasks_ms: Sequence[float], at_once: int) -> float:

@@ -41,12 +41,12 @@ def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
     if total <= room:
         return {name: count for name, count in wanted.items() if count}
     exact = {name: count * room / total for name, count in wanted.items()}
-    given = {name: math.floor(share) for name, share in exact.items()}
-    rest = room - sum(given.values())
-    by_remainder = sorted(exact, key=lambda name: (given[name] - exact[name], name))
+    shares = {name: math.floor(share) for name, share in exact.items()}
+    rest = room - sum(shares.values())
+    by_remainder = sorted(exact, key=lambda name: (shares[name] - exact[name], name))
     for name in by_remainder[:rest]:
-        given[name] += 1
-    return {name: count for name, count in given.items() if count}
+        shares[name] += 1
+    return {name: count for name, count in shares.items() if count}
 
 
 def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[str, int]:

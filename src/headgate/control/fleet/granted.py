@@ -26,11 +26,12 @@ AnyPolicy = TypeVar("AnyPolicy", Policy, ReplicaPolicy)
 
 
 _KEPT_S = 10.0
-"""How long a request stands: a policy asks for more in one cycle and balances in the next. Chosen."""
+"""Seconds for which a request is remembered: a policy may request slots in one cycle and balance in the
+next. Chosen."""
 
 
 _ASKED_MOST = 64
-"""How often a copy of a policy is asked for one more slot."""
+"""Most calls of a policy's copy in one cycle, each for further slots."""
 
 
 class _Requests:
@@ -39,14 +40,14 @@ class _Requests:
     def __init__(self) -> None:
         self._wishes: dict[str, list[tuple[float, int]]] = {}
 
-    def noted(
+    def note(
         self,
         time_s: float,
         wishes: Mapping[str, int],
         most: Mapping[str, int],
         full: Collection[str],
     ) -> dict[str, int]:
-        """Return the requests at `time_s`, of operators in `full` that would like more than `most`."""
+        """Note wishes, and return those above `most` of operators in `full`."""
         for name, slots in wishes.items():
             self._wishes.setdefault(name, []).append((time_s, slots))
         self._wishes = {
@@ -78,7 +79,7 @@ class Granted(Decorator):
         super().__init__(policy)
         self.grant: Grant = UNLIMITED
         self.requests: dict[str, int] = {}
-        self._kept = _Requests()
+        self._requested = _Requests()
 
     def decide(self, observation: Observation) -> Decision:
         """Return the decision of the policy inside, within its grant."""
@@ -91,16 +92,16 @@ class Granted(Decorator):
             return _given_up(over, most)
         bounded = {n for n, v in observation.operators.items() if most[n] < v.slots_max}
         if not bounded:
-            self.requests, self._kept = {}, _Requests()
+            self.requests, self._requested = {}, _Requests()
             return asked(self._policy, observation)
         free = _copy_of(self._policy)
         within = {n: _limited(v, most[n]) for n, v in observation.operators.items()}
         decision = asked(self._policy, replace(observation, operators=within))
         full = {n for n in bounded if _after(decision, n, observation) >= most[n]}
         wishes = _wishes(free, observation, full) if full else {}
-        # what is not observed now, since it changes, wants what it wanted
+        # an operator that is changing is not observed now, and keeps its earlier request
         unseen = self.requests.keys() - observation.operators.keys()
-        self.requests = self._kept.noted(observation.time_s, wishes, most, full | unseen)
+        self.requests = self._requested.note(observation.time_s, wishes, most, full | unseen)
         return decision
 
 
@@ -121,34 +122,34 @@ class GrantedPools:
         self._policy = policy
         self.grant: Grant = UNLIMITED
         self.requests: dict[str, int] = {}
-        self._kept = _Requests()
+        self._requested = _Requests()
         self._time_s = 0.0
 
     @property
     def name(self) -> str:
-        """The policy's own."""
+        """Return the name of the policy inside."""
         return self._policy.name
 
     def decide(self, interval: Interval) -> ReplicaDecision:
         """Return the decision of the policy inside, within its grant."""
-        most = {n: self.grant.most(n, one.pool) for n, one in interval.operators.items()}
-        if all(most[n] == one.pool for n, one in interval.operators.items()):
-            self.requests, self._kept = {}, _Requests()
+        most = {n: self.grant.most(n, pool.pool) for n, pool in interval.operators.items()}
+        if all(most[n] == pool.pool for n, pool in interval.operators.items()):
+            self.requests, self._requested = {}, _Requests()
             return self._policy.decide(interval)
         free = _copy_of(self._policy)
         within = {
-            n: replace(one, pool=most[n], least=min(one.least, most[n]))
-            for n, one in interval.operators.items()
+            n: replace(pool, pool=most[n], least=min(pool.least, most[n]))
+            for n, pool in interval.operators.items()
         }
         decision = self._policy.decide(replace(interval, operators=within))
         wishes = {} if free is None else free.decide(interval).active
         self._time_s += interval.duration_s
         full = {
             n
-            for n, one in interval.operators.items()
-            if decision.active.get(n, one.active) >= most[n]
+            for n, pool in interval.operators.items()
+            if decision.active.get(n, pool.active) >= most[n]
         }
-        self.requests = self._kept.noted(self._time_s, wishes, most, full)
+        self.requests = self._requested.note(self._time_s, wishes, most, full)
         return decision
 
 
@@ -156,21 +157,21 @@ def _copy_of(policy: AnyPolicy) -> AnyPolicy | None:
     """Return a copy of a policy as it is now; None of one that cannot be copied."""
     try:
         return copy.deepcopy(policy)
-    except Exception:  # somebody else's policy: without a copy its requests are not known
+    except Exception:  # a user's policy that cannot be copied: its requests stay unknown
         return None
 
 
 def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> dict[str, int]:
     """Return the slots that a policy would use in the end for operators whose grant is spent.
 
-    A policy that adds one slot at a time is asked again as if it had it, for as long as it adds more.
+    A policy may add one slot at a time; the copy is called again with the added slot until it adds none.
     """
     wishes: dict[str, int] = {}
     for _ in range(_ASKED_MOST if policy is not None else 0):
         assert policy is not None
         try:
             decision = policy.decide(observation)
-        except Exception:  # it fails in its own decision too, where it is told whose fault that is
+        except Exception:  # the policy fails in its own decision as well, which reports the failure
             break
         more = {
             name: change
@@ -189,7 +190,8 @@ def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> 
 def _under(view: OperatorView, change: Change) -> OperatorView:
     """Return the view after a change, with all rates as they are.
 
-    A new slot is as fast and as late as the one that its key groups come from, as far as that is told.
+    A new slot gets rate and latency of the slot that its key groups come from; without a named source,
+    those of the slot with the highest rate.
     """
     origin = change.source if change.source is not None else int(np.argmax(view.slot_rate))
     kept = [origin if old is None else old for old in change.survivors]
@@ -241,8 +243,8 @@ def merged(view: OperatorView, slots: int) -> Change:
     while view.slots > slots:
         strategy = best_scale_in(view, 0.0)
         assert strategy is not None  # there are two slots or more
-        one = change_of(view, strategy)
-        change = one if change is None else joined(change, one)
+        merge = change_of(view, strategy)
+        change = merge if change is None else joined(change, merge)
         view = view_after(view, strategy)
     assert change is not None  # it has more
     return change

@@ -428,14 +428,14 @@ class Henge:
         if not self._history:
             self._record(view)
         job = view.jobs[name]
-        given = fitted(wanted, view.slots_free)
-        if not given:
+        added = fitted(wanted, view.slots_free)
+        if not added:
             why = f"{name} wants {sum(wanted.values())} slots and none is left"
             return self._relieve(view, "does not fit", why, congested=True)
         self._touched[name] += 1
-        fits = sum(given.values()) == sum(wanted.values())
-        changes = {name: {op: job.operators[op].slots + n for op, n in given.items()}}
-        listed = ", ".join(f"{op} +{n}" for op, n in given.items())
+        fits = sum(added.values()) == sum(wanted.values())
+        changes = {name: {op: job.operators[op].slots + n for op, n in added.items()}}
+        listed = ", ".join(f"{op} +{n}" for op, n in added.items())
         reason = (
             f"{name} has {job.attained:g} of {job.utility.maximum:g} utility and congested "
             f"operators: {listed}."

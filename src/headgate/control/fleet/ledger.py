@@ -50,7 +50,9 @@ class Ledger:
     @property
     def waiting(self) -> dict[str, dict[str, int]]:
         """Grants that wait for room, by job and operator."""
-        return {job: dict(one.wanted) for job, one in self._accounts.items() if one.wanted}
+        return {
+            job: dict(account.wanted) for job, account in self._accounts.items() if account.wanted
+        }
 
     def of(self, job: str) -> dict[str, int]:
         """Return the grant of a job, by operator; empty for an unknown job."""
@@ -69,8 +71,8 @@ class Ledger:
         """
         extra = {operator: slots - 1 for operator, slots in held.items()}
         room = self.budget - taken - len(held)
-        given = fitted(extra, room)
-        granted = {operator: 1 + given.get(operator, 0) for operator in held}
+        added = fitted(extra, room)
+        granted = {operator: 1 + added.get(operator, 0) for operator in held}
         self._accounts[job] = _Account(granted)
         return dict(granted)
 

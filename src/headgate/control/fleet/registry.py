@@ -49,7 +49,7 @@ def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any)
     **changes
         Other fields of `HengeParameters`.
     """
-    given = HengeParameters(
+    parameters = HengeParameters(
         round_s=round_s,
         observe_s=_OBSERVE_ROUNDS * round_s if observe_s is None else observe_s,
         fresh_s=_FRESH_ROUNDS * round_s,
@@ -60,7 +60,7 @@ def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any)
         input_change=_INPUT_CHANGE,
         blame_falling=False,
     )
-    return replace(given, **changes)
+    return replace(parameters, **changes)
 
 
 def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> Henge:
@@ -78,7 +78,7 @@ def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -
     **changes
         Other fields of `UnifiedFleetParameters`.
     """
-    given = UnifiedFleetParameters(
+    parameters = UnifiedFleetParameters(
         epsilon=_FREE_MARGIN,
         kept=_FREE_KEPT,
         ahead_s=_AHEAD_ROUNDS * round_s,
@@ -87,7 +87,7 @@ def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -
         settle_s=_SETTLE_ROUNDS * round_s,
         catch_up_s=_CATCH_UP_ROUNDS * round_s,
     )
-    return UnifiedFleet(replace(given, **changes))
+    return UnifiedFleet(replace(parameters, **changes))
 
 
 _Make = Callable[[float, float | None, Goal], FleetPolicy]

@@ -280,10 +280,10 @@ class UnifiedFleet:
         for tier in tiers:
             wishes = {name: self._wish(needs[name], tier) for name in short}
             spare = {
-                name: found
+                name: slots
                 for name, operators in needs.items()
                 if name not in short and (urgent or not self._settling(name, view.time_s))
-                if (found := self._spare(operators, tier))
+                if (slots := self._spare(operators, tier))
             }
             changes = fitting(view, wishes, spare)
             if len(changes.keys() & wishes.keys()) == len(wishes):
@@ -318,11 +318,11 @@ class UnifiedFleet:
 
     def _wish(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
         """Return the slots that a job should get; a job that changes anyway gives back spare slots."""
-        found = self._spare(operators, replace(tier, kept=self._p.kept, left=0.0))
+        slots = self._spare(operators, replace(tier, kept=self._p.kept, left=0.0))
         for op, need in operators.items():
             if self._late(need):
-                found[op] = need.slots(tier.epsilon, tier.catch_up_s)
-        return found
+                slots[op] = need.slots(tier.epsilon, tier.catch_up_s)
+        return slots
 
     def _spare(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
         """Return the slots that suffice for the operators that hold more."""
@@ -375,9 +375,9 @@ class UnifiedFleet:
         _share(slots, {name: least[name] for name in late}, max(room, 0))
         changes: dict[str, Mapping[str, int]] = {}
         for name, operators in slots.items():
-            mine = {op: n for op, n in operators.items() if n != held[name][op]}
-            if mine:
-                changes[name] = mine
+            changed = {op: n for op, n in operators.items() if n != held[name][op]}
+            if changed:
+                changes[name] = changed
         return changes
 
     def _changed(
@@ -445,10 +445,10 @@ def fitting(view: FleetView, wishes: Slots, spare: Slots) -> dict[str, Mapping[s
         for giver in sorted(gain, key=lambda giver: (-gain[giver], giver)):
             if room + sum(gain[each] for each in givers) < extra[name]:
                 givers.append(giver)
-        found = room + sum(gain[giver] for giver in givers)
-        if found >= extra[name]:
+        space = room + sum(gain[giver] for giver in givers)
+        if space >= extra[name]:
             back = {giver: dict(spare[giver]) for giver in givers}
-            room = found - extra[name]
+            room = space - extra[name]
             if givers:
                 room -= _left(back[givers[-1]], view.jobs[givers[-1]], room)
             changes |= {**back, name: wishes[name]}

@@ -111,7 +111,7 @@ def predict(
     """
     theta = {INPUT: 1.0}
     upstream = {INPUT: 0.0}
-    found = {}
+    predictions = {}
     for name in interval.upstream_first:
         operator = interval.operators[name]
         into = [(parent, shares[parent, name]) for parent in operator.received or (INPUT,)]
@@ -120,8 +120,8 @@ def predict(
         upstream[name] = waiting + operator.queued
         received = input_events * theta[name] + (waiting if predecessor_queues else 0.0)
         rounded = math.ceil(received - _ROUNDING)
-        found[name] = Prediction(theta[name], max(0.0, rounded), operator.queued)
-    return found
+        predictions[name] = Prediction(theta[name], max(0.0, rounded), operator.queued)
+    return predictions
 
 
 def replicas_needed(events: float, event_s: float, duration_s: float) -> int:
@@ -209,7 +209,7 @@ class Psps:
             interval, self._shares, expected, predecessor_queues=self._predecessor_queues
         )
         wanted = plan(interval, predictions)
-        numbers = {f"{name}.events": found.total for name, found in predictions.items()}
+        numbers = {f"{name}.events": prediction.total for name, prediction in predictions.items()}
         changes = ", ".join(
             f"{name} {interval.operators[name].active} -> {replicas} for {predictions[name].total:g}"
             for name, replicas in wanted.items()

@@ -75,8 +75,8 @@ class UnifiedPools:
         self._shares = edge_shares(interval, self._shares)
         predictions = predict(interval, self._shares, self._forecaster.forecast())
         views = {
-            name: _view(interval.operators[name], found, interval.duration_s, self._bound_s)
-            for name, found in predictions.items()
+            name: _view(interval.operators[name], prediction, interval.duration_s, self._bound_s)
+            for name, prediction in predictions.items()
         }
         decided = self._inner.decide(Observation(self._time_s, views))
         wanted = {name: change.assignment.slots for name, change in decided.changes.items()}

@@ -77,9 +77,9 @@ def hottest_at(view: OperatorView, slot: int, which: Flags) -> int | None:
     """Return the key group among `which`, bool[G], that weighs most on a slot; None without one."""
     assignment = view.assignment
     there = [*assignment.groups_of(slot), *assignment.shares_at(slot)]
-    found = [group for group in there if which[group]]
+    candidates = [group for group in there if which[group]]
     rates = share_rate(view)
-    return max(found, key=lambda group: (rates[group], -group), default=None)
+    return max(candidates, key=lambda group: (rates[group], -group), default=None)
 
 
 def best_split(view: OperatorView, epsilon: float, group: int) -> UnitStrategy | None:
@@ -120,14 +120,14 @@ def _split_over(
     order = np.argsort(pressure(others + part, mu, epsilon), kind="stable").tolist()
     free = [slot for slot in order if slot not in held]
     room = [slot for slot in free if with_part[slot] <= view.bound_s]
-    taken = [*held, *room][:shares]
-    new = min(shares - len(taken), max(most - view.slots, 0))
-    if len(taken) + new < shares:
+    slots = [*held, *room][:shares]
+    new = min(shares - len(slots), max(most - view.slots, 0))
+    if len(slots) + new < shares:
         # no slot more is allowed: those that are too busy for it have to do
-        taken += [slot for slot in free if slot not in taken][: shares - len(taken) - new]
-    if len(taken) + new < shares:
+        slots += [slot for slot in free if slot not in slots][: shares - len(slots) - new]
+    if len(slots) + new < shares:
         return None, False, np.inf
-    chosen = (*taken, *range(view.slots, view.slots + new))
+    chosen = (*slots, *range(view.slots, view.slots + new))
     mu = np.append(mu, np.full(new, mu[owner]))
     rates = np.append(others, np.zeros(new))
     rates[list(chosen)] += part

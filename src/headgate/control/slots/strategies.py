@@ -106,7 +106,7 @@ def view_after(view: OperatorView, strategy: UnitStrategy) -> OperatorView:
     another merges into as late as the later of the two.
     """
     change = change_of(view, strategy)
-    kept = [strategy.source if old is None else old for old in strategy.survivors]
+    origins = [strategy.source if old is None else old for old in strategy.survivors]
     latency_s = view.latency_s.copy()
     if strategy.kind is ChangeKind.SCALE_IN:
         ends = latency_s[[strategy.source, strategy.destination]]
@@ -117,9 +117,9 @@ def view_after(view: OperatorView, strategy: UnitStrategy) -> OperatorView:
         slot_ids=tuple(
             _NO_SLOT_YET if old is None else view.slot_ids[old] for old in strategy.survivors
         ),
-        latency_s=latency_s[kept],
-        service_rate=view.service_rate[kept],
-        utilisation=view.utilisation[kept],
+        latency_s=latency_s[origins],
+        service_rate=view.service_rate[origins],
+        utilisation=view.utilisation[origins],
     )
 
 
@@ -165,10 +165,10 @@ def best_prefix(
     at the first group that does not help (so it finds nothing where the source stays overloaded
     after one group) and assigns where it should add and subtract.
     """
-    found = _best_prefixes(
+    best = _best_prefixes(
         view, epsilon, source, np.array([mu_destination]), np.array([rate_destination]), fixed
     )
-    return None if found is None else found[1]
+    return None if best is None else best[1]
 
 
 def best_balance(
@@ -189,10 +189,10 @@ def best_balance(
     """
     others = np.flatnonzero(np.arange(view.slots) != source)
     rates = view.slot_rate
-    found = _best_prefixes(view, epsilon, source, view.service_rate[others], rates[others], fixed)
-    if found is None or not found[1].pressure < found[1].pressure_before:
+    best = _best_prefixes(view, epsilon, source, view.service_rate[others], rates[others], fixed)
+    if best is None or not best[1].pressure < best[1].pressure_before:
         return None
-    destination, prefix = int(others[found[0]]), found[1]
+    destination, prefix = int(others[best[0]]), best[1]
     rates[source] = prefix.kept
     rates[destination] += prefix.rate
     return UnitStrategy(

@@ -169,19 +169,19 @@ class StreamSwitch:
     def _go_on(self, view: OperatorView, diagnosis: _Diagnosis) -> tuple[Change, str]:
         """Return the change of a diagnosis and of the diagnoses that would follow it, and the reason."""
         assert diagnosis.strategy is not None
-        strategy, taken = diagnosis.strategy, 1
+        strategy, steps = diagnosis.strategy, 1
         change = change_of(view, strategy)
         inward = _inward(view, strategy)
-        while taken < self._steps:
+        while steps < self._steps:
             view = view_after(view, strategy)
             following = self._diagnose(view).strategy
             if following is None or _inward(view, following) is not inward:
                 break
-            strategy, taken = following, taken + 1
+            strategy, steps = following, steps + 1
             change = joined(change, change_of(view, strategy))
-        if taken == 1:
+        if steps == 1:
             return change, diagnosis.reason
-        more = "1 more move" if taken == 2 else f"{taken - 1} more moves"  # noqa: PLR2004
+        more = "1 more move" if steps == 2 else f"{steps - 1} more moves"  # noqa: PLR2004
         return change, f"{diagnosis.reason}; with {more}, {change.assignment.slots} slots"
 
     def _patient(self, name: str, view: OperatorView, time_s: float) -> _Diagnosis:
@@ -239,8 +239,8 @@ class StreamSwitch:
         single = projected_latency_s(share_rate(view), fastest, self._epsilon)
         hopeless = view.floor_s + single > view.bound_s
         for source in severe:
-            if (found := self._split_of(view, source, hopeless, numbers)) is not None:
-                return found
+            if (split := self._split_of(view, source, hopeless, numbers)) is not None:
+                return split
             balance = best_balance(view, self._epsilon, source, fixed=hopeless)
             if balance is not None and self._suffices(view, balance, hopeless, alone=full):
                 return _relief("severe -> balance", view, balance, numbers, about)
@@ -253,8 +253,8 @@ class StreamSwitch:
         already = np.zeros(len(hopeless), dtype=bool)
         already[list(view.assignment.split)] = True
         for source in severe:
-            if (found := self._split_of(view, source, already, numbers)) is not None:
-                return found
+            if (split := self._split_of(view, source, already, numbers)) is not None:
+                return split
         reason = f"{about} is severe, but cannot split: no key group that could move relieves it"
         group = hottest_at(view, severe[0], hopeless)
         if group is not None and not view.splittable:
@@ -341,8 +341,8 @@ def alert_s(view: OperatorView) -> F64:
     """Return l of each slot, in seconds: as set, but no less than a few records take."""
     with np.errstate(divide="ignore", over="ignore"):
         records_s = np.where(view.service_rate > 0.0, _ALERT_RECORDS / view.service_rate, 0.0)
-    found: F64 = np.maximum(view.alert_s, np.minimum(records_s, view.bound_s / 2.0))
-    return found
+    threshold_s: F64 = np.maximum(view.alert_s, np.minimum(records_s, view.bound_s / 2.0))
+    return threshold_s
 
 
 def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:

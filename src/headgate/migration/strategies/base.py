@@ -13,32 +13,32 @@ from headgate.migration.strategy import ALL_PHASES, UNBOUNDED, Situation
 
 @dataclass(frozen=True)
 class Base:
-    """Moves one set per pair of slots; held, routed, forwarded, installed; each as soon as it can."""
+    """Moves one set of key groups per pair of slots, each set without waiting for others."""
 
     name: ClassVar[str]
 
     @property
     def deferred_max(self) -> int:
-        """No bound, as by default for DRRS, which gives its rivals its own buffer (V-A)."""
+        """Return no bound; DRRS gives its rivals the same unbounded buffer as itself (V-A)."""
         return UNBOUNDED
 
     @property
     def resume(self) -> bool:
-        """A group is served as soon as it is installed."""
+        """Return True: a group is served as soon as it is installed."""
         return True
 
     @property
     def awaits_prefetch(self) -> bool:
-        """Nothing is prefetched."""
+        """Return False: nothing is prefetched."""
         return False
 
     @property
     def supersedable(self) -> bool:
-        """A second request waits for the end of the first."""
+        """Return False: a second request waits for the end of the first."""
         return False
 
     def refusal(self, plan: Plan) -> str | None:
-        """Any plan will do."""
+        """Return None: every plan is accepted."""
         return None
 
     def divide(
@@ -48,20 +48,20 @@ class Base:
         return [Subscale(groups, *pair) for pair, groups in pairs(moves).items()]
 
     def path(self, *, across: bool) -> Sequence[Phase]:
-        """Return all phases but prefetch; within a host they cost little."""
+        """Return all phases but prefetch, also for moves within a host, where the phases cost little."""
         return ALL_PHASES
 
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Admit all."""
+        """Admit all waiting sets."""
         return waiting
 
     def __str__(self) -> str:
         """Return ``name(parameter=value, ...)`` with the parameters that are not the default."""
-        given = [
+        parameters = [
             f"{field.name}={str(value).lower()}"
             for field in fields(self)
             if (value := getattr(self, field.name)) != field.default
         ]
-        return f"{self.name}({', '.join(given)})" if given else self.name
+        return f"{self.name}({', '.join(parameters)})" if parameters else self.name

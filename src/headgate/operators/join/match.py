@@ -100,28 +100,28 @@ def pairs(probe: SideRecords, stored: SideRecords, keys: int, *, probe_side: int
     order = order[np.searchsorted(stored.of[order], 0) :]
     of = stored.of[order]
     starts = np.searchsorted(of, np.arange(keys + 1)).astype(np.int64)
-    mine, theirs = probe.bounds, stored.bounds[:, order]
+    bounds, theirs = probe.bounds, stored.bounds[:, order]
     if probe_side != LEFT:
-        mine, theirs = ~mine, ~theirs
+        bounds, theirs = ~bounds, ~theirs
     band = -1
     sizes = np.diff(starts, append=starts[-1:])[probe.of]
     if int(sizes[probe.of >= 0].sum()) > _WORTH_SORTING * max(len(order), 1):
         band, total = _band(theirs)
-        if band > 0 and np.abs(mine[[0, band]].astype(np.float64)).max(initial=0.0) > _FAR:
+        if band > 0 and np.abs(bounds[[0, band]].astype(np.float64)).max(initial=0.0) > _FAR:
             band = -1
         if band > 0:
             by_first = np.lexsort((theirs[0], of))
             order, theirs = order[by_first], theirs[:, by_first]
-            mine = mine.copy()
-            mine[band] = total - mine[band]
+            bounds = bounds.copy()
+            bounds[band] = total - bounds[band]
 
-    theirs, mine = np.ascontiguousarray(theirs), np.ascontiguousarray(mine)
+    theirs, bounds = np.ascontiguousarray(theirs), np.ascontiguousarray(bounds)
 
-    def step(start: int, probes: I64, found: I64) -> tuple[int, int]:
-        return compare_keyed(probe.of, mine, starts, theirs, band, start, probes, found)
+    def step(start: int, probes: I64, partners: I64) -> tuple[int, int]:
+        return compare_keyed(probe.of, bounds, starts, theirs, band, start, probes, partners)
 
-    probes, found = collect(step, len(probe.of))
-    return probes, order[found]
+    probes, matches = collect(step, len(probe.of))
+    return probes, order[matches]
 
 
 def _band(stored: I64) -> tuple[int, int]:
@@ -144,13 +144,13 @@ def collect(step: Callable[[int, I64, I64], tuple[int, int]], probe_count: int) 
     """Run a kernel until it has done all probe records, with more room each time it stops."""
     room, start = _PAIRS_FIRST, 0
     probes: list[I64] = []
-    found: list[I64] = []
+    partners: list[I64] = []
     while start < probe_count:
         probe_out, stored_out = np.empty(room, np.int64), np.empty(room, np.int64)
         count, start = step(start, probe_out, stored_out)
         probes.append(probe_out[:count])
-        found.append(stored_out[:count])
+        partners.append(stored_out[:count])
         room *= 2
     if not probes:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    return np.concatenate(probes), np.concatenate(found)
+    return np.concatenate(probes), np.concatenate(partners)

@@ -241,20 +241,20 @@ class JoinOperator(Groupwise):
     def _arrived(self, request: Request, chosen: pa.Table, sides: I64, side: int) -> _Arrived:
         spec, layout = self.spec, self.layout
         at = np.flatnonzero(sides == side)
-        mine = chosen.take(pa.array(at))
+        rows = chosen.take(pa.array(at))
         first = FIRST_LEAF + (len(spec.sides[LEFT]) if side == RIGHT else 0)
-        values = [whole(mine.column(f"v{first + i}")) for i in range(len(spec.sides[side]))]
-        keys = [whole(mine.column(f"k{i}")) for i in range(len(spec.keys))]
+        values = [whole(rows.column(f"v{first + i}")) for i in range(len(spec.sides[side]))]
+        keys = [whole(rows.column(f"k{i}")) for i in range(len(spec.keys))]
         here = layout.sides[side]
         return _Arrived(
             at,
             _encoded(keys, spec.keys, layout.key_at, layout.side_at, len(at)),
             _encoded(values, here.leaves, here.at, len(layout.table.fresh), len(at)),
-            whole(mine.column("g")).to_numpy(),
-            whole(mine.column(f"v{MAY_MATCH}")).to_numpy() != 0,
-            whole(mine.column(f"v{EXPIRY}")).to_numpy(),
+            whole(rows.column("g")).to_numpy(),
+            whole(rows.column(f"v{MAY_MATCH}")).to_numpy() != 0,
+            whole(rows.column(f"v{EXPIRY}")).to_numpy(),
             (request.turn << _NUMBER_SHIFT) + at,
-            _met_before(mine),
+            _met_before(rows),
         )
 
     def _rows(self, table: Table, side: int, arrived: _Arrived, start: int, stop: int) -> I64:
@@ -409,13 +409,13 @@ class JoinOperator(Groupwise):
     def _columns(self, table: Table, lefts: I64 | None, rights: I64 | None) -> pa.RecordBatch:
         """Return records side by side; None stands for a side that is null."""
         strings = codec.Strings(*table.strings())
-        given = lefts if lefts is not None else rights
-        assert given is not None
+        records = lefts if lefts is not None else rights
+        assert records is not None
         columns: list[pa.Array] = []
         for side, rows in ((LEFT, lefts), (RIGHT, rights)):
             leaves, here = self._put_out(side), self.layout.sides[side]
             if rows is None:
-                columns += [pa.nulls(len(given), codec.arrow_type(x)) for x in leaves]
+                columns += [pa.nulls(len(records), codec.arrow_type(x)) for x in leaves]
             else:
                 words = rows[:, self._value_start :]
                 columns += codec.decode(words, leaves, here.at[: len(leaves)], strings)
@@ -425,8 +425,8 @@ class JoinOperator(Groupwise):
 def _met_before(rows: pa.Table) -> Mask:
     if MET not in rows.column_names:
         return np.zeros(rows.num_rows, dtype=np.bool_)
-    found: Mask = whole(rows.column(MET)).to_numpy(zero_copy_only=False)
-    return found
+    flags: Mask = whole(rows.column(MET)).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _part(keyed: SideRecords, start: int, stop: int | None) -> SideRecords:

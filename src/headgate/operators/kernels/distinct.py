@@ -1,4 +1,4 @@
-"""Numbers distinct rows of words, and finds rows among them."""
+"""Numbers distinct rows of words, and looks rows up in a numbered set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _same(left: I64, i: int, right: I64, j: int) -> bool:
 
 @jit
 def number(rows: I64, hashes: I64, index: I64, first: I64, of: I64) -> int:
-    """Give each distinct row a number, in the order in which they first occur; return how many.
+    """Give each distinct row a number in the order of first occurrence; return the count.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def number(rows: I64, hashes: I64, index: I64, first: I64, of: I64) -> int:
     index : int64[power of two]
         All 0, longer than n. Receives number + 1 of the distinct rows, by hash.
     first : int64[n]
-        Receives where each distinct row first occurs.
+        Receives the index of the first occurrence of each distinct row.
     of : int64[n]
         Receives the number of each row.
     """

@@ -131,10 +131,10 @@ def _greatest_registers(to: Any, i: int, source: Any, j: int, word: int, words: 
         arriving = source[j, at]
         if arriving == 0:
             continue
-        kept, result = to[i, at], np.int64(0)
+        present, result = to[i, at], np.int64(0)
         for k in range(_REGISTERS_PER_WORD):
             mask = np.int64(63) << np.int64(k * _REGISTER_BITS)
-            result |= max(kept & mask, arriving & mask)
+            result |= max(present & mask, arriving & mask)
         to[i, at] = result
 
 

@@ -104,7 +104,7 @@ class _Compared:
     @property
     def relative(self) -> float:
         """Tolerance, as a share; the wide one where a number of 32 bits is in it."""
-        single = any(isinstance(one, T.FloatType) for one in _leaves(self.kind))
+        single = any(isinstance(leaf, T.FloatType) for leaf in _leaves(self.kind))
         return RELATIVE_SINGLE if single else RELATIVE
 
     def numbers(self) -> Column:
@@ -113,8 +113,8 @@ class _Compared:
 
     def largest(self) -> Column:
         """Return the largest absolute value among them."""
-        found = F.array_max(F.transform(self.numbers(), F.abs))
-        return F.coalesce(F.max(found), F.lit(0.0))
+        difference = F.array_max(F.transform(self.numbers(), F.abs))
+        return F.coalesce(F.max(difference), F.lit(0.0))
 
 
 def _columns(schema: T.StructType, summed: Sequence[bool]) -> list[_Compared]:
@@ -138,7 +138,7 @@ def _leaves(kind: T.DataType) -> Iterator[T.DataType]:
 
 
 def _has_floats(kind: T.DataType) -> bool:
-    return any(isinstance(one, _FLOATS) for one in _leaves(kind))
+    return any(isinstance(leaf, _FLOATS) for leaf in _leaves(kind))
 
 
 def _row_of(frame: DataFrame, schema: T.StructType, sign: int) -> DataFrame:
@@ -168,13 +168,13 @@ def _canonical(value: Column, kind: T.DataType) -> Column:
         )
         return F.when(value.isNotNull(), F.struct(*fields))
     if isinstance(kind, T.ArrayType):
-        return F.transform(value, lambda one: _canonical(one, kind.elementType))
+        return F.transform(value, lambda item: _canonical(item, kind.elementType))
     if isinstance(kind, T.MapType):
         entries = F.transform(
             F.map_entries(value),
-            lambda one: F.struct(
-                _canonical(one["key"], kind.keyType).alias("key"),
-                _canonical(one["value"], kind.valueType).alias("value"),
+            lambda item: F.struct(
+                _canonical(item["key"], kind.keyType).alias("key"),
+                _canonical(item["value"], kind.valueType).alias("value"),
             ),
         )
         return F.array_sort(entries)
@@ -197,12 +197,12 @@ def _exact(value: Column, kind: T.DataType) -> Column:
         )
         return F.when(value.isNotNull(), F.struct(*fields))
     if isinstance(kind, T.ArrayType):
-        return F.transform(value, lambda one: _exact(one, kind.elementType))
+        return F.transform(value, lambda item: _exact(item, kind.elementType))
     assert isinstance(kind, T.MapType)
     return F.transform(
         value,
-        lambda one: F.struct(
-            one["key"].alias("key"), _exact(one["value"], kind.valueType).alias("value")
+        lambda item: F.struct(
+            item["key"].alias("key"), _exact(item["value"], kind.valueType).alias("value")
         ),
     )
 
@@ -220,10 +220,10 @@ def _numbers(value: Column, kind: T.DataType) -> Column:
             *(_numbers(value.getField(f"f{n}"), f.dataType) for n, f in enumerate(kind.fields))
         )
     if isinstance(kind, T.ArrayType):
-        parts = F.transform(value, lambda one: _numbers(one, kind.elementType))
+        parts = F.transform(value, lambda item: _numbers(item, kind.elementType))
     else:
         assert isinstance(kind, T.MapType)
-        parts = F.transform(value, lambda one: _numbers(one["value"], kind.valueType))
+        parts = F.transform(value, lambda item: _numbers(item["value"], kind.valueType))
     return F.coalesce(F.flatten(parts), none)
 
 
@@ -265,10 +265,10 @@ def _left_over(
 def _counts(rest: DataFrame) -> tuple[int, int]:
     """Return how many rows are missing, and how many are extra."""
     net = F.col("net")
-    found = rest.agg(
+    counts = rest.agg(
         F.sum(F.when(net > 0, net)).alias("missing"), F.sum(F.when(net < 0, -net)).alias("extra")
     ).collect()[0]
-    return int(found["missing"] or 0), int(found["extra"] or 0)
+    return int(counts["missing"] or 0), int(counts["extra"] or 0)
 
 
 def _beside(rest: DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -277,27 +277,27 @@ def _beside(rest: DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
     there = [
         row.cells for row in rest.where("net < 0").orderBy("cells").limit(_LOOKED_AT).collect()
     ]
-    found = []
+    pairs = []
     for want in wanted:
-        got = max(there, key=lambda one: _alike(one, want), default=None)
+        got = max(there, key=lambda candidate: _alike(candidate, want), default=None)
         if got is not None and _alike(got, want):
             there.remove(got)
         else:
             got = None
-        found.append((want, got))
+        pairs.append((want, got))
     more = [(None, got) for got in there]
-    shown = (found + more)[:_SHOWN]
+    shown = (pairs + more)[:_SHOWN]
     return [{"want": _named(names, want), "got": _named(names, got)} for want, got in shown]
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> int:
-    return sum(a == b for a, b in zip(one, other, strict=True))
+def _alike(row: Sequence[str], other: Sequence[str]) -> int:
+    return sum(a == b for a, b in zip(row, other, strict=True))
 
 
 def _named(names: Sequence[str], cells: Sequence[str] | None) -> dict[str, str] | None:
     if cells is None:
         return None
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name, cell in zip(names, cells, strict=True):
-        found[name if name not in found else f"{name} ({len(found) + 1})"] = cell
-    return found
+        by_name[name if name not in by_name else f"{name} ({len(by_name) + 1})"] = cell
+    return by_name

@@ -99,9 +99,9 @@ def parameters(
     settings: QuerySettings, job: JobConfig, cores: int, machine: int | None
 ) -> dict[str, Any]:
     """Return what the journal's header says of the settings; `machine` as `machine_cores` has it."""
-    found = dataclasses.asdict(job) | (limits(settings, job, cores) if settings.slos else {})
+    values = dataclasses.asdict(job) | (limits(settings, job, cores) if settings.slos else {})
     policy = settings.policy.name if settings.policy is not None else registry.DEFAULT
-    return found | {
+    return values | {
         "slo": [str(slo) for slo in settings.slos],
         "advise": settings.advise,
         "policy": policy if settings.slos else "static",
@@ -118,9 +118,9 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
     asked = options.get("checkpointlocation")
     calls = settings.function is not None or settings.row_function is not None
     one_time = calls or (settings.format or "").lower() in formats.ONE_TIME
-    found = place(spark, asked, settings.name, one_time=one_time, options=settings.options)
-    sessions.check(spark, str(found.path))
-    return found
+    where = place(spark, asked, settings.name, one_time=one_time, options=settings.options)
+    sessions.check(spark, str(where.path))
+    return where
 
 
 def sink(

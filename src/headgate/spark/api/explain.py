@@ -166,18 +166,18 @@ def _requests(store: str) -> str:
 
 def _arrivals(query: PlannedQuery) -> list[str]:
     """Return whether latency counts from when Kafka got a record, where one is read from there."""
-    found = []
+    lines = []
     for first in (chain[0] for chain in query.sources):
         if not reads_kafka(first.input_plan):
             continue
         if first.arrival is not None:
-            found.append(f"arrival       of {first.id}: Kafka's timestamp")
+            lines.append(f"arrival       of {first.id}: Kafka's timestamp")
         else:
-            found.append(
+            lines.append(
                 f"arrival       of {first.id}: unknown, since Kafka's timestamp does not reach it; name "
                 f'a column by .option("{own.ARRIVAL.key}", ...)'
             )
-    return found
+    return lines
 
 
 def _lines(query: PlannedQuery) -> list[str]:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.epochs import write_log
-from headgate.checkpoint.shipping import resumed
+from headgate.checkpoint.shipping import resume_shipping
 from headgate.checkpoint.spark_log import check_log
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.api.begin import begin
@@ -135,7 +135,7 @@ def opened(
         latest = checkpoint.latest()
         if latest is not None:
             CarriedLog(checkpoint).restore(latest)
-        journal = resumed(checkpoint.files, journal_of(where))
+        journal = resume_shipping(checkpoint.files, journal_of(where))
         undo.callback(journal.close)
         return checkpoint, uuid, journal.close
     checkpoint = Checkpoint(where.path)

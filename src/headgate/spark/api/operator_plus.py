@@ -92,9 +92,10 @@ def stateful(
     _check(sources, operator, time, columns)
     key_of = _each(operator.keys if keys is None else keys, len(sources), "keys")
     states = [
-        None if one is None else _type(one, "state") for one in _each(state, len(sources), "state")
+        None if kind is None else _type(kind, "state")
+        for kind in _each(state, len(sources), "state")
     ]
-    found = _inputs(sources, states)
+    described = _inputs(sources, states)
     # Where records wait for the watermark, one that it has passed is late. Elsewhere one is late for
     # the windows that have ended, each for itself, hence a row for each window: as Spark groups.
     waits = single or ordered
@@ -102,7 +103,7 @@ def stateful(
         _tagged(
             df,
             i,
-            found,
+            described,
             time,
             _keys(df, key_of[i], operator, number=i, time=time, key_type=key_type),
         )
@@ -127,7 +128,7 @@ def stateful(
     processor = WindowProcessor(
         operator,
         to_arrow_schema(key_kinds, timezone=zone),
-        _placed(found, rows.columns),
+        _placed(described, rows.columns),
         [time, *columns.names],
         ordered=waits,
     )
@@ -145,8 +146,8 @@ def _tagged(
     at = _column(time)
     hashable = [_column(name) for name in df.columns if not _has_map(df.schema[name].dataType)]
     payloads = []
-    for i, one in enumerate(inputs):
-        for j, field in enumerate(one.fields):
+    for i, part in enumerate(inputs):
+        for j, field in enumerate(part.fields):
             value = _column(df.columns[j]) if i == number else F.lit(None).cast(field.dataType)
             payloads.append(value.alias(f"c{i}_{j}", metadata=_OWN))
     return df.where(at.isNotNull()).select(
@@ -201,13 +202,13 @@ def _inputs(inputs: Sequence[DataFrame], states: Sequence[T.DataType | None]) ->
     """Return what rows carry of each input; where it begins is known once the rows are."""
     zone = inputs[0].sparkSession.conf.get("spark.sql.session.timeZone")
     return [
-        InputColumns(df.columns, 0, to_arrow_schema(df.schema, timezone=zone), df.schema, kept)
-        for df, kept in zip(inputs, states, strict=True)
+        InputColumns(df.columns, 0, to_arrow_schema(df.schema, timezone=zone), df.schema, state)
+        for df, state in zip(inputs, states, strict=True)
     ]
 
 
 def _placed(inputs: Sequence[InputColumns], columns: Sequence[str]) -> list[InputColumns]:
-    return [replace(one, first=columns.index(f"c{i}_0")) for i, one in enumerate(inputs)]
+    return [replace(part, first=columns.index(f"c{i}_0")) for i, part in enumerate(inputs)]
 
 
 def _column(name: str) -> Column:
@@ -238,11 +239,11 @@ def _check(
         if time not in df.columns:
             hint = nearest(time, df.columns) or f"; it has {', '.join(df.columns)}."
             raise ConfigError(f"{what}, which it lacks{hint}")
-        found = df.schema[time]
-        if not isinstance(found.dataType, T.TimestampType):
-            msg = f"{what} as a timestamp, and it is {found.dataType.simpleString()}; cast it."
+        field = df.schema[time]
+        if not isinstance(field.dataType, T.TimestampType):
+            msg = f"{what} as a timestamp, and it is {field.dataType.simpleString()}; cast it."
             raise ConfigError(msg)
-        if _WATERMARK not in found.metadata:
+        if _WATERMARK not in field.metadata:
             msg = f'{what} with a watermark; use withWatermark("{time}", "10 seconds").'
             raise ConfigError(msg)
     for length in (operator.window_advance, operator.window_size):
@@ -260,32 +261,32 @@ def _check(
         raise ConfigError(msg)
 
 
-def _each(given: Any, count: int, what: str) -> list[Any]:
+def _each(values: Any, count: int, what: str) -> list[Any]:
     """Return one for each input of what may be given once for all."""
-    if not isinstance(given, list | tuple):
-        return [given] * count
-    if len(given) != count:
-        msg = f"{what} has {len(given)} entries for {count} inputs; give one, or one for each."
+    if not isinstance(values, list | tuple):
+        return [values] * count
+    if len(values) != count:
+        msg = f"{what} has {len(values)} entries for {count} inputs; give one, or one for each."
         raise ConfigError(msg)
-    return list(given)
+    return list(values)
 
 
-def _type(given: Schema, what: str) -> T.DataType:
-    if isinstance(given, T.DataType):
-        return given
+def _type(schema: Schema, what: str) -> T.DataType:
+    if isinstance(schema, T.DataType):
+        return schema
     try:
-        return T.DataType.fromDDL(given)
+        return T.DataType.fromDDL(schema)
     except PySparkException as error:
-        msg = f'{what}="{given}" is no type; use one such as "bigint" or "n bigint, last string".'
+        msg = f'{what}="{schema}" is no type; use one such as "bigint" or "n bigint, last string".'
         raise ConfigError(msg) from error
 
 
-def _struct(given: str | T.StructType, what: str) -> T.StructType:
-    found = _type(given, what)
-    if not isinstance(found, T.StructType) or not found.fields:
-        msg = f'{what}="{given}" has no named columns; use one such as "word string, n bigint".'
+def _struct(schema: str | T.StructType, what: str) -> T.StructType:
+    kind = _type(schema, what)
+    if not isinstance(kind, T.StructType) or not kind.fields:
+        msg = f'{what}="{schema}" has no named columns; use one such as "word string, n bigint".'
         raise ConfigError(msg)
-    return found
+    return kind
 
 
 def _is_function(keys: object) -> TypeGuard[KeysOf]:

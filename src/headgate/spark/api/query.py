@@ -49,7 +49,9 @@ class Query(RunningQuery[Report]):
         )
 
     def __repr__(self) -> str:
-        slots = ", ".join(f"{name} {one.slots} slots" for name, one in self.assignment().items())
+        slots = ", ".join(
+            f"{name} {assignment.slots} slots" for name, assignment in self.assignment().items()
+        )
         return (
             super().__repr__().replace(", journal", f", {slots}, journal" if slots else ", journal")
         )

@@ -1,4 +1,4 @@
-"""Shows a running query in a notebook, and goes on showing it until the query ends."""
+"""Shows a running query in a notebook until the query ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class QueryView:
     ----------
     journal : Path
     checkpoint : str
-        As commands are to name it.
+        The checkpoint's location, as the commands on the page show it.
     is_active : callable
         Says whether the query runs.
     """
@@ -31,7 +31,7 @@ class QueryView:
         self._view = NotebookView(journal)
         self._checkpoint = checkpoint
         self._is_active = is_active
-        self._lock = threading.Lock()  # a cell may show what a thread shows as well
+        self._lock = threading.Lock()  # a cell and the display thread may render at the same time
 
     def html(self) -> str:
         """Return the query as it stands now."""
@@ -40,7 +40,7 @@ class QueryView:
             return self._view.html(self._checkpoint, wall_clock_ms(), driver)
 
     def display(self, every_s: float) -> None:
-        """Show the query in the output of a cell, anew each `every_s` seconds until it ends.
+        """Show the query in the output of a cell; refresh it each `every_s` seconds until the query ends.
 
         Parameters
         ----------
@@ -60,9 +60,9 @@ class QueryView:
             raise ConfigError(msg) from error
         handle = shell.display(shell.HTML(self.html()), display_id=True)
 
-        def go_on() -> None:
+        def refresh() -> None:
             while self._is_active():
                 time.sleep(every_s)
                 handle.update(shell.HTML(self.html()))
 
-        threading.Thread(target=go_on, name="headgate-display", daemon=True).start()
+        threading.Thread(target=refresh, name="headgate-display", daemon=True).start()

@@ -87,5 +87,7 @@ class SparkWriter:
 
 def _flat(columns: tuple[str | list[str], ...], method: str) -> tuple[str, ...]:
     """Return names given one by one or as lists."""
-    names = [name for one in columns for name in (one if isinstance(one, list) else [one])]
+    names = [
+        name for column in columns for name in (column if isinstance(column, list) else [column])
+    ]
     return tuple(arguments.text(method, name, "names of columns") for name in names)

@@ -403,7 +403,7 @@ def _controller(
         cycle_s=DELTA_S / 2 if settings.is_real_time else 0.0,
         **configured.limits(settings, job.config, executors.cores),
     )
-    parents = {op.id: tuple(one.id for one in op.parents) for op in operators if op.parents}
+    parents = {op.id: tuple(parent.id for parent in op.parents) for op in operators if op.parents}
     controller = Controller(
         config,
         job.config,

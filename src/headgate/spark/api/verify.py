@@ -103,12 +103,12 @@ class _BatchReader:
         return loaded
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._reader, name)
+        method = getattr(self._reader, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 result = self._rows_until(name, args)
-                result = found(*args, **kwargs) if result is None else result
+                result = method(*args, **kwargs) if result is None else result
             except AnalysisException as error:
                 if "is not a valid Spark SQL Data Source" not in str(error):
                     raise
@@ -237,8 +237,8 @@ def verify(
         query = read(build(spark, **dict(options or {})), mode)
         expected = closed(expected, query, latest)
     with telling(spark, "verify, Spark's batch answer beside the output", progress):
-        found = compare(expected, output)
-    return found | {"dropped": {"late": late}}
+        differences = compare(expected, output)
+    return differences | {"dropped": {"late": late}}
 
 
 def end_offsets(location: Path, batch: int) -> list[str | None]:
@@ -255,14 +255,14 @@ def _offsets(text: str) -> list[str | None]:
 
 def start_offsets(location: Path, count: int) -> list[str | None]:
     """Return the offset at which each source began, as JSON; None of those that do not keep it."""
-    found: list[str | None] = []
+    offsets: list[str | None] = []
     for number in range(count):
         path = location / "sources" / str(number) / "0"
         text = regular_bytes(path).decode() if path.is_file() else ""
         # a byte of padding and the format's version come before it
         _, brace, rest = text.partition("{")
-        found.append(brace + rest if brace else None)
-    return found
+        offsets.append(brace + rest if brace else None)
+    return offsets
 
 
 def carried_offsets(latest: Manifest | None, batch: int) -> list[str | None]:
@@ -295,13 +295,13 @@ def closed(batch: DataFrame, query: PlannedQuery, latest: Manifest) -> DataFrame
     """
     spark, plan = batch.sparkSession, analysed(batch)
     facts = latest.engine["operators"]
-    found = [op for op in query.operators if isinstance(op.spec, AggregateSpec)]
+    windowed = [op for op in query.operators if isinstance(op.spec, AggregateSpec)]
     if _aggregates(plan) != len(
-        found
+        windowed
     ):  # a table of the user's is aggregated, too: only the last ones
-        found = [op for op in query.last if isinstance(op.spec, AggregateSpec)]
-    whole = len(found) == _aggregates(plan)
-    bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in found]
+        windowed = [op for op in query.last if isinstance(op.spec, AggregateSpec)]
+    whole = len(windowed) == _aggregates(plan)
+    bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in windowed]
     return of_rows(spark, _closed(spark, plan, iter(bounds), whole=whole))
 
 
@@ -315,7 +315,7 @@ def _closed(
     """Return `plan` with only closed windows: of all aggregates, in their order, or of the upper ones."""
     aggregate = class_name(plan) == "Aggregate"
     if whole or not aggregate:
-        children = [_closed(spark, one, bounds, whole=whole) for one in each(plan.children())]
+        children = [_closed(spark, child, bounds, whole=whole) for child in each(plan.children())]
         plan = plan.withNewChildren(seq(spark, children)) if children else plan
     if not aggregate:
         return plan

@@ -60,8 +60,8 @@ class Writer(SparkWriter):
             "checkpoint": options.get("checkpointlocation"),
             "slo": "; ".join(map(str, it.slos)) or None,
         }
-        told = ", ".join(f"{key} {value}" for key, value in named.items() if value is not None)
-        return f"<Writer: {told}; .start() starts it>"
+        settings = ", ".join(f"{key} {value}" for key, value in named.items() if value is not None)
+        return f"<Writer: {settings}; .start() starts it>"
 
     # -- PySpark's --------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Writer(SparkWriter):
         ConfigError
             A text is no SLO.
         """
-        return self._with(slos=tuple(arguments.slo(one) for one in slos))
+        return self._with(slos=tuple(arguments.slo(target) for target in slos))
 
     def policy(self, policy: str | Policy, **parameters: float) -> Writer:
         """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.
@@ -176,8 +176,8 @@ class Writer(SparkWriter):
             return self._with(
                 replica_policy=registry.replica_policy(arguments.call(policy, parameters))
             )
-        found = arguments.policy_of(policy, parameters) if isinstance(policy, str) else policy
-        return self._with(policy=found, replica_policy=None)
+        chosen = arguments.policy_of(policy, parameters) if isinstance(policy, str) else policy
+        return self._with(policy=chosen, replica_policy=None)
 
     def advise(self, advise: bool = True) -> Writer:
         """Let the policy decide and write down why, and change nothing."""

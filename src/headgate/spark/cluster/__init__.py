@@ -1,5 +1,6 @@
-"""Sessions, hosts and executors.
+"""Makes sessions, checks hosts, and has executors follow slots.
 
-Belongs here: the Spark session as headgate wants it, looking at hosts before a job runs, executors
-that follow slots, where a checkpoint lies. Does not belong here: anything of one query's batches.
+Belongs here: the Spark session with headgate's settings (session), checks of hosts before a job
+runs (doctor), executors that follow slots (following), the directory of a checkpoint (location).
+Does not belong here: the batches of a query (step).
 """

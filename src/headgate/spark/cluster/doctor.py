@@ -89,15 +89,15 @@ def doctor(
     """
     require_classic(spark)
     needs = Needs(parse_bytes(state))
-    found: dict[str, Any] = {"master": str(spark.sparkContext.master), "executors": []}
+    answer: dict[str, Any] = {"master": str(spark.sparkContext.master), "executors": []}
     pool = ExecutorPool(spark)
     problems = [*_contract(spark), *_speculation(spark)]
     if not pool.local and not _wait_for_executors(pool):
         problems.append(
-            f"no executor has come from {found['master']} within {_REGISTER_S:g} s; start workers "
+            f"no executor has come from {answer['master']} within {_REGISTER_S:g} s; start workers "
             "there, or free cores and memory."
         )
-        return found | _outcome(problems, [], None, ["executors"])
+        return answer | _outcome(problems, [], None, ["executors"])
     unchecked = [] if checkpoint else ["checkpoint (name it with --checkpoint)"]
     with _leave_mark(spark, checkpoint) as (mark, unusable):
         problems += unusable
@@ -105,27 +105,27 @@ def doctor(
             seen = _everybody(spark, pool, mark)
         except (JvmError, PySparkException) as error:
             problems.append(_unreachable(error))
-            return found | _outcome(problems, _settings(spark), None, ["executors"])
+            return answer | _outcome(problems, _settings(spark), None, ["executors"])
         driver = look()
-        problems += [text for one in seen.values() for text in judge(*one, driver, needs)]
+        problems += [text for host in seen.values() for text in judge(*host, driver, needs)]
         if isinstance(mark, Path):
             problems += _unanswered(mark, seen)
     reached = {facts.executor for facts, _ in seen.values()}
     problems += [
-        f"executor {one.id} on {one.host} ran no task within {_ROUNDS[1]} jobs; look into its log, or "
+        f"executor {host.id} on {host.host} ran no task within {_ROUNDS[1]} jobs; look into its log, or "
         "wait until it is less busy."
-        for one in pool.living()
-        if one.id not in reached
+        for host in pool.living()
+        if host.id not in reached
     ]
-    hosts = {one.host for one in pool.living()}
+    hosts = {host.host for host in pool.living()}
     placed = Placement(spark).active if len(hosts) > 1 else None
     if placed is False:
         problems.append(
             "slots cannot be bound to hosts, since this Spark lacks the private classes for it; run "
             "Apache Spark's own build, or expect slots to catch up from the changelog in every batch."
         )
-    found["executors"] = [asdict(facts) | {"clock_off_s": off} for facts, off in seen.values()]
-    return found | _outcome(problems, _settings(spark), placed, unchecked)
+    answer["executors"] = [asdict(facts) | {"clock_off_s": off} for facts, off in seen.values()]
+    return answer | _outcome(problems, _settings(spark), placed, unchecked)
 
 
 def run(
@@ -288,9 +288,9 @@ def _speculation(spark: SparkSession) -> list[str]:
 def _settings(spark: SparkSession) -> list[str]:
     """Return what each setting of `hg.session` that is missing would buy."""
     return [
-        f"{one.key} is not {one.value}; with it, {one.why}."
-        for one in SETTINGS
-        if spark.conf.get(one.key, None) != one.value
+        f"{setting.key} is not {setting.value}; with it, {setting.why}."
+        for setting in SETTINGS
+        if spark.conf.get(setting.key, None) != setting.value
     ]
 
 
@@ -308,9 +308,9 @@ def _unreachable(error: Exception) -> str:
     """Return why no task ran, in one sentence."""
     text = str(error)
     for pattern, sentence in _CAUSES.items():
-        found = re.search(pattern, text, re.DOTALL)
-        if found:
-            return sentence.format(*found.groups())
+        match = re.search(pattern, text, re.DOTALL)
+        if match:
+            return sentence.format(*match.groups())
     first = next((line for line in text.splitlines() if "Exception" in line), text)
     return f"no task ran on the executors: {first.strip()[:300]}; look into their logs."
 
@@ -381,8 +381,8 @@ def _leave_mark(
         yield None, [str(error)]
         return
     if url is not None:
-        with marked_store(url) as found:
-            yield found
+        with marked_store(url) as stored:
+            yield stored
         return
     try:
         mark = resolved(spark, checkpoint) / f".headgate-doctor-{secrets.token_hex(8)}"

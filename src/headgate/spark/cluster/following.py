@@ -71,7 +71,7 @@ class SharedNeeds:
 
     def executors(self, living: Sequence[Executor]) -> int:
         """Return how many executors there should be, given those there are."""
-        cores_each = min((one.cores for one in living), default=1)
+        cores_each = min((executor.cores for executor in living), default=1)
         return max(self.floor or 1, -(-self.cores // max(1, cores_each)))
 
     def surplus(self, living: Sequence[Executor]) -> list[Executor]:
@@ -80,10 +80,12 @@ class SharedNeeds:
             return []
         used = frozenset[str]().union(*self.hosts.values())
         # state belongs to hosts, so those that have none go first
-        spared = {one.host: one for one in reversed(living) if one.host in used}.values()
-        going = [one for one in reversed(living) if one not in spared]
+        spared = {
+            executor.host: executor for executor in reversed(living) if executor.host in used
+        }.values()
+        going = [executor for executor in reversed(living) if executor not in spared]
         too_many = max(0, len(living) - self.executors(living))
-        return sorted(going, key=lambda one: one.host in used)[:too_many]
+        return sorted(going, key=lambda executor: executor.host in used)[:too_many]
 
 
 class ExecutorFollower:
@@ -206,8 +208,8 @@ class ExecutorFollower:
         if not chosen:
             return
         slots, wanted = self._needs.cores, len(before) - len(chosen)
-        why = ", ".join(f"{one.id} on {one.host}" for one in chosen)
-        after = [one for one in before if one not in chosen]
+        why = ", ".join(f"{executor.id} on {executor.host}" for executor in chosen)
+        after = [executor for executor in before if executor not in chosen]
         if not self._pool.give_back(chosen):
             after = before
             why = f"the cluster manager did not take back {why}; end them there, if they matter."
@@ -249,9 +251,9 @@ def _in_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="headgate-executors", daemon=True).start()
 
 
-def _too_few(given: int, asked: int, slots: int, cores: int) -> str:
+def _too_few(granted: int, asked: int, slots: int, cores: int) -> str:
     return (
-        f"the cluster gave {max(0, given)} of {asked} executors asked for within {GRANT_S:g} s, so "
+        f"the cluster gave {max(0, granted)} of {asked} executors asked for within {GRANT_S:g} s, so "
         f"{slots} slots share {cores} cores; add workers, raise spark.cores.max, or keep to {cores} "
         "slots."
     )

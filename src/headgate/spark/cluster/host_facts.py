@@ -117,17 +117,17 @@ def answer_name(mark: Path, who: str) -> Path:
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {
+    versions: dict[str, str | None] = {
         "python": ".".join(map(str, sys.version_info[:3])),
         # late and by name: the package's front imports the engine, of which this is a part
         "headgate": str(importlib.import_module("headgate").__version__),
     }
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def _tried_arena() -> tuple[str, str | None]:
@@ -169,8 +169,8 @@ def _tried_checkpoint(mark: Path, who: str) -> str | None:
 
 def _room(directory: str) -> tuple[int, int]:
     """Return size and free bytes of a directory's file system."""
-    found = os.statvfs(directory)
-    return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+    status = os.statvfs(directory)
+    return status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail
 
 
 def _mapped_bytes() -> int:

@@ -26,7 +26,7 @@ def kill_executor(spark: SparkSession) -> str:
             "SPARK_MASTER=local-cluster[2,1,1024], or name a cluster."
         )
         raise ConfigError(msg)
-    victim = max(living, key=lambda one: (len(one.id), one.id))
+    victim = max(living, key=lambda executor: (len(executor.id), executor.id))
     if not pool.kill(victim):
         msg = f"the cluster manager did not kill executor {victim.id}; kill its process there."
         raise ConfigError(msg)

@@ -35,15 +35,15 @@ def check_interpreter(spark: SparkSession) -> None:
     relative = os.sep in named and not os.path.isabs(named)
     if not str(context.master).startswith("local") or relative:
         return  # another host's Python, or one that executors unpack from an archive
-    found = shutil.which(named)
-    if found == sys.executable:
+    program = shutil.which(named)
+    if program == sys.executable:
         return
     shipped = ships_modules(spark)
     environment = tuple(sorted(context.environment.items()))
-    problem = "cannot be run" if found is None else _problem(found, environment, shipped)
+    problem = "cannot be run" if program is None else _problem(program, environment, shipped)
     if problem:
         msg = (
-            f"Python workers of this session would be {found or named}, which {problem}; set "
+            f"Python workers of this session would be {program or named}, which {problem}; set "
             f"PYSPARK_PYTHON={sys.executable} before the session is made, or make it with hg.session()."
         )
         raise ConfigError(msg)
@@ -61,7 +61,7 @@ def _problem(python: str, environment: tuple[tuple[str, str], ...], shipped: boo
         Whether Spark brings modules of the user's to them: headgate may be one.
     """
     try:
-        told = subprocess.run(
+        words = subprocess.run(
             [python, "-c", _ASK],
             capture_output=True,
             text=True,
@@ -74,7 +74,7 @@ def _problem(python: str, environment: tuple[tuple[str, str], ...], shipped: boo
     except OSError:
         return "cannot be run"
     try:
-        major, minor, lacks_headgate = told
+        major, minor, lacks_headgate = words
     except ValueError:
         return "cannot be run"
     here = f"{sys.version_info.major}.{sys.version_info.minor}"

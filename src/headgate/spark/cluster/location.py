@@ -152,13 +152,13 @@ def resolved(spark: SparkSession, location: str) -> Path:
     elif scheme != LOCAL:
         raise CheckpointError(not_local(f"{_WHAT} {location}", f"{scheme}:"))
     try:
-        found = path.resolved()
+        address = path.resolved()
     except (PySparkException, JavaError) as error:  # file://host/...
         msg = f"{_WHAT} {location} names no directory; write it as file:/path, with one slash or three."
         raise CheckpointError(msg) from error
-    if found.scheme != LOCAL:  # such as a default that a site's own class stands for
-        raise CheckpointError(_by_default(location, found.text))
-    return Path(found.path)
+    if address.scheme != LOCAL:  # such as a default that a site's own class stands for
+        raise CheckpointError(_by_default(location, address.text))
+    return Path(address.path)
 
 
 def _by_default(location: str, default: str) -> str:

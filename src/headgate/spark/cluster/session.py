@@ -146,12 +146,12 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(_SOCKET_TIMEOUT_S))
     _require_java()
-    given = _settings_of_user(asked)
+    by_user = _settings_of_user(asked)
     builder = SparkSession.builder
-    for key, value in {**_settings_of_headgate(given | asked), **asked}.items():
+    for key, value in {**_settings_of_headgate(by_user | asked), **asked}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    if "spark.log.level" not in given | asked:
+    if "spark.log.level" not in by_user | asked:
         spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -168,7 +168,7 @@ def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
         _launched_with.update(asked)
     with quiet_stderr() if not has_jvm() else nullcontext():
         start_jvm(asked)
-    found = dict(SparkConf().getAll())
+    settings = dict(SparkConf().getAll())
     sparks_own = {"spark.app.name": _SHELL}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: to Spark this is a shell
         sparks_own["spark.ui.showConsoleProgress"] = "true"
@@ -176,14 +176,14 @@ def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
         sparks_own["spark.master"] = "local[*]"
     return {
         key: value
-        for key, value in found.items()
+        for key, value in settings.items()
         if value not in (sparks_own.get(key), _launched_with.get(key))
     }
 
 
-def _settings_of_headgate(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what headgate sets where `given` does not."""
-    master = given.get("spark.master", os.environ.get("SPARK_MASTER", "local[*]"))
+def _settings_of_headgate(others: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of headgate's own that `others` do not have."""
+    master = others.get("spark.master", os.environ.get("SPARK_MASTER", "local[*]"))
     ours = {"spark.master": master, "spark.app.name": "headgate", **_DEFAULTS}
     alone = master.startswith("local")
     if alone or master.startswith(("spark://127.", "spark://localhost")):
@@ -197,7 +197,7 @@ def _settings_of_headgate(given: Mapping[str, str]) -> dict[str, str]:
         del ours[_UNIX_SOCKETS]
     if _shipped_as_modules():
         del ours[_DAEMON]
-    return {key: value for key, value in ours.items() if key not in given}
+    return {key: value for key, value in ours.items() if key not in others}
 
 
 def _shipped_as_modules() -> bool:
@@ -249,8 +249,16 @@ def _set(spark: SparkSession, key: str, value: str) -> bool:
 
 def _missing(spark: SparkSession) -> list[str]:
     """Return the settings that a session lacks and that cannot be changed while it runs."""
-    found = {one.key: spark.conf.get(one.key, None) for one in SETTINGS if not one.running}
-    lacking = [one.key for one in SETTINGS if not one.running and found[one.key] != one.value]
+    values = {
+        setting.key: spark.conf.get(setting.key, None)
+        for setting in SETTINGS
+        if not setting.running
+    }
+    lacking = [
+        setting.key
+        for setting in SETTINGS
+        if not setting.running and values[setting.key] != setting.value
+    ]
     return [key for key in lacking if key != _DAEMON or not _shipped_as_modules()]
 
 
@@ -345,10 +353,10 @@ def _find_java() -> Path | None:
     """Return the java that Spark's launcher takes: JAVA_HOME wins over PATH."""
     home = os.environ.get("JAVA_HOME")
     if home:
-        found = [Path(home) / "bin" / "java"]
+        programs = [Path(home) / "bin" / "java"]
     else:
-        found = [Path(p) / "java" for p in os.environ.get("PATH", "").split(os.pathsep) if p]
-    return next((p for p in found if p.is_file() and os.access(p, os.X_OK)), None)
+        programs = [Path(p) / "java" for p in os.environ.get("PATH", "").split(os.pathsep) if p]
+    return next((p for p in programs if p.is_file() and os.access(p, os.X_OK)), None)
 
 
 def _java_version(java: Path) -> int | None:
@@ -359,5 +367,5 @@ def _java_version(java: Path) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    return int(match[1]) if match else None

@@ -93,15 +93,15 @@ def taken_over(
     ConfigError
         As `Fleet.add`.
     """
-    given = writer.settings
-    name, policy = given.name, given.policy
+    asked = writer.settings
+    name, policy = asked.name, asked.policy
     if name is None:
         msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
         raise ConfigError(msg)
-    if given.fallback != "error":
+    if asked.fallback != "error":
         msg = f'job "{name}" may become plain Spark, which has no slots; leave out .fallback().'
         raise ConfigError(msg)
-    window_s, rhythm_s = WINDOW_ROUNDS * limits.round_s, every_s(given.trigger)
+    window_s, rhythm_s = WINDOW_ROUNDS * limits.round_s, every_s(asked.trigger)
     if rhythm_s >= window_s:
         # Between its batches nothing would be known of it, and without that nothing is decided.
         msg = (
@@ -109,11 +109,11 @@ def taken_over(
             f"{window_s:g} s; use a shorter trigger, or a longer round."
         )
         raise ConfigError(msg)
-    if policy is None and given.replica_policy is None and has_stages(writer.df):
-        given = replace(given, replica_policy=replica_policy(_OF_STAGES))
-    worth = utility_of(given.slos, priority, utility)
-    latencies = tuple(slo for slo in given.slos if slo.is_latency)
-    pools, who = given.replica_policy is not None, given.replica_policy or policy
+    if policy is None and asked.replica_policy is None and has_stages(writer.df):
+        asked = replace(asked, replica_policy=replica_policy(_OF_STAGES))
+    worth = utility_of(asked.slos, priority, utility)
+    latencies = tuple(slo for slo in asked.slos if slo.is_latency)
+    pools, who = asked.replica_policy is not None, asked.replica_policy or policy
     spends = who is not None and who.name != "static"
     if spends and not pools and not latencies:
         assert policy is not None  # it is no policy over pools
@@ -122,8 +122,8 @@ def taken_over(
             '.slo("mean < 1 s over 1 s"), or leave out .policy(), so that the fleet decides.'
         )
         raise ConfigError(msg)
-    probe = PoolProbe(window_s) if pools else Probe(window_s, given.slots.min)
-    settings = replace(given, policy=policy if spends else Static(), slos=latencies)
+    probe = PoolProbe(window_s) if pools else Probe(window_s, asked.slots.min)
+    settings = replace(asked, policy=policy if spends else Static(), slos=latencies)
     return name, Prepared(writer.df, settings, probe, worth, spends)
 
 

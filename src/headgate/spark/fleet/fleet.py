@@ -128,8 +128,8 @@ class Fleet:
         with self._lock:
             jobs = dict.fromkeys(self._prepared, "waits") | dict.fromkeys(self._unstarted, "failed")
             jobs |= {name: str(member.state) for name, member in self._members.items()}
-        told = ", ".join(f"{name} {job}" for name, job in jobs.items()) or "no job"
-        return f"<Fleet: {state}, {self.limits.slots} slots, policy {self.policy.name}; {told}>"
+        listed = ", ".join(f"{name} {job}" for name, job in jobs.items()) or "no job"
+        return f"<Fleet: {state}, {self.limits.slots} slots, policy {self.policy.name}; {listed}>"
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -518,11 +518,11 @@ class Fleet:
                 jobs[name] = measured(member.view(self._grants.of(name)))
             except Exception as error:  # one job's trouble is not that of the others
                 self._note(member, f"no statistics: {type(error).__name__}: {error}")
-        taken = self._grants.taken(but=jobs)
+        granted = self._grants.taken(but=jobs)
         return FleetView(
             self._journal.time_s,
             jobs,
-            max(0, self.limits.slots - taken),
+            max(0, self.limits.slots - granted),
             hosts=len(self._loads),
             hosts_congested=sum(host.congested for host in self._loads),
         )
@@ -531,7 +531,9 @@ class Fleet:
         """Return the slots that jobs not started yet will begin with, as far as that is known."""
         with self._lock:
             coming = {n: p for n, p in self._starting.items() if n not in self._members}
-            return sum(one.first_slots(self._cores) for one in (self._prepared | coming).values())
+            return sum(
+                member.first_slots(self._cores) for member in (self._prepared | coming).values()
+            )
 
     def _too_many(self) -> bool:
         now_s = time.monotonic()
@@ -557,5 +559,5 @@ class Fleet:
     def _note(self, member: Member, why: str) -> None:
         # of a failed job no text that may quote a record; `failures` has all of it
         failure = member.query.exception() if member.state is JobState.FAILED else None
-        told = getattr(failure, "journalled", "") or why
-        self._journal.job(member.name, str(member.state), told)
+        reason = getattr(failure, "journalled", "") or why
+        self._journal.job(member.name, str(member.state), reason)

@@ -54,20 +54,20 @@ def fleet_round(
         congested=view.congested,
         hosts=tuple(
             FleetHostState(
-                host=one.host,
-                cores=one.cores,
-                runnable=round(one.runnable, 3),
-                load=one.load,
-                congested=one.congested,
+                host=host.host,
+                cores=host.cores,
+                runnable=round(host.runnable, 3),
+                load=host.load,
+                congested=host.congested,
             )
-            for one in hosts
+            for host in hosts
         ),
     )
 
 
 def _requested(job: FleetJob) -> dict[str, int]:
     """Return the slots that a job's own policy would like, where that is more than granted."""
-    wanted = {op: one.request for op, one in job.operators.items()}
+    wanted = {op: operator.request for op, operator in job.operators.items()}
     return {op: n for op, n in wanted.items() if n is not None and n > job.operators[op].slots}
 
 

@@ -70,21 +70,21 @@ class Graph:
     @classmethod
     def of(cls, operators: Sequence[PlannedOperator]) -> Graph:
         """Return the graph of a query's operators."""
-        found: list[tuple[str, int, str, list[Jvm]]] = []
+        origins: list[tuple[str, int, str, list[Jvm]]] = []
         for operator in operators:
             if operator.parents:
                 continue
             if not isinstance(operator.spec, JoinSpec):
                 name = f"source of {operator.id}"
-                found.append((operator.id, 0, name, streams_of(operator.input_plan)))
+                origins.append((operator.id, 0, name, streams_of(operator.input_plan)))
                 continue
             sides = united(operator.input_plan)
             for place, side in enumerate(_SIDES):
                 leaves = streams_of(sides[place]) if len(sides) == len(_SIDES) else []
-                found.append((operator.id, place, f"{side}source of {operator.id}", leaves))
+                origins.append((operator.id, place, f"{side}source of {operator.id}", leaves))
         distinct: list[Jvm] = []
         entrances = []
-        for operator_id, place, name, leaves in found:
+        for operator_id, place, name, leaves in origins:
             sources = tuple(_number(leaf, distinct) for leaf in leaves)
             entrances.append(Entrance(operator_id, place, name, sources))
         # of several the first: what one of two inputs lets through says nothing of the other
@@ -184,17 +184,17 @@ class Span:
 
 def told(reports: Sequence[Report]) -> dict[str, Told]:
     """Return what a step's reports say of each operator."""
-    found: dict[str, Told] = {}
+    flows: dict[str, Told] = {}
     for report in reports:
         executed = report.served + report.late_records
         inputs = report.inputs or (InputCounts(report.arrived, executed, math.nan),)
-        known = found.get(report.operator)
+        known = flows.get(report.operator)
         if known is None:
-            found[report.operator] = Told(inputs, report.output_rows)
+            flows[report.operator] = Told(inputs, report.output_rows)
         else:
             both = tuple(_sum(a, b) for a, b in zip(known.inputs, inputs, strict=True))
-            found[report.operator] = Told(both, known.put_out + report.output_rows)
-    return found
+            flows[report.operator] = Told(both, known.put_out + report.output_rows)
+    return flows
 
 
 def flows_of(
@@ -234,11 +234,11 @@ def flows_of(
         flows += some
         per_s += arrived_per_s
     for operator, parent in graph.parents.items():
-        mine = [_input(read, operator, 0) for read in span.reads]
-        sent = sum(counts.arrived for counts in mine)
+        counts_of = [_input(read, operator, 0) for read in span.reads]
+        sent = sum(counts.arrived for counts in counts_of)
         if operator in graph.lossless:
             sent = sum(r.operators[parent].put_out for r in span.reads if parent in r.operators)
-        executed = float(sum(counts.executed for counts in mine))
+        executed = float(sum(counts.executed for counts in counts_of))
         flows.append(Flow(parent, operator, float(sent), executed, waiting.get((operator, 0), 0.0)))
     return flows, per_s
 
@@ -253,9 +253,9 @@ def _entering(
 ) -> tuple[list[Flow], float]:
     """Return the flow from each source of an entrance, and what arrived there per second."""
     operator = entrance.operator
-    mine = [_input(read, operator, entrance.place) for read in span.reads]
-    arrived = float(sum(counts.arrived for counts in mine))
-    executed = float(sum(counts.executed for counts in mine))
+    counts_of = [_input(read, operator, entrance.place) for read in span.reads]
+    arrived = float(sum(counts.arrived for counts in counts_of))
+    executed = float(sum(counts.executed for counts in counts_of))
     waits = waiting.get((operator, entrance.place), 0.0)
     shares = _shares(sources, span, lag)
     grown = [_grown(entrance, source, part, span, lag) for source, part in shares.items()]
@@ -322,15 +322,15 @@ def _grown_by_arrival(entrance: Entrance, arrived: float, span: Span) -> float:
 
 
 def _input(read: Read, operator: str, place: int) -> InputCounts:
-    found = read.operators.get(operator)
-    if found is None or place >= len(found.inputs):
+    counts = read.operators.get(operator)
+    if counts is None or place >= len(counts.inputs):
         return InputCounts(0, 0, math.nan)
-    return found.inputs[place]
+    return counts.inputs[place]
 
 
-def _sum(one: InputCounts, other: InputCounts) -> InputCounts:
-    newest_ms = max(one.newest_ms, other.newest_ms, key=lambda ms: -math.inf if ms != ms else ms)  # noqa: PLR0124
-    return InputCounts(one.arrived + other.arrived, one.executed + other.executed, newest_ms)
+def _sum(counts: InputCounts, other: InputCounts) -> InputCounts:
+    newest_ms = max(counts.newest_ms, other.newest_ms, key=lambda ms: -math.inf if ms != ms else ms)  # noqa: PLR0124
+    return InputCounts(counts.arrived + other.arrived, counts.executed + other.executed, newest_ms)
 
 
 def _number(leaf: Jvm, distinct: list[Jvm]) -> int:

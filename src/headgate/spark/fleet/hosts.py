@@ -109,9 +109,9 @@ def loads_of(
             named = host if host in cores else next(iter(cores)) if len(cores) == 1 else None
             if named is not None and spent.load is not None:
                 load[named] = spent.load
-            for one in cores if named is None else (named,):
-                part = 1.0 if named is not None else cores[one] / total_cores
-                runnable_s[one] += spent.runnable_s * part
+            for core in cores if named is None else (named,):
+                part = 1.0 if named is not None else cores[core] / total_cores
+                runnable_s[core] += spent.runnable_s * part
     return [
         HostLoad(host, cores[host], runnable_s[host] / seconds, load.get(host))
         for host in sorted(cores)
@@ -120,12 +120,12 @@ def loads_of(
 
 def summed(parts: Iterable[Mapping[str, HostTime]]) -> dict[str, HostTime]:
     """Return the sum of what was measured, by host, with the load that was seen last."""
-    found: dict[str, HostTime] = {}
+    total: dict[str, HostTime] = {}
     for part in parts:
         for host, spent in part.items():
-            before_s = found[host].runnable_s if host in found else 0.0
-            found[host] = HostTime(before_s + spent.runnable_s, spent.load)
-    return found
+            before_s = total[host].runnable_s if host in total else 0.0
+            total[host] = HostTime(before_s + spent.runnable_s, spent.load)
+    return total
 
 
 def beside_s(reports: Sequence[Report], slots_s: float) -> float:
@@ -136,7 +136,7 @@ def beside_s(reports: Sequence[Report], slots_s: float) -> float:
     ran = [r.ran for r in reports if r.ran is not None]
     if not ran:
         return 0.0
-    all_ms = max(one.ended_ms for one in ran) - min(one.began_ms for one in ran)
+    all_ms = max(task.ended_ms for task in ran) - min(task.began_ms for task in ran)
     return max(0.0, slots_s - all_ms / 1e3)
 
 

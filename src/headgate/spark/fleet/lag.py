@@ -80,10 +80,10 @@ class SourceLag:
         """
         total = 0.0
         for place in range(self.sources):
-            noted = [n.sources[place] for n in self._noted if place < len(n.sources)]
-            units = sum(source.read for source in noted)
+            notes = [n.sources[place] for n in self._noted if place < len(n.sources)]
+            units = sum(source.read for source in notes)
             if units:
-                total += noted[-1].behind * sum(source.rows for source in noted) / units
+                total += notes[-1].behind * sum(source.rows for source in notes) / units
         return total
 
     def tells(self, source: int) -> bool:

@@ -258,5 +258,5 @@ def _reason(failure: Exception) -> str:
     """Return one line that says what failed, without the traceback and the query's name around it."""
     lines = [line.strip() for line in str(failure).strip().splitlines()]
     raised = [line for line in lines if _RAISED.match(line)]
-    found = raised[-1] if raised else lines[0] if lines else type(failure).__name__
-    return found.rpartition(_SPARKS_WORDS)[2]
+    text = raised[-1] if raised else lines[0] if lines else type(failure).__name__
+    return text.rpartition(_SPARKS_WORDS)[2]

@@ -166,30 +166,30 @@ class PoolProbe:
         steps, _, _ = self._recent()
         config, now_s = self._work.config, time.monotonic()
         rate = config.replica_rate
-        found = {}
+        operators = {}
         for name, state in self._work.states.items():
             since_s = max(self._since_s, self._changed_s.get(name, 0.0), now_s - self._window_s)
             busy_s: dict[int, float] = {}
             rows, useful_s = 0, 0.0
             for step in steps:
-                mine = [r for r in step.replicas if r.stage == name]
-                rows += sum(r.served for r in mine)
-                useful_s += sum(r.useful_s for r in mine)
+                replicas = [r for r in step.replicas if r.stage == name]
+                rows += sum(r.served for r in replicas)
+                useful_s += sum(r.useful_s for r in replicas)
                 if step.ended_s > since_s:
-                    for r in mine:
+                    for r in replicas:
                         spent_s = r.served / rate if rate else r.useful_s
                         busy_s[r.replica] = busy_s.get(r.replica, 0.0) + spent_s
             active = len(state.active)
             per_s = rate or (rows / useful_s if useful_s > 0.0 else 0.0)
             waiting = steps[-1].waiting[name] if steps else 0
-            found[name] = FleetOperator(
+            operators[name] = FleetOperator(
                 slots=active,
                 capacity=operator_capacity(busy_s.values(), max(now_s - since_s, _LEAST_S)),
                 backlog_s=waiting / (per_s * active) if per_s else 0.0,
                 slots_min=config.least,
                 slots_max=config.most,
             )
-        return found
+        return operators
 
     def input_rate(self) -> float:
         """Return the rows per second that came from the source; as `Probe.input_rate` counts."""
@@ -251,13 +251,13 @@ class PoolProbe:
             grown = self._behind[-1][1] - self._behind[0][1] if self._behind else 0.0
         flows = []
         for stage in stages:
-            mine = [r for s in steps for r in s.replicas if r.stage == stage]
+            replicas = [r for s in steps for r in s.replicas if r.stage == stage]
             came: Counter[int] = Counter()
-            for replica in mine:
+            for replica in replicas:
                 came.update(replica.origins)
             if stage in self._entering():
                 came[_SOURCE] += 0
-            arrived, served = sum(came.values()), sum(r.served for r in mine)
+            arrived, served = sum(came.values()), sum(r.served for r in replicas)
             waiting = float(steps[-1].waiting[stage]) if steps else 0.0
             for origin, sent in came.items():
                 more = grown if origin == _SOURCE else 0.0

@@ -135,10 +135,12 @@ class Probe:
         number = -1 if batch is None else batch.spark_batch
         read = Read(number, read_s, now_s, told(reports))
         put_out, last = self._origins.step(reports), self._origins.last
-        results = [one for name in last if self._origins.judges(name) for one in put_out[name]]
+        results = [
+            result for name in last if self._origins.judges(name) for result in put_out[name]
+        ]
         with self._lock:
-            for name, one in read.operators.items():
-                for place, new in enumerate(one.inputs):
+            for name, result in read.operators.items():
+                for place, new in enumerate(result.inputs):
                     left = self._unserved.get((name, place), 0) + new.arrived - new.executed
                     self._unserved[name, place] = max(0, left)
             self._idle = False
@@ -192,9 +194,9 @@ class Probe:
         batch takes longer than the window only the juice is known: it falls.
         """
         steps, length_s, idle = self._recent()
-        found = [self._value(intent, steps, length_s, idle=idle) for intent in intents]
-        known = [value for value in found if value is not None]
-        return tuple(known) if len(known) == len(found) else None
+        values = [self._value(intent, steps, length_s, idle=idle) for intent in intents]
+        known = [value for value in values if value is not None]
+        return tuple(known) if len(known) == len(values) else None
 
     def operators(self) -> dict[str, FleetOperator]:
         """Return each operator's slots, and how busy the busiest of them was."""
@@ -202,7 +204,7 @@ class Probe:
         assert job is not None
         steps, _, _ = self._recent()
         now_s = time.monotonic()
-        found = {}
+        operators = {}
         for operator in job.query.operators:
             name, slots = operator.id, job.states[operator.id].assignment.slots
             rate = job.config.slot_rate if not operator.parents else None
@@ -216,14 +218,14 @@ class Probe:
             waiting = steps[-1].waiting[name] if steps else 0
             known_per_s = steps[-1].rate_per_s[name] if steps else 0.0
             served_per_s = rate * slots if rate else known_per_s
-            found[name] = FleetOperator(
+            operators[name] = FleetOperator(
                 slots=slots,
                 capacity=operator_capacity(busy_s.values(), max(now_s - since_s, _LEAST_S)),
                 backlog_s=waiting / served_per_s if served_per_s else 0.0,
                 slots_min=self._slots_min,
                 slots_max=job.config.slots_max,
             )
-        return found
+        return operators
 
     def input_rate(self) -> float:
         """Return the records per second that arrived at the sources, read or not.
@@ -310,12 +312,12 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
         As of `_aged`.
     """
     aged = [_aged(step, first) for step in steps]
-    merged = histogram.merge(one for one, _ in aged)
+    merged = histogram.merge(part for part, _ in aged)
     count = histogram.completed(merged)
     if count == 0:
         return None
     # How long a step took from the end of the slots' work to the sink, by what it put out.
-    weights = [histogram.completed(one) for one, _ in aged]
+    weights = [histogram.completed(part) for part, _ in aged]
     sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
     if intent.percentile is not None:
         return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
@@ -333,5 +335,5 @@ def _aged(step: _Step, first: Collection[str]) -> tuple[histogram.Sparse, float]
     """
     entering = [report for report in step.reports if report.operator in first]
     latencies = histogram.merge([*(r.histogram for r in entering), sparse(step.results)])
-    results_ms = sum(one.latency_ms * one.count for one in step.results)
+    results_ms = sum(result.latency_ms * result.count for result in step.results)
     return latencies, results_ms + sum(report.latency_sum_ms for report in entering)

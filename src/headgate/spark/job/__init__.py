@@ -1,6 +1,7 @@
 """Keeps the state of a running job between two batches, and the ports through which it is watched.
 
-Belongs here: assignments in force and asked for, pools of replicas, reports of tasks, where the time of
-a batch went, faults that a test asked for. Does not belong here: how a batch is run (step), or why
-something changes (steer).
+Belongs here: assignments in force and requested (changes), pools of replicas (pools), the reports
+that tasks send to the driver (reports), the time that each phase of a batch took (phases), the age
+of results (origins), faults that a test requests (faults). Does not belong here: the run of a batch
+(step), the reason of a change (steer).
 """

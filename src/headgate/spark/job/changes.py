@@ -141,8 +141,8 @@ class Changes:
         """Want the slots away that are above the grant."""
         if self._grant is UNLIMITED or self.frozen:
             return
-        kept = self.holds()
-        for name in self._states.keys() - kept.keys():
+        held_until = self.holds()
+        for name in self._states.keys() - held_until.keys():
             state = self._states[name]
             newest, most = self.newest(name), self.most(name)
             if newest.slots > most:
@@ -243,10 +243,10 @@ class Changes:
             oldest = min(held, default=0)
             msg = f"epoch {epoch} is not known; use {oldest} to {self.epoch}."
             raise ConfigError(msg)
-        found: dict[str, Assignment] = {}
+        in_force: dict[str, Assignment] = {}
         for e in sorted(known):
-            found |= held[e]
-        return {name: replace(a, epoch=self.newest(name).epoch + 1) for name, a in found.items()}
+            in_force |= held[e]
+        return {name: replace(a, epoch=self.newest(name).epoch + 1) for name, a in in_force.items()}
 
     def remember(self, epoch: int, held: Mapping[str, Assignment]) -> None:
         """Keep what came into force with an epoch, for `at`; the oldest go, whole as they are kept."""
@@ -275,8 +275,8 @@ class Changes:
                 self._check_granted(name, new.slots)
             for name, new in changes.items():
                 before = self._states[name].assignment.slots
-                kept = tuple(slot if slot < before else None for slot in range(new.slots))
-                self._wanted[name] = Wanted(new, by, reason, kept)
+                survivors = tuple(slot if slot < before else None for slot in range(new.slots))
+                self._wanted[name] = Wanted(new, by, reason, survivors)
 
     def propose(self, operator: str, wanted: Wanted) -> bool:
         """Ask for what a policy decided.
@@ -291,8 +291,8 @@ class Changes:
             fits = wanted.assignment.epoch == held.epoch + 1 and granted
             asked = self._wanted.get(operator)
             busy = (asked is not None and not asked.forced) or operator in self._heading
-            kept = wanted.assignment.slots != held.slots and operator in self.holds()
-            if self.frozen or not fits or busy or kept:
+            held_size = wanted.assignment.slots != held.slots and operator in self.holds()
+            if self.frozen or not fits or busy or held_size:
                 return False
             self._wanted[operator] = wanted
             return True
@@ -357,11 +357,11 @@ class Changes:
         with self._lock:
             if not self._may_change():
                 return {}
-            epoch, taken = self.epoch + 1, {}
+            epoch, in_force = self.epoch + 1, {}
             for name in [name for name in self._wanted if name not in kept]:
-                one, state = self._wanted.pop(name), self._states[name]
-                new = replace(one, assignment=replace(one.assignment, epoch=epoch))
-                taken[name] = (state.assignment, new)
+                wanted, state = self._wanted.pop(name), self._states[name]
+                new = replace(wanted, assignment=replace(wanted.assignment, epoch=epoch))
+                in_force[name] = (state.assignment, new)
                 state.assign(new.assignment, new.survivors)
                 self.remember(epoch, {name: new.assignment})
-            return taken
+            return in_force

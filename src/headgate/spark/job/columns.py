@@ -1,4 +1,4 @@
-"""Names of columns between a query's plan and its slots that are no operator's own."""
+"""Names the columns between a query's plan and its slots that belong to no operator."""
 
 from __future__ import annotations
 

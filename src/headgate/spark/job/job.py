@@ -147,11 +147,14 @@ class OperatorState:
     def recovered(cls, manifest: Manifest, operator: str) -> OperatorState:
         """Return the state that a manifest describes."""
         facts = manifest.engine["operators"][operator]
-        given = manifest.assignments[operator]
+        assignment = manifest.assignments[operator]
         heads = manifest.heads[operator]
         return cls(
             assignment=Assignment(
-                tuple(given["slot_of"]), given["slots"], manifest.epoch, split_of(given)
+                tuple(assignment["slot_of"]),
+                assignment["slots"],
+                manifest.epoch,
+                split_of(assignment),
             ),
             tokens=list(heads.tokens),
             steps=list(heads.steps),
@@ -226,9 +229,9 @@ class OperatorState:
         """
         self.stands_us = {}
         for group, shares in self.assignment.split.items():
-            mine = [report for report in reports if report.slot in shares]
-            allowed = [r.apart_holds_us.get(group, int(NEVER_US)) for r in mine]
-            self.stands_us[group] = min([*allowed, *(r.watermark_us for r in mine)], default=0)
+            own = [report for report in reports if report.slot in shares]
+            allowed = [r.apart_holds_us.get(group, int(NEVER_US)) for r in own]
+            self.stands_us[group] = min([*allowed, *(r.watermark_us for r in own)], default=0)
         sections = [ref for report in reports for ref in report.sections.values()]
         changed = float(sum(ref.row_count for ref in sections if not ref.full))
         known = changed if self.changed_rows is None else self.changed_rows
@@ -314,13 +317,13 @@ class OperatorState:
         segments = [segment for key in keys for segment in self.backlog.pop(key, ())]
         for n in range(shares):
             # what is merged stays with the owner: it may belong to windows that are put out next
-            mine = [segment for segment in segments if segment[4:] and n == 0]
+            dealt = [segment for segment in segments if segment[4:] and n == 0]
             for name, start, count, since in (s for s in segments if not s[4:]):
                 first, end = count * n // shares, count * (n + 1) // shares
                 if end > first:
-                    mine.append([name, start + first, end - first, since])
-            if mine:
-                self.backlog[held.share_key(group, n)] = mine
+                    dealt.append([name, start + first, end - first, since])
+            if dealt:
+                self.backlog[held.share_key(group, n)] = dealt
 
     def _advance(self, group: int, rows: int) -> None:
         """Move the cursor of a group's backlog past `rows` served rows."""
@@ -363,9 +366,9 @@ class OperatorState:
         return too_old or rows * _ROW_BYTES > config.backlog_bytes_max
 
 
-def split_of(given: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
+def split_of(assignment: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
     """Return the split of an assignment as a manifest keeps it; one without any has none."""
-    return {int(group): tuple(shares) for group, shares in given.get("split", {}).items()}
+    return {int(group): tuple(shares) for group, shares in assignment.get("split", {}).items()}
 
 
 _PROBE_RATE_PER_S = 100.0

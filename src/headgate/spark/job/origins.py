@@ -88,8 +88,8 @@ class Origins:
 
     def judges(self, operator: str) -> bool:
         """Return whether results differ in age from what the operator's own records tell."""
-        kept = self._kept[operator]
-        return kept.window_us is not None or bool(self._parents[operator])
+        operator_state = self._kept[operator]
+        return operator_state.window_us is not None or bool(self._parents[operator])
 
     @property
     def last(self) -> list[str]:
@@ -100,24 +100,24 @@ class Origins:
     def step(self, reports: Sequence[Report]) -> dict[str, list[Finished]]:
         """Take note of a committed step, and return what each operator put out in it."""
         now_ms = time.time() * 1e3
-        found = {}
+        results = {}
         for name, kept in self._kept.items():
-            mine = [r for r in reports if r.operator == name]
+            own = [r for r in reports if r.operator == name]
             parents = [self._kept[parent] for parent in self._parents[name]]
-            for report in mine:
+            for report in own:
                 for group, slices in report.newest_ms.items():
                     known = kept.newest_ms.setdefault(group, {})
                     for begin_us, newest_ms in slices.items():
                         known[begin_us] = max(known.get(begin_us, 0.0), newest_ms)
-            done = [x for r in mine for x in self._finished(kept, parents, r, now_ms)]
-            count = sum(one.count for one in done)
+            done = [x for r in own for x in self._finished(kept, parents, r, now_ms)]
+            count = sum(result.count for result in done)
             if count:
-                mean_ms = sum(one.latency_ms * one.count for one in done) / count
-                least_ms = min(one.latency_ms for one in done)
-                kept.put_out.append((max(one.at_ms for one in done), mean_ms, least_ms))
-            _forget(kept, mine)
-            found[name] = done
-        return found
+                mean_ms = sum(result.latency_ms * result.count for result in done) / count
+                least_ms = min(result.latency_ms for result in done)
+                kept.put_out.append((max(result.at_ms for result in done), mean_ms, least_ms))
+            _forget(kept, own)
+            results[name] = done
+        return results
 
     def _finished(
         self, kept: _Kept, parents: Sequence[_Kept], report: Report, now_ms: float
@@ -132,7 +132,7 @@ class Origins:
                 Finished(at_ms, own_ms + _age_ms(parents, at_ms - own_ms, newest=False), count)
                 for own_ms, count in own
             ]
-        found = []
+        finished = []
         for group, results in report.results.items():
             slices = kept.newest_ms.get(group, {})
             for end_us, count in results.items():
@@ -147,16 +147,18 @@ class Origins:
                 )
                 if newest_ms is not None:
                     origin_ms = newest_ms - _age_ms(parents, newest_ms, newest=True)
-                    found.append(Finished(at_ms, max(0.0, at_ms - origin_ms), count))
-        return found
+                    finished.append(Finished(at_ms, max(0.0, at_ms - origin_ms), count))
+        return finished
 
 
 def sparse(finished: Sequence[Finished]) -> histogram.Sparse:
     """Return the histogram of results' latencies."""
     if not finished:
         return ()
-    latencies = [one.latency_ms for one in finished]
-    return histogram.sparse_of(histogram.counts_of(latencies, [one.count for one in finished]))
+    latencies = [result.latency_ms for result in finished]
+    return histogram.sparse_of(
+        histogram.counts_of(latencies, [result.count for result in finished])
+    )
 
 
 def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:
@@ -173,11 +175,11 @@ def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:
     return min(ages) if newest else sum(ages) / len(ages)
 
 
-def _forget(kept: _Kept, mine: Sequence[Report]) -> None:
+def _forget(kept: _Kept, own: Sequence[Report]) -> None:
     """Forget slices of which every window is out."""
-    if kept.window_us is None or not mine:
+    if kept.window_us is None or not own:
         return
-    out_us = min(report.holds_us for report in mine)
+    out_us = min(report.holds_us for report in own)
     for group, slices in list(kept.newest_ms.items()):
         for begin_us in [b for b in slices if b + kept.window_us < out_us]:
             del slices[begin_us]

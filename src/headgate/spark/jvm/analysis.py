@@ -72,8 +72,10 @@ def without_distinct(spark: SparkSession, plan: Jvm) -> Jvm:
     fields = gateway.new_array(jvm(spark).java.lang.Object, plan.productArity())
     for i in range(plan.productArity()):
         fields[i] = plan.productElement(i)
-    found = [_of_every_record(spark, one) for one in each(plan.aggregateExpressions())]
-    fields[1] = seq(spark, found)
+    aggregates = [
+        _of_every_record(spark, expression) for expression in each(plan.aggregateExpressions())
+    ]
+    fields[1] = seq(spark, aggregates)
     return plan.makeCopy(fields)
 
 
@@ -93,7 +95,7 @@ def with_nullability_of_children(spark: SparkSession, plan: Jvm) -> Jvm:
 
 
 def state_watermark_ms(
-    spark: SparkSession, mine: Jvm, other: Jvm, condition: Jvm | None, watermark_ms: int
+    spark: SparkSession, own: Jvm, other: Jvm, condition: Jvm | None, watermark_ms: int
 ) -> int | None:
     """Return up to which event time a join's side gives up its records at a watermark.
 
@@ -116,8 +118,8 @@ def state_watermark_ms(
         getattr(java.org.apache.spark.sql.catalyst.analysis, "StreamingJoinHelper$"), "MODULE$"
     )
     some = java.scala.Option.apply
-    found = helper.getStateValueWatermark(mine, other, some(condition), some(watermark_ms))
-    return int(found.get()) if found.isDefined() else None
+    watermark = helper.getStateValueWatermark(own, other, some(condition), some(watermark_ms))
+    return int(watermark.get()) if watermark.isDefined() else None
 
 
 def is_trigger_interval(spark: SparkSession, text: str) -> bool:

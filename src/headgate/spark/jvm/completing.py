@@ -27,7 +27,7 @@ _FIELDS = ("stateOperators", "sources", "sink")
 class Fills(Protocol):
     """Tells the metrics of a query's slots."""
 
-    def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def filled(self, progress: Mapping[str, Any]) -> dict[str, Any]:
         """Return a progress, as Spark writes it in JSON, with what its batch did."""
 
     def observed(self, batch: int) -> Any:
@@ -66,11 +66,11 @@ class _Completing:
         field = self._streams.getClass().getDeclaredField("listenerBus")
         field.setAccessible(True)
         bus = field.get(self._streams)
-        told = getattr(bus, "org$apache$spark$util$ListenerBus$$listenersPlusTimers")()
-        last = len(told) - 1
-        ours = told[last]
-        del told[last]
-        told.insert(0, ours)
+        listeners = getattr(bus, "org$apache$spark$util$ListenerBus$$listenersPlusTimers")()
+        last = len(listeners) - 1
+        ours = listeners[last]
+        del listeners[last]
+        listeners.insert(0, ours)
 
     # -- as the JVM calls it ----------------------------------------------------------------------
 
@@ -83,12 +83,12 @@ class _Completing:
     def onQueryProgress(self, event: Jvm) -> None:
         """Complete the progress, if it is of a query of ours."""
         progress = event.progress()
-        found = json.loads(progress.json())
-        figures = self._queries.get(found["runId"])
+        fields = json.loads(progress.json())
+        figures = self._queries.get(fields["runId"])
         if figures is None:
             return
         # what was observed is left as it is, and is not read back from JSON
-        filled = figures.filled(found) | {"observedMetrics": {}}
+        filled = figures.filled(fields) | {"observedMetrics": {}}
         complete = self._module.fromJson(json.dumps(filled))
         if not self._fields:
             java = progress.getClass()
@@ -97,7 +97,7 @@ class _Completing:
                 field.setAccessible(True)
         for field in self._fields:
             field.set(progress, field.get(complete))
-        counts = figures.observed(found["batchId"])
+        counts = figures.observed(fields["batchId"])
         if counts is not None:
             field = progress.getClass().getDeclaredField("observedMetrics")
             field.setAccessible(True)

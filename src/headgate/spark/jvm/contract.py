@@ -65,20 +65,20 @@ def calls() -> list[PrivateCall]:
 
 def missing(spark: SparkSession, minor: str) -> list[str]:
     """Return which calls a session's Spark lacks that a minor release, such as ``4.3``, has."""
-    known = [one for one in calls() if minor in one.minors]
+    known = [known_call for known_call in calls() if minor in known_call.minors]
     return [str(call) for call in absent(jvm(spark), known)]
 
 
 def absent(java: Jvm, wanted: Iterable[PrivateCall]) -> list[PrivateCall]:
     """Return those calls that a JVM has no method for; `java` is its entry, as `sessions.jvm_alone`."""
     known: dict[str, frozenset[tuple[str, int]]] = {}
-    found = []
+    missing_calls = []
     for call in wanted:
         if call.owner not in known:
             known[call.owner] = _of_class(java, call.owner)
         if (call.member, call.arguments) not in known[call.owner]:
-            found.append(call)
-    return found
+            missing_calls.append(call)
+    return missing_calls
 
 
 def signatures(java: Jvm, kind: Jvm) -> frozenset[tuple[str, str, int]]:
@@ -100,10 +100,12 @@ def _of_class(java: Jvm, owner: str) -> frozenset[tuple[str, int]]:
 
 def _parsed(texts: str) -> list[tuple[str, int]]:
     """Return full name and number of arguments of ``Array(public T a.B.name(C,D) throws E, ...)``."""
-    found = []
+    signatures = []
     for text in texts.removeprefix("Array(").removesuffix(")").split(", "):
         head, opened, rest = text.partition("(")
         if opened:
-            given = rest.partition(")")[0]
-            found.append((head.rpartition(" ")[2], given.count(",") + 1 if given else 0))
-    return found
+            parameters = rest.partition(")")[0]
+            signatures.append(
+                (head.rpartition(" ")[2], parameters.count(",") + 1 if parameters else 0)
+            )
+    return signatures

@@ -115,8 +115,8 @@ def _wrapped(batch: pa.RecordBatch) -> pa.RecordBatch:
 def settings_of(spark: SparkSession) -> dict[str, str]:
     """Return the settings of a session that PySpark's workers go by."""
     runner = java_class(spark, "org.apache.spark.sql.execution.python.ArrowPythonRunner$.MODULE$")
-    found = runner.getPythonRunnerConfMap(spark._jsparkSession.sessionState().conf())
-    return {str(pair._1()): str(pair._2()) for pair in each(found)}
+    settings = runner.getPythonRunnerConfMap(spark._jsparkSession.sessionState().conf())
+    return {str(pair._1()): str(pair._2()) for pair in each(settings)}
 
 
 def kind_of(expression: Jvm) -> int:
@@ -143,11 +143,11 @@ def pickled(function: Any, returns: Any) -> bytes:
 
 def arguments_of(expression: Jvm) -> list[tuple[str, Jvm]]:
     """Return the arguments of a PythonUDF, each with its name; empty for one by its place."""
-    found = []
+    arguments = []
     for child in each(expression.children()):
         named = class_name(child) == "NamedArgumentExpression"
-        found.append((child.key(), child.value()) if named else ("", child))
-    return found
+        arguments.append((child.key(), child.value()) if named else ("", child))
+    return arguments
 
 
 def schema_json(schema: StructType) -> str:

@@ -62,15 +62,19 @@ class ExecutorPool:
         """Cores that tasks can use at present."""
         if self.local:
             return int(self._spark.sparkContext.defaultParallelism)
-        return sum(one.cores for one in self.living())  # Spark's own figure is 2 at least
+        return sum(executor.cores for executor in self.living())  # Spark's own figure is 2 at least
 
     def living(self) -> list[Executor]:
         """Return the registered executors, the driver left out, by id."""
-        found = (
-            Executor(str(one.id()), str(one.hostPort()).rpartition(":")[0], int(one.totalCores()))
-            for one in each(self._context.statusStore().executorList(True))
+        executors = (
+            Executor(
+                str(executor.id()),
+                str(executor.hostPort()).rpartition(":")[0],
+                int(executor.totalCores()),
+            )
+            for executor in each(self._context.statusStore().executorList(True))
         )
-        return sorted(one for one in found if one.id != "driver")
+        return sorted(executor for executor in executors if executor.id != "driver")
 
     def request(self, total: int) -> bool:
         """Ask the cluster manager for `total` executors in all; False if it takes no requests."""
@@ -79,7 +83,9 @@ class ExecutorPool:
 
     def give_back(self, executors: Sequence[Executor]) -> bool:
         """End these executors and ask for as many fewer; False if the cluster manager refused."""
-        return bool(self._context.killExecutors(seq(self._spark, [one.id for one in executors])))
+        return bool(
+            self._context.killExecutors(seq(self._spark, [executor.id for executor in executors]))
+        )
 
     def kill(self, executor: Executor) -> bool:
         """Kill an executor as if its host had died; the cluster manager starts another one."""
@@ -91,4 +97,4 @@ def living_executors(spark: SparkSession) -> Callable[[], frozenset[str]]:
     pool = ExecutorPool(spark)
     if pool.in_driver:
         return frozenset
-    return lambda: frozenset(one.id for one in pool.living())
+    return lambda: frozenset(executor.id for executor in pool.living())

@@ -49,9 +49,9 @@ def collation_keys(value: Column) -> tuple[DataType, Column]:
     assert context is not None
     java: Jvm = context._jvm
     keys = java.org.apache.spark.sql.catalyst.expressions.CollationKey
-    found = keys.injectCollationKey(catalyst(value))
+    key = keys.injectCollationKey(catalyst(value))
     column_of = java.org.apache.spark.sql.classic.ExpressionUtils.column
-    return data_type(found.dataType()), ClassicColumn(column_of(found))
+    return data_type(key.dataType()), ClassicColumn(column_of(key))
 
 
 def data_type(spark_type: Jvm) -> DataType:
@@ -105,10 +105,10 @@ def null_where_present(spark: SparkSession, value: Jvm, child: Jvm) -> Jvm:
 def absent_and(spark: SparkSession, value: Jvm, conditions: Iterable[Jvm]) -> Jvm:
     """Return whether `value` is null, and all conditions hold."""
     expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
-    found = expressions.IsNull(value)
+    both = expressions.IsNull(value)
     for condition in conditions:
-        found = expressions.And(found, condition)
-    return found
+        both = expressions.And(both, condition)
+    return both
 
 
 def same_even_null(spark: SparkSession, left: Jvm, right: Jvm) -> Jvm:

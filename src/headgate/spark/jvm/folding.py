@@ -84,11 +84,13 @@ def folded(spark: SparkSession, function: Jvm, items: Column, fields: Sequence[s
     if is_a(spark, function, _DECLARATIVE):
         return _declarative(spark, function, items, dict(zip(fields, arguments, strict=True)))
     at = jvm(spark).org.apache.spark.sql.catalyst.expressions.BoundReference
-    bound = {_same(one): at(i, one.dataType(), True) for i, one in enumerate(arguments)}
-    one = _Object(spark, _over(spark, function, bound))
+    bound = {
+        _same(argument): at(i, argument.dataType(), True) for i, argument in enumerate(arguments)
+    }
+    argument = _Object(spark, _over(spark, function, bound))
     if is_a(spark, function, _TYPED):
-        return _typed(one, items, fields, function.dataType())
-    return _imperative(one, items, fields, function)
+        return _typed(argument, items, fields, function.dataType())
+    return _imperative(argument, items, fields, function)
 
 
 def _same(expression: Jvm) -> str:
@@ -101,33 +103,35 @@ def of_words(spark: SparkSession, function: Jvm, words: Column, count: int) -> C
     return _Object(spark, function).call(_IMPERATIVE, "eval", function.dataType(), [row])
 
 
-def _typed(one: _Object, items: Column, fields: Sequence[str], kind: Jvm) -> Column:
-    buffer, owner = one.kind("java.lang.Object"), _TYPED
+def _typed(target: _Object, items: Column, fields: Sequence[str], kind: Jvm) -> Column:
+    buffer, owner = target.kind("java.lang.Object"), _TYPED
 
     def update(state: Column, item: Column) -> Column:
-        return one.call(owner, "update", buffer, [state, _row(item, fields)])
+        return target.call(owner, "update", buffer, [state, _row(item, fields)])
 
     def evaluate(state: Column) -> Column:
-        return one.call(owner, "eval", kind, [state])
+        return target.call(owner, "eval", kind, [state])
 
-    return F.aggregate(items, one.call(owner, "createAggregationBuffer", buffer), update, evaluate)
+    return F.aggregate(
+        items, target.call(owner, "createAggregationBuffer", buffer), update, evaluate
+    )
 
 
-def _imperative(one: _Object, items: Column, fields: Sequence[str], function: Jvm) -> Column:
-    row, owner = one.kind(_ROW), _IMPERATIVE
+def _imperative(target: _Object, items: Column, fields: Sequence[str], function: Jvm) -> Column:
+    row, owner = target.kind(_ROW), _IMPERATIVE
 
     def after(state: Column, name: str, arguments: list[Column]) -> Column:
         # what the call gives is null; that it is asked for is what counts
-        return F.coalesce(one.call(owner, name, row, arguments, pure=False), state)
+        return F.coalesce(target.call(owner, name, row, arguments, pure=False), state)
 
-    empty = one.new_row(row, function.aggBufferAttributes().size())
+    empty = target.new_row(row, function.aggBufferAttributes().size())
     once = F.array(F.lit(0))
     initial = F.aggregate(once, empty, lambda state, _: after(state, "initialize", [state]))
     return F.aggregate(
         items,
         initial,
         lambda state, item: after(state, "update", [state, _row(item, fields)]),
-        lambda state: one.call(owner, "eval", function.dataType(), [state]),
+        lambda state: target.call(owner, "eval", function.dataType(), [state]),
     )
 
 
@@ -139,18 +143,20 @@ def _declarative(
     spark: SparkSession, function: Jvm, items: Column, arguments: dict[str, Jvm]
 ) -> Column:
     # the function over attributes of our own: what it computes can then be put over any others
-    kinds = [data_type(one.dataType()) for one in arguments.values()]
+    kinds = [data_type(argument.dataType()) for argument in arguments.values()]
     schema = T.StructType([T.StructField(f"x{i}", kind) for i, kind in enumerate(kinds)])
     fresh = list(each(analysed(template(spark, schema)).output()))
-    stands_for = {_same(one): new for one, new in zip(arguments.values(), fresh, strict=True)}
+    stands_for = {
+        _same(argument): new for argument, new in zip(arguments.values(), fresh, strict=True)
+    }
     function = _over(spark, function, stands_for)
     buffers = list(each(function.aggBufferAttributes()))
     names = [f"s{i}" for i in range(len(buffers))]
     maybe = jvm(spark).org.apache.spark.sql.catalyst.expressions.KnownNullable
 
     def state_of(values: Jvm, put: Callable[[Jvm], Jvm]) -> Column:
-        found = [column(spark, maybe(put(value))) for value in each(values)]
-        return F.struct(*[value.alias(n) for n, value in zip(names, found, strict=True)])
+        columns = [column(spark, maybe(put(value))) for value in each(values)]
+        return F.struct(*[value.alias(n) for n, value in zip(names, columns, strict=True)])
 
     def over(state: Column, item: Column | None = None) -> Callable[[Jvm], Jvm]:
         pairs = [(a, state.getField(n)) for a, n in zip(buffers, names, strict=True)]
@@ -206,10 +212,10 @@ class _Object:
         """
         expressions = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Literal")
         target = expressions(self.value, self.kind(owner))
-        given = seq(self.spark, [catalyst(one) for one in arguments])
+        inputs = seq(self.spark, [catalyst(argument) for argument in arguments])
         none = seq(self.spark, [])
         node = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.objects.Invoke")
-        return column(self.spark, node(target, method, kind, given, none, True, True, pure))
+        return column(self.spark, node(target, method, kind, inputs, none, True, True, pure))
 
     def new_row(self, kind: Jvm, width: int) -> Column:
         """Return a fresh row that can be written to."""
@@ -240,19 +246,19 @@ def as_bytes(kind: T.DataType, value: Column) -> Column:
 
     They are those in which Spark stores them in its own state, and do not change from minor to minor.
     """
-    one, spark = _collector(kind)
-    buffer = one.kind("java.lang.Object")
-    empty = one.call(_TYPED, "createAggregationBuffer", buffer)
-    held = one.call(_TYPED, "update", buffer, [empty, F.struct(value)])
+    collector, spark = _collector(kind)
+    buffer = collector.kind("java.lang.Object")
+    empty = collector.call(_TYPED, "createAggregationBuffer", buffer)
+    held = collector.call(_TYPED, "update", buffer, [empty, F.struct(value)])
     binary = java_class(spark, "org.apache.spark.sql.types.BinaryType$.MODULE$")
-    return F.when(value.isNotNull(), one.call(_TYPED, "serialize", binary, [held]))
+    return F.when(value.isNotNull(), collector.call(_TYPED, "serialize", binary, [held]))
 
 
 def from_bytes(kind: T.DataType, value: Column) -> Column:
     """Return what `as_bytes` took."""
-    one, _ = _collector(kind)
-    held = one.call(_TYPED, "deserialize", one.kind("java.lang.Object"), [value])
-    array = one.call(_TYPED, "eval", one.value.dataType(), [held])
+    collector, _ = _collector(kind)
+    held = collector.call(_TYPED, "deserialize", collector.kind("java.lang.Object"), [value])
+    array = collector.call(_TYPED, "eval", collector.value.dataType(), [held])
     return F.when(value.isNotNull(), F.element_at(array, 1))
 
 

@@ -16,9 +16,9 @@ _CATALOG = f"{_SQL}.connector.catalog"
 _V2 = f"{_SQL}.execution.datasources.v2"
 
 
-def is_a(spark: SparkSession, found: Jvm, name: str) -> bool:
+def is_a(spark: SparkSession, value: Jvm, name: str) -> bool:
     """Return whether a Java object is of the class or interface of that full name."""
-    return bool(is_instance_of(spark.sparkContext._gateway, found, name))
+    return bool(is_instance_of(spark.sparkContext._gateway, value, name))
 
 
 def writes_streams(spark: SparkSession, table: Jvm) -> bool:
@@ -51,10 +51,12 @@ class Format:
         self._spark, self._name = spark, name
         self._conf: Jvm = spark._jsparkSession.sessionState().conf()
         sources = jvm(spark).org.apache.spark.sql.execution.datasources
-        found = sources.DataSource.lookupDataSource(name, self._conf)
-        self._provider: Jvm = found.newInstance()
-        disabled = [one.strip() for one in str(self._conf.disabledV2StreamingWriters()).split(",")]
-        self.older = found.getCanonicalName() in disabled or self._is(f"{_V2}.FileDataSourceV2")
+        provider = sources.DataSource.lookupDataSource(name, self._conf)
+        self._provider: Jvm = provider.newInstance()
+        disabled = [
+            source.strip() for source in str(self._conf.disabledV2StreamingWriters()).split(",")
+        ]
+        self.older = provider.getCanonicalName() in disabled or self._is(f"{_V2}.FileDataSourceV2")
 
     def _is(self, name: str) -> bool:
         return is_a(self._spark, self._provider, name)
@@ -84,9 +86,9 @@ class Format:
         if self._is(f"{_V2}.python.PythonDataSourceV2"):
             provider.setShortName(self._name)
         of_session = utils.extractSessionConfigs(provider, self._conf)
-        given = {key.lower() for key in options}
+        names = {key.lower() for key in options}
         keys = [pair._1() for pair in each(of_session)]
-        merged = {k: of_session.apply(k) for k in keys if k.lower() not in given} | dict(options)
+        merged = {k: of_session.apply(k) for k in keys if k.lower() not in names} | dict(options)
         try:
             outside = provider.supportsExternalMetadata()
         except Py4JError:  # not of its own: the interface says no
@@ -118,8 +120,8 @@ class NamedTable:
     @cached_property
     def at(self) -> tuple[Jvm, Jvm]:
         """Its catalog, and what it is called in there."""
-        found = self._state.analyzer().CatalogAndIdentifier().unapply(self._parts).get()
-        return found._1(), found._2()
+        pair = self._state.analyzer().CatalogAndIdentifier().unapply(self._parts).get()
+        return pair._1(), pair._2()
 
     @cached_property
     def full(self) -> str:
@@ -149,6 +151,6 @@ def quoted(name: str) -> str:
 def of_session_catalog(spark: SparkSession, table: Jvm) -> Jvm | None:
     """Return what Spark's own catalog says of a table; None of one that another catalog has."""
     older = ("V1Table", "V2TableWithV1Fallback")
-    if any(is_a(spark, table, f"{_CATALOG}.{one}") for one in older):
+    if any(is_a(spark, table, f"{_CATALOG}.{name}") for name in older):
         return table.v1Table()
     return None

@@ -34,10 +34,10 @@ def to_series(rows: pa.RecordBatch, timezone: str, *, prefer_int_ext_dtype: bool
         Integers with nulls stay integers; Spark 4.1 does not know it.
     """
     if ArrowBatchTransformer is not None:
-        found: list[Any] = ArrowBatchTransformer.to_pandas(
+        columns: list[Any] = ArrowBatchTransformer.to_pandas(
             rows, timezone=timezone, prefer_int_ext_dtype=prefer_int_ext_dtype
         )
-        return found
+        return columns
     reader = _serializers().ArrowStreamPandasUDFSerializer(timezone, True, False)
     return [reader.arrow_to_pandas(column, i) for i, column in enumerate(rows.columns)]
 
@@ -88,12 +88,12 @@ def joined(frames: Sequence[Any]) -> list[Any]:
     """
     kinds = [(tuple(f.columns), tuple(f.dtypes)) if hasattr(f, "dtypes") else None for f in frames]
     concat = import_module("pandas").concat
-    found = []
+    frames_of_kind = []
     for kind, run in groupby(zip(kinds, frames, strict=True), key=itemgetter(0)):
         alike = [frame for _, frame in run]
-        one = kind is not None and len(alike) > 1
-        found += [concat(alike, ignore_index=True)] if one else alike
-    return found
+        together = kind is not None and len(alike) > 1
+        frames_of_kind += [concat(alike, ignore_index=True)] if together else alike
+    return frames_of_kind
 
 
 def _serializers() -> Any:

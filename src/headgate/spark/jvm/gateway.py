@@ -40,10 +40,10 @@ def java_class(spark: SparkSession, name: str) -> Jvm:
     java = jvm(spark)
     key = (id(java), name)
     if key not in _classes:
-        found = java
+        member = java
         for part in name.split("."):
-            found = getattr(found, part)
-        _classes[key] = found
+            member = getattr(member, part)
+        _classes[key] = member
     return _classes[key]
 
 

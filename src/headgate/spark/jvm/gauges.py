@@ -35,7 +35,7 @@ class Gauges:
             source = "org.apache.spark.metrics.source.DoubleAccumulatorSource$.MODULE$"
             java_class(spark, source).register(java, scala_map(spark, new))
             _accumulators.update(
-                {(str(context.applicationId), name): one for name, one in new.items()}
+                {(str(context.applicationId), name): gauge for name, gauge in new.items()}
             )
         self._of = {name: _accumulators[key] for name, key in keys.items()}
 

@@ -34,11 +34,11 @@ class JdbcTransaction:
         try:
             for number, value in enumerate(values, 1):
                 made.setObject(number, value)
-            found = made.executeQuery()
-            width = found.getMetaData().getColumnCount()
+            cursor = made.executeQuery()
+            width = cursor.getMetaData().getColumnCount()
             rows = []
-            while found.next():
-                rows.append([found.getObject(number) for number in range(1, width + 1)])
+            while cursor.next():
+                rows.append([cursor.getObject(number) for number in range(1, width + 1)])
             return rows
         finally:
             made.close()

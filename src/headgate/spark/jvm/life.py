@@ -64,9 +64,9 @@ class JvmLife:
             if time.monotonic() > until_s:
                 return None
             time.sleep(_POLL_S)
-        found = EngineGone(GONE)
-        found.__cause__ = error
-        return found
+        gone = EngineGone(GONE)
+        gone.__cause__ = error
+        return gone
 
     @contextmanager
     def asked(self) -> Iterator[None]:

@@ -39,14 +39,16 @@ def _walk(plan: Jvm) -> dict[int, bool]:
             [known.get(_id(a), True) for a in each(child.output())]
             for known, child in zip(below, children, strict=True)
         ]
-        return {one: any(column) for one, *column in zip(outputs, *columns, strict=True)}
-    known = {key: value for one in below for key, value in one.items()}
+        return {output: any(column) for output, *column in zip(outputs, *columns, strict=True)}
+    known = {key: value for output in below for key, value in output.items()}
     made = {
         _id(expression): _summed(expression, known)
         for expression in each(plan.expressions())
         if class_name(expression) == "Alias"
     }
-    return {one: made[one] if one in made else known.get(one, True) for one in outputs}
+    return {
+        output: made[output] if output in made else known.get(output, True) for output in outputs
+    }
 
 
 def _summed(expression: Jvm, known: dict[int, bool]) -> bool:

@@ -101,19 +101,19 @@ class NarrowPlan:
         table = without_hidden_nulls(table).cast(self._into)
         with pa.ipc.new_stream(stream, table.schema) as writer:
             writer.write_table(table.combine_chunks())
-        given = self._arrow.fromIPCStream(stream.getvalue().to_pybytes())._1()
+        batches = self._arrow.fromIPCStream(stream.getvalue().to_pybytes())._1()
         made = self._arrow.toBatchWithSchemaIterator(
-            given.map(self._project), self._out_of, _MOST_ROWS, _MOST_BYTES, _ZONE, False, False
+            batches.map(self._project), self._out_of, _MOST_ROWS, _MOST_BYTES, _ZONE, False, False
         )
         os.truncate(self._file, 0)
         try:
             self._write(made, self._stream)  # both are closed at their ends
         except BaseException:
             made.close()
-            given.close()
+            batches.close()
             raise
-        found = pa.concat_tables(_tables(self._file.read_bytes()))
-        return found.filter(found.column(_KEPT)).drop_columns([_KEPT]) if self._drops else found
+        rows = pa.concat_tables(_tables(self._file.read_bytes()))
+        return rows.filter(rows.column(_KEPT)).drop_columns([_KEPT]) if self._drops else rows
 
 
 def _tables(content: bytes) -> Iterator[pa.Table]:
@@ -134,9 +134,9 @@ def _guarded(spark: SparkSession, leaf: Jvm, values: list[Jvm], *, drops: bool) 
     below = of_rows(spark, leaf)
     if not drops:
         return below.select(*(column(spark, value) for value in values))
-    *kept, condition = (column(spark, value) for value in values)
+    *projected, condition = (column(spark, value) for value in values)
     names = [value.name() for value in values[:-1]]
-    made = [F.when(condition, one).alias(n) for one, n in zip(kept, names, strict=True)]
+    made = [F.when(condition, output).alias(n) for output, n in zip(projected, names, strict=True)]
     return below.select(*made, condition.alias(_KEPT))
 
 

@@ -26,22 +26,22 @@ def evaluate(
 ) -> Iterator[pa.RecordBatch]:
     """Return the results, a column for each function; called in a worker of Spark 4.1 or 4.2."""
     worker: Any = importlib.import_module("pyspark.worker")
-    told = io.BytesIO()
+    stream = io.BytesIO()
     if hasattr(worker, "EvalConf"):  # Spark 4.2
-        _tell_of_pairs(told, settings)
-        _tell_of_pairs(told, {"input_type": inputs} if inputs else {})
-        _tell_of_calls(told, calls, named=True, numbered=True)
-        told.seek(0)
-        settings_read, inputs_read = worker.RunnerConf(told), worker.EvalConf(told)
-        made = worker.read_udfs(worker.pickleSer, told, kind, settings_read, inputs_read)
+        _tell_of_pairs(stream, settings)
+        _tell_of_pairs(stream, {"input_type": inputs} if inputs else {})
+        _tell_of_calls(stream, calls, named=True, numbered=True)
+        stream.seek(0)
+        settings_read, inputs_read = worker.RunnerConf(stream), worker.EvalConf(stream)
+        made = worker.read_udfs(worker.pickleSer, stream, kind, settings_read, inputs_read)
     else:
-        _tell_of_pairs(told, settings)
+        _tell_of_pairs(stream, settings)
         if kind == PythonEvalType.SQL_ARROW_BATCHED_UDF:
-            _tell_text(told, inputs.encode())
-        told.write(b"\0")  # no profiler
-        _tell_of_calls(told, calls, named=kind != PythonEvalType.SQL_MAP_PANDAS_ITER_UDF)
-        told.seek(0)
-        made = worker.read_udfs(worker.pickleSer, told, kind)
+            _tell_text(stream, inputs.encode())
+        stream.write(b"\0")  # no profiler
+        _tell_of_calls(stream, calls, named=kind != PythonEvalType.SQL_MAP_PANDAS_ITER_UDF)
+        stream.seek(0)
+        made = worker.read_udfs(worker.pickleSer, stream, kind)
     function, _, reader, writer = made
     out = io.BytesIO()
     writer.dump_stream(function(0, _read(reader, batches)), out)
@@ -54,47 +54,47 @@ def _read(reader: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     first = next(batches, None)
     if first is None:
         return iter(())
-    given = io.BytesIO()
-    with pa.ipc.new_stream(given, first.schema) as stream:
+    buffer = io.BytesIO()
+    with pa.ipc.new_stream(buffer, first.schema) as stream:
         for batch in itertools.chain([first], batches):
             stream.write_batch(batch)
-    given.seek(0)
-    found: Iterator[Any] = reader.load_stream(given)
-    return found
+    buffer.seek(0)
+    values: Iterator[Any] = reader.load_stream(buffer)
+    return values
 
 
-def _tell_of_pairs(told: io.BytesIO, pairs: Mapping[str, str]) -> None:
-    _tell(told, len(pairs))
+def _tell_of_pairs(stream: io.BytesIO, pairs: Mapping[str, str]) -> None:
+    _tell(stream, len(pairs))
     for pair in pairs.items():
         for text in pair:
-            _tell_text(told, text.encode())
+            _tell_text(stream, text.encode())
 
 
 def _tell_of_calls(
-    told: io.BytesIO, calls: Sequence[Any], *, named: bool, numbered: bool = False
+    stream: io.BytesIO, calls: Sequence[Any], *, named: bool, numbered: bool = False
 ) -> None:
     """Write the functions: `named` if arguments may have names, `numbered` if results have numbers."""
-    _tell(told, len(calls))
+    _tell(stream, len(calls))
     for call in calls:
-        _tell(told, len(call.args) + len(call.kwargs))
+        _tell(stream, len(call.args) + len(call.kwargs))
         for place in call.args:
-            _tell(told, place)
+            _tell(stream, place)
             if named:
-                told.write(b"\0")
+                stream.write(b"\0")
         for name, place in call.kwargs.items():
-            _tell(told, place)
-            told.write(b"\1")
-            _tell_text(told, name.encode())
-        _tell(told, 1)  # no function is chained to it
-        _tell_text(told, call.command)
+            _tell(stream, place)
+            stream.write(b"\1")
+            _tell_text(stream, name.encode())
+        _tell(stream, 1)  # no function is chained to it
+        _tell_text(stream, call.command)
         if numbered:
-            told.write(bytes(8))
+            stream.write(bytes(8))
 
 
-def _tell_text(told: io.BytesIO, text: bytes) -> None:
-    _tell(told, len(text))
-    told.write(text)
+def _tell_text(stream: io.BytesIO, text: bytes) -> None:
+    _tell(stream, len(text))
+    stream.write(text)
 
 
-def _tell(told: io.BytesIO, number: int) -> None:
-    told.write(struct.pack("!i", number))
+def _tell(stream: io.BytesIO, number: int) -> None:
+    stream.write(struct.pack("!i", number))

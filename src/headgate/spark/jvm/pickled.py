@@ -17,7 +17,9 @@ def pickled(value: Any) -> tuple[bytes, dict[int, str]]:
         return dumps(value), {}
     context._pickled_broadcast_vars.clear()
     made = dumps(value)
-    files = {one._jbroadcast.id(): one._path for one in context._pickled_broadcast_vars}
+    files = {
+        variable._jbroadcast.id(): variable._path for variable in context._pickled_broadcast_vars
+    }
     context._pickled_broadcast_vars.clear()
     return made, files
 

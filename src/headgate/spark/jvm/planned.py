@@ -90,8 +90,8 @@ class PhysicalCopy:
         """Return the RDD of rows that the plan makes of the RDD `below`."""
         self._fields[self._rdd_at] = below
         node = self._scan.makeCopy(self._fields)
-        for one in self._above:
-            node = one.withNewChildren(getattr(self._nil, "$colon$colon")(node))
+        for operator in self._above:
+            node = operator.withNewChildren(getattr(self._nil, "$colon$colon")(node))
         return self._wrap(node.execute(), self._conf)
 
 

@@ -205,7 +205,7 @@ def expand(
 ) -> Jvm:
     """Return a logical Expand, which makes of each row one of each projection."""
     node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Expand")
-    rows = seq(spark, [seq(spark, one) for one in projections])
+    rows = seq(spark, [seq(spark, projection) for projection in projections])
     return node(rows, seq(spark, output), child)
 
 

@@ -25,8 +25,8 @@ _traits: dict[tuple[str, str], bool] = {}
 def ids_of(expressions: Jvm) -> list[str]:
     """Return the ids of a Scala sequence of named expressions, in one call; "" of a name without one."""
     text = str(expressions.mkString(_SEPARATOR))
-    found = [_ID.search(part) for part in text.split(_SEPARATOR)] if text else []
-    return ["" if one is None else one[1] for one in found]
+    matches = [_ID.search(part) for part in text.split(_SEPARATOR)] if text else []
+    return ["" if match is None else match[1] for match in matches]
 
 
 def id_of(attribute: Jvm) -> str:

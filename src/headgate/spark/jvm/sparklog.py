@@ -25,7 +25,7 @@ class BatchLog:
     offsets : list of str
         End offset of each source, tick excluded.
     begun_ms : float
-        When it had asked the sources for their end offsets, ms since 1970.
+        Time at which Spark had the end offsets of all sources, ms since 1970.
     """
 
     watermark_us: int
@@ -34,7 +34,7 @@ class BatchLog:
 
 
 class SparkLog:
-    """The logs of the query that this thread runs in, or of the last one it saw."""
+    """Reads the logs of the query that calls from this thread; later calls read the same query's."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -46,10 +46,10 @@ class SparkLog:
         return bool(self._stream().isActive())
 
     def refuse_batch(self) -> NoReturn:
-        """Raise, once Spark has stopped the query, what makes it forget the batch it has begun.
+        """Raise an exception, once Spark has stopped the query, so that Spark does not commit the batch.
 
-        Returning would let Spark commit a batch that was never done. Spark takes an exception for the
-        effect of its own stop if the query is terminated and the text names an interrupt.
+        A return would let Spark commit a batch that was never done. If the query is terminated and the
+        exception's text names an interrupt, Spark treats the exception as part of the stop.
         """
         deadline = time.monotonic() + _STOP_WAIT_S
         while self.active and time.monotonic() < deadline:
@@ -58,31 +58,31 @@ class SparkLog:
         raise EngineError(msg + "java.lang.InterruptedException") from None
 
     def batch(self, batch_id: int) -> BatchLog:
-        """Return what Spark noted when it began a batch."""
+        """Return Spark's log entry of the beginning of a batch."""
         log = self._stream().offsetLog().get(batch_id).get()
-        noted = adapter().batch_notes(log).get()
-        watermark_us = int(noted.batchWatermarkMs()) * 1000
-        return BatchLog(watermark_us, _offsets(log), float(noted.batchTimestampMs()))
+        notes = adapter().batch_notes(log).get()
+        watermark_us = int(notes.batchWatermarkMs()) * 1000
+        return BatchLog(watermark_us, _offsets(log), float(notes.batchTimestampMs()))
 
     def offsets(self, batch_id: int) -> list[str] | None:
-        """Return each source's end offset, tick excluded; None where Spark has forgotten."""
-        found = self._stream().offsetLog().get(batch_id)
-        return _offsets(found.get()) if found.isDefined() else None
+        """Return each source's end offset, tick excluded; None if Spark has removed the entry."""
+        entry = self._stream().offsetLog().get(batch_id)
+        return _offsets(entry.get()) if entry.isDefined() else None
 
     def next_watermark_us(self, batch_id: int) -> int | None:
         """Return the watermark that Spark computed after a batch; None if it did not commit it."""
-        found = self._stream().commitLog().get(batch_id)
-        return int(found.get().nextBatchWatermarkMs()) * 1000 if found.isDefined() else None
+        entry = self._stream().commitLog().get(batch_id)
+        return int(entry.get().nextBatchWatermarkMs()) * 1000 if entry.isDefined() else None
 
     def _stream(self) -> Jvm:
         if self._execution is not None:
             return self._execution
         query_id = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is not None:
-            found: Any = self._spark._jsparkSession.streams().get(query_id)
-            self._execution = found.streamingQuery()
+            query: Any = self._spark._jsparkSession.streams().get(query_id)
+            self._execution = query.streamingQuery()
         if self._execution is None:
-            msg = "Spark's stream is not known yet; it is once the first batch has begun."
+            msg = "Spark's streaming query is not known before its first batch has begun; try again then."
             raise EngineError(msg)
         return self._execution
 

@@ -1,4 +1,4 @@
-"""Spark's own streaming sinks, found as `DataStreamWriter` finds them and written to as a stream writes.
+"""Writes to Spark's own streaming sinks, as `DataStreamWriter` would.
 
 A sink gets a step's rows with the query's id, the number of the output and the output mode, so that it
 truncates, replaces or skips as it does under plain Spark. What Spark refuses is refused at the start.
@@ -33,16 +33,16 @@ from headgate.spark.jvm.sessions import active
 _WRITE = "org.apache.spark.sql.connector.write"
 _UPDATES = "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Local properties in which sinks, and tasks of theirs, look for what they write."""
+"""Local properties from which a sink and its tasks read the ids of query and batch."""
 _RUN_ID = "spark.jobGroup.id"
-"""What Spark calls the jobs of a query's run."""
+"""Local property with the run id of a query."""
 _LOG = "_spark_metadata"
-"""Where Spark's file sink keeps which files are whole."""
+"""Directory of the log in which Spark's file sink lists complete files."""
 
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Turn what Spark has against a sink into one sentence.
+    """Turn Spark's error about a sink into a `ConfigError` of one sentence.
 
     Raises
     ------
@@ -71,10 +71,10 @@ class V1Sink:
         self.description = "" if sink is None else str(sink.toString())
 
     def begin(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: this sink needs no preparation."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
-        """Write the step; one that is in the sink's log already is skipped."""
+        """Write the step, unless its number is in the sink's log already."""
         with self._stream.numbered(batch, frame):
             self._sink.addBatch(batch, frame._jdf)
         if self._table is not None:
@@ -82,14 +82,14 @@ class V1Sink:
 
 
 class FileSink(V1Sink):
-    """Spark's file sink: a directory whose log has the numbers of the outputs in it.
+    """Spark's file sink: a directory with a log of the numbers of its outputs.
 
-    The log does not say which query wrote an output: Spark skips each number that is there.
+    The log does not name the query that wrote an output: Spark skips every number in the log.
 
     Parameters
     ----------
     path : str
-        Of the directory.
+        The directory.
     last_output : callable
         Returns the number of the last output that the checkpoint knows of, -1 for none.
     """
@@ -113,7 +113,7 @@ class FileSink(V1Sink):
         Raises
         ------
         CheckpointError
-            The directory has outputs that the checkpoint does not know of, or lacks some that it does.
+            The directory has outputs that the checkpoint lacks, or lacks outputs of the checkpoint.
         """
         with refused(f'path "{self._path}"'):
             names = HadoopPath(self._spark, self._path, _LOG).names()
@@ -126,7 +126,7 @@ class FileSink(V1Sink):
                 "checkpoint, or begin a new one with a new path."
             )
             raise CheckpointError(msg)
-        # what was committed last may not be out yet
+        # the newest committed output may not be written yet
         if there < known - 1:
             self._refuse_less(there, known)
 
@@ -144,7 +144,8 @@ class FileSink(V1Sink):
 class FileTableSink(FileSink):
     """The file sink of a table; its files and its log lie in the table's directory.
 
-    Spark's sink is made with the first output: it makes an empty log, which hides all other files.
+    Spark's sink is created with the first output, because it creates an empty log at once, and readers
+    then ignore all files that are not in the log.
     """
 
     def __init__(
@@ -161,17 +162,17 @@ class FileTableSink(FileSink):
         self.description = f"FileSink[{path}]"
 
     def _refuse_less(self, there: int, known: int) -> None:
-        if there >= 0:  # else `write` says more
+        if there >= 0:  # without any output, `write` refuses with a better message
             super()._refuse_less(there, known)
 
     def write(self, batch: int, frame: DataFrame) -> None:
-        """Write the step; one that is in the sink's log already is skipped.
+        """Write the step, unless its number is in the sink's log already.
 
         Raises
         ------
         CheckpointError
-            The query has written to the table before, without such a log: with one, readers would see
-            no more of those files.
+            The query has written to the table before without a log; with a log, readers would ignore
+            those files.
         """
         if self._sink is None:
             if batch > 0 and not self._logged():
@@ -188,7 +189,7 @@ class FileTableSink(FileSink):
 
 
 class V2Sink:
-    """A table of a newer source (DSv2), written to as a micro-batch of a stream is."""
+    """Writes to a table of a DSv2 source, as a micro-batch of a streaming query."""
 
     inside = False
 
@@ -214,10 +215,10 @@ class V2Sink:
         self._relation = relations.create(table, some(catalog), some(identifier))
 
     def begin(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: this sink needs no preparation."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
-        """Write the step as the stream's micro-batch of that number."""
+        """Write the step as the streaming query's micro-batch of that number."""
         node = java_class(
             self._spark,
             "org.apache.spark.sql.execution.streaming.sources.WriteToMicroBatchDataSource",
@@ -253,21 +254,21 @@ class MemorySink:
         self._name, self._rows = name, of_rows(spark, plan)
 
     def begin(self) -> None:
-        """Put the table in the place of one of that name."""
+        """Create the table; it replaces a table of the same name."""
         self._rows.createOrReplaceTempView(self._name)
 
     def write(self, batch: int, frame: DataFrame) -> None:
-        """Add the step's rows (complete mode: put them in place of all others)."""
+        """Add the step's rows; in complete mode they replace all others."""
         self._sink.write(batch, self._complete, frame._jdf.collect())
 
 
 class WrittenStream:
-    """Tells sinks which query writes, also where no batch of Spark's has rows.
+    """Sets the id of the writing query for sinks, also outside of a Spark batch.
 
     Parameters
     ----------
     checkpoint : Path
-        The query's.
+        The checkpoint of the query.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
@@ -277,14 +278,14 @@ class WrittenStream:
 
     @property
     def query_id(self) -> str:
-        """The id that Spark gave the query: in its checkpoint, from the first batch on."""
+        """Return the query's id, which Spark writes to the checkpoint with the first batch."""
         if not self._query_id:
             self._query_id = json.loads(regular_bytes(self._checkpoint / "metadata"))["id"]
         return self._query_id
 
     @contextmanager
     def numbered(self, batch: int, frame: DataFrame) -> Iterator[None]:
-        """Say in this thread that output `batch` of the query is written, in the session of its rows."""
+        """Set query id and output number for this thread while the output is written."""
         context = self._spark.sparkContext
         before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
         context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or self.query_id)
@@ -304,12 +305,12 @@ _thread = threading.local()
 
 
 def program_of_thread() -> SparkSession | None:
-    """Return the session that the query was started in which this thread writes for."""
+    """Return the session in which the query of this thread was started; None outside of a write."""
     return getattr(_thread, "program", None)
 
 
 def query_of_thread(spark: SparkSession) -> tuple[str | None, str | None]:
-    """Return the ids of the query that this thread writes for and of its run, as far as there is one."""
+    """Return query id and run id of the query for which this thread writes; None for each unknown id."""
     context = spark.sparkContext
     return context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
 
@@ -321,7 +322,7 @@ def check_mode(
     options: Mapping[str, str],
     schema: Jvm,
 ) -> None:
-    """Refuse a mode that a table does not take; Spark would say so in its first batch.
+    """Refuse an output mode that a table does not support; Spark would only refuse in the first batch.
 
     Raises
     ------
@@ -348,7 +349,7 @@ def v1_sink(
     partition_by: Sequence[str],
     schema: Jvm,
 ) -> Jvm:
-    """Return Spark's sink of the older interface for a format; what it has against it comes raised."""
+    """Return Spark's sink of the older interface for a format; Spark's errors are raised."""
     java = jvm(spark)
     none = java.scala.Option.empty()
     source = adapter().data_source(
@@ -366,7 +367,7 @@ def v1_sink(
 
 
 def row_table(spark: SparkSession, function: Any, schema: Jvm) -> Jvm:
-    """Return the table that gives each row to a user's function, as PySpark's ``foreach`` makes it."""
+    """Return the table that passes each row to a user's function, as PySpark's ``foreach`` makes it."""
     serializer = AutoBatchedSerializer(CPickleSerializer())  # type: ignore[no-untyped-call]
     wrapped = _wrap_function(
         spark.sparkContext,
@@ -378,7 +379,7 @@ def row_table(spark: SparkSession, function: Any, schema: Jvm) -> Jvm:
         spark, "org.apache.spark.sql.execution.python.streaming.PythonForeachWriter"
     )(wrapped, schema)
     tables = "org.apache.spark.sql.execution.streaming.sources.ForeachWriterTable$.MODULE$"
-    # not used for a writer in Python; null would fit two methods
+    # a Python writer ignores the encoder; null would match two overloads
     encoder = java_class(
         spark, "org.apache.spark.sql.catalyst.encoders.ExpressionEncoder$.MODULE$"
     ).apply(schema)

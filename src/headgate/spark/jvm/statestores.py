@@ -36,11 +36,11 @@ def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
         It says nothing.
     """
     try:
-        found = spark.read.format("state-metadata").load(uri(path)).collect()
+        rows = spark.read.format("state-metadata").load(uri(path)).collect()
     except PySparkException as error:
         msg = f"the state below {path} cannot be read ({_first_line(error)})."
         raise CheckpointError(msg) from error
-    return sorted(found, key=lambda row: int(row.operatorId))
+    return sorted(rows, key=lambda row: int(row.operatorId))
 
 
 def state_rows(
@@ -95,28 +95,28 @@ def aggregates_as_run(spark: SparkSession, plan: Jvm) -> list[list[str]]:
     From the sink down, and each node's in the order in which Spark lays out their buffers.
     """
     optimised = spark._jsparkSession.sessionState().optimizer().execute(plan)
-    found: list[list[str]] = []
-    _collect(spark, optimised, found)
-    return found
+    aggregates: list[list[str]] = []
+    _collect(spark, optimised, aggregates)
+    return aggregates
 
 
-def _collect(spark: SparkSession, plan: Jvm, found: list[list[str]]) -> None:
+def _collect(spark: SparkSession, plan: Jvm, aggregates: list[list[str]]) -> None:
     if class_name(plan) == "Aggregate" and plan.isStreaming():
         functions: dict[str, str] = {}
         for expression in each(plan.aggregateExpressions()):
             _functions(spark, expression, functions)
-        found.append(list(functions.values()))
+        aggregates.append(list(functions.values()))
     for child in each(plan.children()):
-        _collect(spark, child, found)
+        _collect(spark, child, aggregates)
 
 
-def _functions(spark: SparkSession, expression: Jvm, found: dict[str, str]) -> None:
+def _functions(spark: SparkSession, expression: Jvm, names: dict[str, str]) -> None:
     if class_name(expression) == "AggregateExpression":
         known = str(expression.canonicalized().toString())
-        found.setdefault(known, class_name(runs_as(spark, expression.aggregateFunction())))
+        names.setdefault(known, class_name(runs_as(spark, expression.aggregateFunction())))
         return
     for child in each(expression.children()):
-        _functions(spark, child, found)
+        _functions(spark, child, names)
 
 
 _REWRITING = {

@@ -27,8 +27,8 @@ def option_of(leaf: Jvm, name: str) -> str | None:
         return None if value is None else str(value)
     if class_name(leaf) != "StreamingRelation":
         return None
-    given = {str(pair._1()).lower(): pair._2() for pair in each(leaf.dataSource().options())}
-    value = given.get(name.lower())
+    options = {str(pair._1()).lower(): pair._2() for pair in each(leaf.dataSource().options())}
+    value = options.get(name.lower())
     return None if value is None else str(value)
 
 

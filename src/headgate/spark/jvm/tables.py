@@ -1,4 +1,4 @@
-"""Tables of Iceberg and Delta: which of the two one is, and what its commits say of who made them."""
+"""Reads Iceberg and Delta tables: the kind of a table, and the writers named in its commits."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from headgate.spark.jvm.formats import NamedTable
 from headgate.spark.jvm.gateway import Jvm, jvm
 
 LOOK_BACK = 10_000
-"""Commits of others that are looked through for the last one of ours. Chosen, not tuned."""
+"""Commits that are searched, newest first, for a writer's last commit. Chosen, not tuned."""
 
 STREAM = ("spark.sql.streaming.queryId", "spark.sql.streaming.epochId")
-"""What Iceberg's own streaming writer puts into a commit: whose it is, and the number of the output."""
+"""Properties of a commit by Iceberg's own streaming writer: the query's id, the output's number."""
 
 
 @dataclass(frozen=True)
 class LastCommit:
-    """Holds a table's record of one writer.
+    """Holds a writer's last commit in a table.
 
     Attributes
     ----------
     number : int or None
-        Of the newest output that is in the table, None if none was found.
+        Number of the writer's newest output in the table; None if there is none.
     complete : bool
-        Whether the table's commits were looked through to the first one.
+        Whether the search reached the table's first commit, or found the writer.
     """
 
     number: int | None
@@ -45,14 +45,14 @@ def kind(table: Jvm) -> str | None:
 
 
 def kind_of_name(spark: SparkSession, name: str) -> str | None:
-    """Return the kind of a table by its name; raises what Spark has against the name."""
+    """Return the kind of a table by its name; Spark's errors about the name are raised."""
     return kind(NamedTable(spark, name).loaded())
 
 
 def identity(spark: SparkSession, name: str) -> str | None:
-    """Return what tells the table of a name from one that is made anew.
+    """Return the unique id of the table with a name, which changes if the table is made again.
 
-    None where there is no table; nothing (an empty text) where that cannot be told.
+    None if there is no table, an empty text if the id cannot be read.
     """
     named = NamedTable(spark, name)
     try:
@@ -69,7 +69,7 @@ def _iceberg_identity(spark: SparkSession, named: NamedTable, table: Jvm) -> str
     try:
         table.refresh()
     except Py4JError:
-        # the session may keep a table that is gone, or was made anew, for half a minute
+        # the session may cache a table for half a minute after it was dropped or made again
         catalog, identifier = named.at
         spelt = jvm(spark).org.apache.iceberg.spark.Spark3Util.identifierToTableIdentifier
         catalog.icebergCatalog().invalidateTable(spelt(identifier))
@@ -78,21 +78,21 @@ def _iceberg_identity(spark: SparkSession, named: NamedTable, table: Jvm) -> str
 
 
 def delta_identity(spark: SparkSession, path: str) -> str:
-    """Return what tells the Delta table in a directory from one that is made anew."""
+    """Return the unique id of the Delta table in a directory."""
     return str(_snapshot(spark, path).metadata().id())
 
 
 def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:
-    """Return what an Iceberg table knows of a writer.
+    """Return a writer's last commit in an Iceberg table.
 
     Parameters
     ----------
     table : Jvm
-        As a catalog of Iceberg's gives it.
+        A table as an Iceberg catalog loads it.
     keys : (str, str)
-        Of the properties of a snapshot that hold the writer and the number.
+        Names of the snapshot's properties that hold the writer and the output's number.
     """
-    whose, which = keys
+    writer_key, number_key = keys
     inner = table.table()
     inner.refresh()
     snapshot = inner.currentSnapshot()
@@ -100,8 +100,8 @@ def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:
         if snapshot is None:
             return LastCommit(None, complete=True)
         summary = snapshot.summary()
-        if summary is not None and summary.get(whose) == writer:
-            return LastCommit(int(summary.get(which)), complete=True)
+        if summary is not None and summary.get(writer_key) == writer:
+            return LastCommit(int(summary.get(number_key)), complete=True)
         parent = snapshot.parentId()
         if parent is None:
             return LastCommit(None, complete=True)
@@ -112,14 +112,14 @@ def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:
 
 
 def last_merge(spark: SparkSession, name: str, writer: str, keys: tuple[str, str]) -> LastCommit:
-    """Return what the Iceberg table of a name knows of a writer."""
+    """Return a writer's last commit in the Iceberg table with a name."""
     return last_commit(NamedTable(spark, name).loaded(), writer, keys)
 
 
 def commit_setting(spark: SparkSession) -> str | None:
-    """Return what settings begin with that Iceberg writes into the commits of a session's SQL.
+    """Return the prefix of the settings that Iceberg copies into the commits of a session's SQL.
 
-    None of an Iceberg that does not, so that a ``MERGE INTO`` bears no mark of ours.
+    None for an Iceberg without such settings, in which a ``MERGE INTO`` cannot be marked.
     """
     try:
         prefix = jvm(spark).org.apache.iceberg.spark.SparkSQLProperties.SNAPSHOT_PROPERTY_PREFIX
@@ -129,9 +129,9 @@ def commit_setting(spark: SparkSession) -> str | None:
 
 
 def last_transaction(spark: SparkSession, path: str, writer: str) -> LastCommit:
-    """Return what the Delta table in a directory knows of a writer."""
-    found = _snapshot(spark, path).transactions().get(writer)
-    return LastCommit(int(found.get()) if found.isDefined() else None, complete=True)
+    """Return a writer's last commit in the Delta table in a directory."""
+    version = _snapshot(spark, path).transactions().get(writer)
+    return LastCommit(int(version.get()) if version.isDefined() else None, complete=True)
 
 
 def delta_columns(spark: SparkSession, path: str) -> list[str]:

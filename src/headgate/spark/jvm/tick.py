@@ -116,12 +116,12 @@ def _last_offset(log: Path) -> int:
 def _offset_in(file: Path) -> int:
     """Return the tick's offset in one file of the log; a tick of an older headgate becomes 0."""
     try:
-        others, _, mine = regular_bytes(file).decode(errors="replace").rpartition("\n")
+        others, _, offset = regular_bytes(file).decode(errors="replace").rpartition("\n")
     except OSError:
         return _NEVER  # of a batch of long ago, which nobody reads: else the start was refused
-    if mine.isdigit():
-        return int(mine)
-    if not _is_python_tick(mine):
+    if offset.isdigit():
+        return int(offset)
+    if not _is_python_tick(offset):
         return _NEVER  # Spark says what is wrong with such a log
     # in this order: without a checksum Spark reads the file as it is, with a wrong one it does not
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def _offset_in(file: Path) -> int:
 
 def _is_python_tick(text: str) -> bool:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError:
         return False
-    return isinstance(found, dict) and list(found) == ["tick"]
+    return isinstance(content, dict) and list(content) == ["tick"]

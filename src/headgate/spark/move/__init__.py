@@ -1,6 +1,7 @@
-"""Migration on Spark: key groups that change their slot or their host while batches go on.
+"""Moves key groups to another slot or another host on Spark, while batches go on.
 
-Belongs here: carrying out what the protocol of `headgate.migration` asks for: host tasks on hosts, the
-thread that runs them, which host a slot is on. Does not belong here: in which order groups move
-(headgate.migration), why they move (steer).
+Belongs here: carrying out the instructions of `headgate.migration` (migrations,
+migration_executor), tasks on hosts (host_tasks), the thread that runs them (copy_thread), the host
+of each slot (placement). Does not belong here: the order in which groups move (headgate.migration),
+the reason why they move (steer).
 """

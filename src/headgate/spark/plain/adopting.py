@@ -1,4 +1,4 @@
-"""`hg.adopt`: a plain query's checkpoint becomes one of headgate's, with its state."""
+"""Implements `hg.adopt`: makes a headgate checkpoint of a plain query's, with its state."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
 def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     """Take over a plain query's checkpoint: offsets, watermark and state.
 
-    The writer's own checkpoint is made, from which `start` goes on where the plain query stopped. The
-    plain one is only read.
+    Makes the writer's own checkpoint, from which `start` continues where the plain query stopped. The
+    plain checkpoint is only read.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     Raises
     ------
     UnsupportedQuery
-        The query cannot run elastically, or some state means something else here.
+        The query cannot run elastically, or headgate gives some state another meaning.
     CheckpointError
-        The checkpoint is not of this query, is not at rest, or there is something at the new place.
+        The checkpoint belongs to another query or to a running one, or the new directory is not empty.
     """
     df, settings = writer.df, writer.settings
     spark = df.sparkSession
@@ -78,8 +78,8 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     newest = log.newest(origin)
     log.check_types(origin)
     log.check_sources(origin, newest, source_counts(analysed(df)))
-    found = state_metadata(spark, origin)
-    pairs = paired(query, found)
+    stored = state_metadata(spark, origin)
+    pairs = paired(query, stored)
     for operator, row in pairs:
         check_name(operator, row.operatorName)
     check_order(spark, df, query)
@@ -96,7 +96,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         session.conf.set(
             _ADAPTIVE, "false"
         )  # an adaptive plan may run slots while it is being made
-        given = {
+        records_of = {
             operator.id: records(
                 PlainState(
                     session,
@@ -113,17 +113,17 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         log.begin(where.path, newest, ticks=True)
         log.copy_beside(origin, where.path)
         log.commit(where.path, newest)
-        taken = _state_step(spark, query, config, given, newest, target, uuid)
+        counts = _state_step(spark, query, config, records_of, newest, target, uuid)
     return {
         "checkpoint": target.location,
         "batch": newest.batch,
         "watermark_ms": newest.watermark_us // 1000,
-        "operators": [{"id": name, "entries": count} for name, count in taken.items()],
+        "operators": [{"id": name, "entries": count} for name, count in counts.items()],
     }
 
 
-def paired(query: PlannedQuery, found: list[Row]) -> list[tuple[PlannedOperator, Row]]:
-    """Return each operator of a query with what a plain checkpoint says of its state.
+def paired(query: PlannedQuery, stored: list[Row]) -> list[tuple[PlannedOperator, Row]]:
+    """Return each operator of a query with the metadata of its state in a plain checkpoint.
 
     Raises
     ------
@@ -141,8 +141,8 @@ def paired(query: PlannedQuery, found: list[Row]) -> list[tuple[PlannedOperator,
             "between Spark and headgate where one or several follow each other."
         )
         raise UnsupportedQuery(msg)
-    # Spark counts them from the sink down, and has a row for each store
-    rows = {int(row.operatorId): row for row in reversed(found)}
+    # Spark numbers operators from the sink to the sources, and has one row for each state store
+    rows = {int(row.operatorId): row for row in reversed(stored)}
     if len(rows) != len(operators):
         names = ", ".join(str(rows[number].operatorName) for number in sorted(rows))
         msg = (
@@ -154,9 +154,9 @@ def paired(query: PlannedQuery, found: list[Row]) -> list[tuple[PlannedOperator,
 
 
 def check_order(spark: SparkSession, df: DataFrame, query: PlannedQuery) -> None:
-    """Refuse an aggregate whose functions Spark runs otherwise than they are written.
+    """Refuse an aggregate whose functions differ in Spark's optimised plan from the query.
 
-    Their buffers lie in Spark's state in the order of its optimised plan, under names such as ``sum``.
+    Spark's state has the buffers in the order of the optimised plan, under names such as ``sum``.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def check_order(spark: SparkSession, df: DataFrame, query: PlannedQuery) -> None
         if written != functions:
             msg = (
                 f"Spark runs {', '.join(functions)} where the query says {', '.join(written)}, so its "
-                "state cannot be told apart; leave out aggregates that nobody reads."
+                "state cannot be matched to them; leave out aggregates whose result is not used."
             )
             raise UnsupportedQuery(msg)
 
@@ -182,12 +182,12 @@ def _state_step(
     spark: SparkSession,
     query: PlannedQuery,
     config: JobConfig,
-    given: dict[str, tuple[DataFrame, Spec]],
+    records_of: dict[str, tuple[DataFrame, Spec]],
     newest: log.LogEntry,
     target: Checkpoint,
     uuid: str,
 ) -> dict[str, int]:
-    """Do step 0, whose records are the state and whose output nobody gets; return how many came."""
+    """Run step 0, whose records are the state, without output; return the entries by operator."""
     begun = Begun(
         number=0,
         spark_batch=newest.batch,
@@ -204,9 +204,9 @@ def _state_step(
     reports: list[Report] = []
     try:
         for operator in query.operators:
-            told = _facts(spark, operator, states[operator.id], config, begun, target, run)
+            facts = _facts(spark, operator, states[operator.id], config, begun, target, run)
             reports += _served(
-                spark, operator, given[operator.id], states[operator.id], told, target
+                spark, operator, records_of[operator.id], states[operator.id], facts, target
             )
     finally:
         run.end()
@@ -214,14 +214,14 @@ def _state_step(
     manifest = next_manifest(begun, uuid, 0, states, reports)
     for name, state in states.items():
         _check_all_kept(name, [r for r in reports if r.operator == name], sum(state.rows))
-    # the plain query gave its sink this many batches, and sinks count on
+    # the sink has batches up to this number from the plain query, and numbering continues
     engine = {**manifest.engine, "sink_batch": newest.batch, "adopted": newest.batch}
     target.commit(replace(manifest, engine=engine))
     return {name: sum(r.arrived for r in reports if r.operator == name) for name in states}
 
 
 def _check_all_kept(name: str, reports: list[Report], rows: int) -> None:
-    """Refuse a state of which some entries have come to nothing; a processor's rows are more than those.
+    """Refuse a state if some entries were lost in step 0; a processor has more rows than entries.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def _check_all_kept(name: str, reports: list[Report], rows: int) -> None:
         return
     msg = (
         f"of {came} entries of the checkpoint's state {came - rows} are older than its watermark or "
-        "alike, which Spark does not leave behind; restore it from a copy."
+        "duplicates, which Spark never writes; restore the checkpoint from a copy."
     )
     raise CheckpointError(msg)
 
@@ -240,22 +240,22 @@ def _check_all_kept(name: str, reports: list[Report], rows: int) -> None:
 def _served(
     spark: SparkSession,
     operator: PlannedOperator,
-    given: tuple[DataFrame, Spec],
+    records: tuple[DataFrame, Spec],
     state: OperatorState,
-    told: SlotFacts,
+    facts: SlotFacts,
     target: Checkpoint,
 ) -> list[Report]:
     """Have an operator's slots serve the records of its state; return a report of each."""
     channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
-    # as if this very job wrote the sink: then the slots keep no output
-    rows, spec = given
+    # `into_sink`: the slots store no output
+    rows, spec = records
     task = SlotTask(operator.id, spec, channel.sender, into_sink=True, store=target.options)
     schema = operator.raw_schema if spec is operator.spec else _NOTHING
-    spark.sparkContext.setLocalProperty(SlotFacts.PROPERTY + operator.id, told.to_json())
+    spark.sparkContext.setLocalProperty(SlotFacts.PROPERTY + operator.id, facts.to_json())
     slots = exchange.to_slots(rows, state.assignment, shared=operator.shared)
     run_through(ArrowMap(task, schema).apply(slots))
-    found = channel.drain(0, 1)
-    return consistent(found, {operator.id: state.assignment.slots}, [operator.id])
+    reports = channel.drain(0, 1)
+    return consistent(reports, {operator.id: state.assignment.slots}, [operator.id])
 
 
 def _facts(
@@ -267,7 +267,7 @@ def _facts(
     target: Checkpoint,
     run: RunDirectory,
 ) -> SlotFacts:
-    """Return what the slots of step 0 are told: serve all, and look at no clock."""
+    """Return the instructions for the slots of step 0: serve all records, without a time limit."""
     local = str(spark.sparkContext.master).startswith("local")
     return SlotFacts(
         step=begun.number,
@@ -275,7 +275,7 @@ def _facts(
         arena_root=str(run.path.parent) if local else None,
         run_id=run.run_id,
         checkpoint=target.location,
-        # what it reads may be older than the query's watermark, where a join is below
+        # behind a join, rows may be older than the query's watermark
         watermark_us=max(0, begun.watermark_us - operator.behind_us),
         slot_of=state.assignment.slot_of,
         held=(),

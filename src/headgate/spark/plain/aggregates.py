@@ -51,7 +51,7 @@ def of_aggregate(asked: PlainState) -> DataFrame:
     own = there[len(groups) :] if session else there
     buffers = stored(parts.parts, own)
     if session:
-        without = [one for i, one in enumerate(groups) if i != parts.time_index]
+        without = [group for i, group in enumerate(groups) if i != parts.time_index]
         check_columns(operator.what, fields_of(state, "key"), [*without, SESSION_START])
         check_columns(operator.what, there, [*groups, *buffers])
         rows = flat(state, "value")
@@ -72,7 +72,7 @@ def of_aggregate(asked: PlainState) -> DataFrame:
         _check_windows(ends, others, time, parts.advance_us, asked.watermark_us)
     keys, start_us = key_columns(operator, parts, columns)
     buffer = columns[len(groups) :]
-    leaves = {one.name: one.leaf for one in operator.values if isinstance(one, Routed)}
+    leaves = {group.name: group.leaf for group in operator.values if isinstance(group, Routed)}
     values: list[Routed] = []
     if session:
         ends_us = F.unix_micros(columns[parts.time_index].getField("end"))
@@ -81,9 +81,9 @@ def of_aggregate(asked: PlainState) -> DataFrame:
     for part in parts.parts:
         kinds = stored_types(part, own[at:])
         form = form_of(part, kinds, ordered=asked.ordered)
-        taken = form.taken(kinds, buffer[at : at + len(kinds)])
+        restored = form.taken(kinds, buffer[at : at + len(kinds)])
         at += len(kinds)
-        for name, value in zip(part.values, taken, strict=True):
+        for name, value in zip(part.values, restored, strict=True):
             values.append(Routed(name, leaves[name], value))
     return asked.routed(rows, keys, values, start_us)
 
@@ -118,18 +118,18 @@ def _check_windows(
         beside = F.col("since").eqNullSafe(advance_us) | F.col("until").eqNullSafe(advance_us)
         odd |= ~beside & (end - advance_us > watermark_us)
     at = F.timestamp_micros("start").cast("string").alias("at")
-    found = rows.where(odd).select((end - start).alias("us"), at).first()
-    if found is None:
+    window = rows.where(odd).select((end - start).alias("us"), at).first()
+    if window is None:
         return
-    if found["us"] != time.size_us:
+    if window["us"] != time.size_us:
         msg = (
-            f"the checkpoint has windows of {found['us'] / 1e6:g} s where the query has those of "
+            f"the checkpoint has windows of {window['us'] / 1e6:g} s where the query has those of "
             f"{time.size_us / 1e6:g} s; give the query that wrote it."
         )
         raise CheckpointError(msg)
     since_s = time.offset_us % advance_us / 1e6
     msg = (
-        f"the checkpoint's windows, such as that from {found['at']} on, do not begin where those of "
+        f"the checkpoint's windows, such as that from {window['at']} on, do not begin where those of "
         f"the query do, every {advance_us / 1e6:g} s from {since_s:g} s on; give the query that wrote "
         "it."
     )

@@ -45,16 +45,18 @@ def _leaves(kind: T.DataType, value: Column) -> list[Column]:
 
 
 def _each_taken(kinds: Kinds, buffer: Columns) -> list[Column]:
-    return [part for kind, one in zip(kinds, buffer, strict=True) for part in _leaves(kind, one)]
+    return [
+        part for kind, value in zip(kinds, buffer, strict=True) for part in _leaves(kind, value)
+    ]
 
 
 def _each_given(kinds: Kinds, values: Columns) -> list[Column]:
-    given, at = [], 0
+    columns, at = [], 0
     for kind in kinds:
         width = types.leaf_count(kind)
-        given.append(types.rebuild(kind, values[at : at + width]))
+        columns.append(types.rebuild(kind, values[at : at + width]))
         at += width
-    return given
+    return columns
 
 
 def _sum_taken(kinds: Kinds, buffer: Columns) -> list[Column]:
@@ -130,19 +132,23 @@ _FORMS = {
 """By class of function; what is not here has its buffer as it is."""
 
 
-def stored_types(part: AggregatePart, found: Sequence[tuple[str, T.DataType]]) -> list[T.DataType]:
+def stored_types(
+    part: AggregatePart, columns: Sequence[tuple[str, T.DataType]]
+) -> list[T.DataType]:
     """Return the types of a function's buffer as Spark stores it.
 
     Sums and averages of decimals of few digits Spark makes of whole numbers without their point.
 
     Parameters
     ----------
-    found : sequence of (str, DataType)
+    columns : sequence of (str, DataType)
         Columns of the state from this buffer on.
     """
-    declared = [data_type(one.dataType()) for one in each(part.function.aggBufferAttributes())]
-    if isinstance(declared[0], T.DecimalType) and found:
-        name, there = class_name(part.function), found[0][1]
+    declared = [
+        data_type(attribute.dataType()) for attribute in each(part.function.aggBufferAttributes())
+    ]
+    if isinstance(declared[0], T.DecimalType) and columns:
+        name, there = class_name(part.function), columns[0][1]
         if name == "Sum" and isinstance(there, T.LongType):
             return [T.LongType()]
         if name == "Average" and isinstance(there, T.DoubleType):
@@ -151,13 +157,13 @@ def stored_types(part: AggregatePart, found: Sequence[tuple[str, T.DataType]]) -
 
 
 def stored(
-    parts: Sequence[AggregatePart], found: Sequence[tuple[str, T.DataType]]
+    parts: Sequence[AggregatePart], present: Sequence[tuple[str, T.DataType]]
 ) -> list[tuple[str, T.DataType]]:
-    """Return the columns that functions have in Spark's state, of which `found` are there."""
+    """Return the columns that functions have in Spark's state, of which it has `present`."""
     columns: list[tuple[str, T.DataType]] = []
     for part in parts:
-        names = [one.name() for one in each(part.function.aggBufferAttributes())]
-        columns += zip(names, stored_types(part, found[len(columns) :]), strict=False)
+        names = [attribute.name() for attribute in each(part.function.aggBufferAttributes())]
+        columns += zip(names, stored_types(part, present[len(columns) :]), strict=False)
     return columns
 
 

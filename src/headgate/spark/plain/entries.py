@@ -132,12 +132,12 @@ class OurState:
 
 def key_values(kinds: Sequence[T.DataType]) -> list[Column]:
     """Return the values of which ``k0 ..`` are the leaves, by their types."""
-    found, at = [], 0
+    values, at = [], 0
     for kind in kinds:
         width = types.leaf_count(kind)
-        found.append(types.rebuild(kind, [F.col(f"k{i}") for i in range(at, at + width)]))
+        values.append(types.rebuild(kind, [F.col(f"k{i}") for i in range(at, at + width)]))
         at += width
-    return found
+    return values
 
 
 def of_aggregate(ours: OurState) -> Entries:
@@ -151,8 +151,8 @@ def of_aggregate(ours: OurState) -> Entries:
     operator = ours.operator
     keys, values, hashed = _aggregate_columns(ours)
     own = operator.raw_schema.fields[len(operator.keys) :]
-    found = entries(ours.part(own), keys, values)
-    return Entries(found.rows, found.keys, hashed)
+    stored = entries(ours.part(own), keys, values)
+    return Entries(stored.rows, stored.keys, hashed)
 
 
 def _aggregate_columns(ours: OurState) -> tuple[list[Column], list[Column], int]:
@@ -170,8 +170,8 @@ def _aggregate_columns(ours: OurState) -> tuple[list[Column], list[Column], int]
     for part in parts.parts:
         kinds = stored_types(part, there[len(values) :])
         form = form_of(part, kinds, ordered=ours.ordered)
-        given = form.given(kinds, [F.col(name) for name in part.values])
-        values += [one.cast(kind) for one, kind in zip(given, kinds, strict=True)]
+        columns = form.given(kinds, [F.col(name) for name in part.values])
+        values += [column.cast(kind) for column, kind in zip(columns, kinds, strict=True)]
     if not session:
         return keys, values, len(keys)
     # a session is a value, behind the keys it has its start, and Spark spreads by the others
@@ -184,7 +184,7 @@ def of_keys(ours: OurState) -> Entries:
     """Return the keys that were seen."""
     node = ours.operator.node
     assert node is not None
-    keys = key_values([data_type(one.dataType()) for one in each(node.keys())])
+    keys = key_values([data_type(key.dataType()) for key in each(node.keys())])
     within = class_name(node) == "DeduplicateWithinWatermark"
     # of a key that is remembered as long as its time is open, Spark keeps nothing but the key
     values = [F.col("t") if within else F.lit(None)]

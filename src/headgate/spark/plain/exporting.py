@@ -105,8 +105,8 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
             number, partitions = int(row.operatorId), int(row.numPartitions)
             form = partial(state_rows, session, skeleton, number, 0)
             ours = OurState(session, operator, states[operator.id], origin, form, ordered)
-            for name, one in stores(ours).items():
-                rows = entry_bytes(one.rows, one.keys, one.hashed, partitions)
+            for name, store in stores(ours).items():
+                rows = entry_bytes(store.rows, store.keys, store.hashed, partitions)
                 parted[number, name] = rows
         batch = _last_batch(settings, latest)
         notes = log.entry(skeleton, 0).notes | {
@@ -123,7 +123,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         "checkpoint": str(target),
         "batch": batch,
         "watermark_ms": newest.watermark_us // 1000,
-        "operators": [{"id": name, "entries": sum(one.rows)} for name, one in states.items()],
+        "operators": [{"id": name, "entries": sum(store.rows)} for name, store in states.items()],
     }
 
 

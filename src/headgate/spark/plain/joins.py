@@ -68,7 +68,7 @@ def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
     fields = struct_of(state, "value").fields
     there = [field.name for field in fields]
     wanted = [attribute.name() for attribute in each(plan.output())]
-    twice = {one for one in there if there.count(one) > 1 or wanted.count(one) > 1}
+    twice = {column for column in there if there.count(column) > 1 or wanted.count(column) > 1}
     if twice or there[-1] != MATCHED:
         what = ", ".join(sorted(twice)) or "no flag matched"
         msg = (
@@ -78,9 +78,9 @@ def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
         raise CheckpointError(msg)
     needed = _needed(asked.operator.input_plan, plan)
     lacking = [
-        one.name()
-        for one in each(plan.output())
-        if one.name() not in there and one.exprId().toString() in needed
+        column.name()
+        for column in each(plan.output())
+        if column.name() not in there and column.exprId().toString() in needed
     ]
     if lacking and class_name(plan) == "Project":
         return _side(asked, plan.child(), side)
@@ -105,5 +105,5 @@ def _needed(plan: Jvm, below: Jvm) -> set[str]:
     """Return the ids of all that is referred to between the top of `plan` and one of its parts."""
     if plan.equals(below):
         return set()
-    own = {one.exprId().toString() for one in each(plan.references().toSeq())}
+    own = {attribute.exprId().toString() for attribute in each(plan.references().toSeq())}
     return reduce(set.union, (_needed(child, below) for child in each(plan.children())), own)

@@ -99,8 +99,8 @@ def newest_of_ours(path: Path) -> LogEntry:
     if not committed:
         msg = f"{path} has no batch that Spark has committed; run the query to its end, and try again."
         raise CheckpointError(msg)
-    found = entry(path, committed[-1])
-    return replace(found, offsets=found.offsets[:-1])
+    newest = entry(path, committed[-1])
+    return replace(newest, offsets=newest.offsets[:-1])
 
 
 def entry(path: Path, batch: int) -> LogEntry:
@@ -113,12 +113,12 @@ def entry(path: Path, batch: int) -> LogEntry:
     """
     _, notes, *offsets = _lines(path / "offsets" / str(batch))
     commit = _lines(path / "commits" / str(batch))
-    noted, done = _json(path, notes), _json(path, commit[1])
-    if "batchWatermarkMs" not in noted:
+    fields, done = _json(path, notes), _json(path, commit[1])
+    if "batchWatermarkMs" not in fields:
         msg = f"{path} was written by a Spark before 2.2, whose log is not read; start anew."
         raise CheckpointError(msg)
-    _check_settings(path, noted)
-    return LogEntry(batch, noted, offsets, int(done.get(_WATERMARK, 0)))
+    _check_settings(path, fields)
+    return LogEntry(batch, fields, offsets, int(done.get(_WATERMARK, 0)))
 
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -174,22 +174,22 @@ def check_types(path: Path) -> None:
                 raise CheckpointError(msg)
 
 
-def check_sources(path: Path, found: LogEntry, wanted: range) -> None:
+def check_sources(path: Path, newest: LogEntry, wanted: range) -> None:
     """Refuse a checkpoint of another number of sources than the query has.
 
     Raises
     ------
     CheckpointError
     """
-    if len(found.offsets) not in wanted:
+    if len(newest.offsets) not in wanted:
         msg = (
-            f"{path} has offsets of {len(found.offsets)} sources where the query has "
+            f"{path} has offsets of {len(newest.offsets)} sources where the query has "
             f"{wanted[-1]}; give the query that wrote it."
         )
         raise CheckpointError(msg)
 
 
-def begin(path: Path, found: LogEntry, *, ticks: bool) -> None:
+def begin(path: Path, newest: LogEntry, *, ticks: bool) -> None:
     """Write what Spark notes when a batch begins.
 
     Parameters
@@ -197,16 +197,16 @@ def begin(path: Path, found: LogEntry, *, ticks: bool) -> None:
     ticks : bool
         Whether headgate's own source comes behind the others.
     """
-    lines = [_VERSION, json.dumps(found.notes, separators=(",", ":")), *found.offsets]
+    lines = [_VERSION, json.dumps(newest.notes, separators=(",", ":")), *newest.offsets]
     # a start also reads the offsets of the batch before, even where the last one is committed
-    for number in range(max(found.batch - 1, 0), found.batch + 1):
+    for number in range(max(newest.batch - 1, 0), newest.batch + 1):
         _put(path / "offsets" / str(number), [*lines, _TICK] if ticks else lines)
 
 
-def commit(path: Path, found: LogEntry) -> None:
+def commit(path: Path, newest: LogEntry) -> None:
     """Write what Spark notes when a batch is done."""
-    done = json.dumps({_WATERMARK: found.next_watermark_ms}, separators=(",", ":"))
-    _put(path / "commits" / str(found.batch), [_VERSION, done])
+    done = json.dumps({_WATERMARK: newest.next_watermark_ms}, separators=(",", ":"))
+    _put(path / "commits" / str(newest.batch), [_VERSION, done])
 
 
 def copy_beside(origin: Path, target: Path) -> None:
@@ -294,19 +294,19 @@ def _lines(file: Path) -> list[str]:
         msg = f"{file} cannot be read ({error}); restore the checkpoint from a copy."
         raise CheckpointError(msg) from error
     if len(lines) < 2 or lines[0] != _VERSION:  # noqa: PLR2004 -- a version and what follows it
-        found = shown(lines[0] if lines else "", 20)
-        msg = f'{file} has the form "{found}" of Spark\'s log, and only {_VERSION} is read.'
+        version = shown(lines[0] if lines else "", 20)
+        msg = f'{file} has the form "{version}" of Spark\'s log, and only {_VERSION} is read.'
         raise CheckpointError(msg)
     return lines
 
 
 def _json(path: Path, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         msg = f"{path} has a damaged log ({error}); restore the checkpoint from a copy."
         raise CheckpointError(msg) from error
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _put(file: Path, lines: list[str]) -> None:

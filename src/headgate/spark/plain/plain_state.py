@@ -67,9 +67,9 @@ def flat(state: DataFrame, *structs: str) -> DataFrame:
 
 def struct_of(state: DataFrame, name: str) -> T.StructType:
     """Return the type of a column that is a struct."""
-    found = state.schema[name].dataType
-    assert isinstance(found, T.StructType)
-    return found
+    kind = state.schema[name].dataType
+    assert isinstance(kind, T.StructType)
+    return kind
 
 
 def fields_of(state: DataFrame, name: str) -> list[tuple[str, T.DataType]]:
@@ -80,13 +80,16 @@ def fields_of(state: DataFrame, name: str) -> list[tuple[str, T.DataType]]:
 def named(expressions: Sequence[Jvm]) -> list[tuple[str, T.DataType]]:
     """Return the names and types of expressions; without a name where Spark makes one up."""
     return [
-        (one.name() if class_name(one) == "AttributeReference" else "", data_type(one.dataType()))
-        for one in expressions
+        (
+            expression.name() if class_name(expression) == "AttributeReference" else "",
+            data_type(expression.dataType()),
+        )
+        for expression in expressions
     ]
 
 
 def check_columns(
-    what: str, found: Sequence[tuple[str, T.DataType]], wanted: Sequence[tuple[str, T.DataType]]
+    what: str, stored: Sequence[tuple[str, T.DataType]], wanted: Sequence[tuple[str, T.DataType]]
 ) -> None:
     """Refuse a state whose columns are not those of the query.
 
@@ -94,20 +97,20 @@ def check_columns(
     ----------
     what : str
         The operator, for people.
-    found, wanted : sequence of (str, DataType)
+    stored, wanted : sequence of (str, DataType)
         Names and types in the checkpoint, and by the query; an empty name may be any.
 
     Raises
     ------
     CheckpointError
     """
-    if len(found) == len(wanted) and all(
+    if len(stored) == len(wanted) and all(
         have[1].simpleString() == want[1].simpleString() and want[0] in ("", have[0])
-        for have, want in zip(found, wanted, strict=True)
+        for have, want in zip(stored, wanted, strict=True)
     ):
         return
     msg = (
-        f"the checkpoint's state has {_listed(found)} where {what} keeps {_listed(wanted)}; give the "
+        f"the checkpoint's state has {_listed(stored)} where {what} keeps {_listed(wanted)}; give the "
         "query that wrote it."
     )
     raise CheckpointError(msg)

@@ -54,15 +54,15 @@ class Placing:
         """Put every entry where it belongs."""
         which = batch.rows.column(_WHICH).to_numpy()
         for number, name in enumerate(self.names):
-            mine = np.flatnonzero(which == number)
-            if len(mine) == 0:
+            places = np.flatnonzero(which == number)
+            if len(places) == 0:
                 continue
-            rows = batch.rows.take(pa.array(mine))
+            rows = batch.rows.take(pa.array(places))
             prefix = f"{number}:"
-            own = [one for one in rows.schema.names if one.startswith(prefix)]
-            columns = [rows.column(one) for one in own]
-            named = [one.removeprefix(prefix) for one in own]
-            state.put(name, batch.of[mine], pa.RecordBatch.from_arrays(columns, names=named))
+            own = [column for column in rows.schema.names if column.startswith(prefix)]
+            columns = [rows.column(column) for column in own]
+            named = [column.removeprefix(prefix) for column in own]
+            state.put(name, batch.of[places], pa.RecordBatch.from_arrays(columns, names=named))
         return None
 
     def handleExpired(
@@ -86,7 +86,7 @@ def of_variables(asked: PlainState, spec: ProcessorSpec) -> tuple[DataFrame, Pro
     """
     node = asked.operator.node
     assert node is not None
-    limited = [one.name for one in spec.variables if one.ttl_ms is not None]
+    limited = [variable.name for variable in spec.variables if variable.ttl_ms is not None]
     if limited:
         msg = (
             f"state {', '.join(limited)} of {spec.label} has a time to live, which cannot be carried "
@@ -94,12 +94,12 @@ def of_variables(asked: PlainState, spec: ProcessorSpec) -> tuple[DataFrame, Pro
         )
         raise UnsupportedQuery(msg)
     if class_name(node) == "FlatMapGroupsInPandasWithState":
-        found = _group_state(asked, spec)
+        tables = _group_state(asked, spec)
     else:
-        found = {variable: _variable(asked, variable) for variable in spec.variables}
+        tables = {variable: _variable(asked, variable) for variable in spec.variables}
     inputs = [pa.field(_WHICH, pa.int64())]
     for number, variable in enumerate(spec.variables):
-        inputs += [pa.field(f"{number}:{one.name}", one.type) for one in variable.schema]
+        inputs += [pa.field(f"{number}:{field.name}", field.type) for field in variable.schema]
     placing = Placing(
         spec.processor.keys,
         pa.schema(inputs),
@@ -108,7 +108,7 @@ def of_variables(asked: PlainState, spec: ProcessorSpec) -> tuple[DataFrame, Pro
         tuple(variable.name for variable in spec.variables),
     )
     frames = [
-        _numbered(asked, found[variable], number, inputs)
+        _numbered(asked, tables[variable], number, inputs)
         for number, variable in enumerate(spec.variables)
     ]
     served = replace(
@@ -156,15 +156,15 @@ def _variable(asked: PlainState, variable: Variable) -> DataFrame:
     for name, schema in names.items():
         fields = struct_of(state, name).fields
         _check_names(f"state {variable.name}", fields, schema)
-        columns += [F.col(name).getField(one.name).alias(one.name) for one in schema]
+        columns += [F.col(name).getField(field.name).alias(field.name) for field in schema]
     return state.select("key", *columns)
 
 
 def _check_names(what: str, fields: Sequence[T.StructField], schema: pa.Schema) -> None:
     """Refuse a variable whose columns have other names than the query declares."""
     kinds = {field.name: field.dataType for field in fields}
-    found = [(field.name, field.dataType) for field in fields]
-    check_columns(what, found, [(name, kinds.get(name, T.NullType())) for name in schema.names])
+    columns = [(field.name, field.dataType) for field in fields]
+    check_columns(what, columns, [(name, kinds.get(name, T.NullType())) for name in schema.names])
 
 
 # -- applyInPandasWithState -----------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _group_state(asked: PlainState, spec: ProcessorSpec) -> dict[Variable, DataF
     state = asked.load()
     check_key(asked.operator, state, attributes)
     fields = {field.name: field.dataType for field in struct_of(state, "value").fields}
-    found: dict[Variable, DataFrame] = {}
+    tables: dict[Variable, DataFrame] = {}
     group_state = F.col("value.groupState")
     for variable in spec.variables:
         if variable.name == TIMERS.name:
@@ -189,11 +189,11 @@ def _group_state(asked: PlainState, spec: ProcessorSpec) -> dict[Variable, DataF
             )
             # a timeout is over when its time has passed, a timer when it has come
             rows = state.select("key", (timeout_ms + 1).alias("at_ms"))
-            found[variable] = rows.where(F.col("at_ms") != _NO_TIMEOUT_MS + 1)
+            tables[variable] = rows.where(F.col("at_ms") != _NO_TIMEOUT_MS + 1)
             continue
         kind = fields["groupState"]
         assert isinstance(kind, T.StructType)
         _check_names(f"state of {spec.label}", kind.fields, variable.schema)
-        columns = [group_state.getField(one.name).alias(one.name) for one in variable.schema]
-        found[variable] = state.where(group_state.isNotNull()).select("key", *columns)
-    return found
+        columns = [group_state.getField(part.name).alias(part.name) for part in variable.schema]
+        tables[variable] = state.where(group_state.isNotNull()).select("key", *columns)
+    return tables

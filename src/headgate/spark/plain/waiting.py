@@ -35,12 +35,14 @@ def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
     """
     node = ours.operator.node
     assert node is not None
-    found: dict[str, Entries] = {}
+    stores: dict[str, Entries] = {}
     for side, (name, plan) in enumerate((("left", node.left()), ("right", node.right()))):
         part = ours.operator.join[side]
-        keys = key_values([data_type(one.dataType()) for one in part.keys])
-        kept = [T.StructField(f"v{i}", types.spark_type(x)) for i, x in enumerate(spec.sides[side])]
-        own = [T.StructField("number", T.LongType()), T.StructField(MET, T.BooleanType()), *kept]
+        keys = key_values([data_type(key_field.dataType()) for key_field in part.keys])
+        fields = [
+            T.StructField(f"v{i}", types.spark_type(x)) for i, x in enumerate(spec.sides[side])
+        ]
+        own = [T.StructField("number", T.LongType()), T.StructField(MET, T.BooleanType()), *fields]
         rows, leaves = ours.part(own, side), [F.col(key.name) for key in ours.operator.keys]
         form = ours.form(storeName=f"{name}-keyWithIndexToValue")
         values = [
@@ -52,10 +54,10 @@ def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
         index = (F.row_number().over(of_key) - 1).cast("bigint")
         columns = [c.alias(f"s{i}") for i, c in enumerate([*keys, index, *values])]
         stored = Entries(rows.select(*columns), len(keys) + 1, len(keys))
-        found[f"{name}-keyWithIndexToValue"] = stored
+        stores[f"{name}-keyWithIndexToValue"] = stored
         counted = rows.groupBy(*leaves).agg(F.count("*").alias("count"))
-        found[f"{name}-keyToNumValues"] = entries(counted, keys, [F.col("count")])
-    return found
+        stores[f"{name}-keyToNumValues"] = entries(counted, keys, [F.col("count")])
+    return stores
 
 
 def _kept(plan: Jvm, part: JoinPart, keys: list[Column], name: str) -> Column:
@@ -80,13 +82,16 @@ def _kept(plan: Jvm, part: JoinPart, keys: list[Column], name: str) -> Column:
 
 def _named(plan: Jvm, name: str) -> Iterator[Jvm]:
     """Yield what a plan puts out under a name, and what it only gives a new one."""
-    yield from (one for one in each(plan.output()) if one.name() == name)
+    yield from (attribute for attribute in each(plan.output()) if attribute.name() == name)
     if class_name(plan) != "Project":
         return
-    for one in each(plan.projectList()):
-        if class_name(one) == "Alias" and class_name(one.child()) == "AttributeReference":
-            if one.child().name() == name:
-                yield one.toAttribute()
+    for attribute in each(plan.projectList()):
+        if (
+            class_name(attribute) == "Alias"
+            and class_name(attribute.child()) == "AttributeReference"
+        ):
+            if attribute.child().name() == name:
+                yield attribute.toAttribute()
 
 
 def _is(expression: Jvm, attribute: Jvm) -> bool:
@@ -135,5 +140,7 @@ def of_group_state(ours: OurState, spec: ProcessorSpec) -> dict[str, Entries]:
     if "timeoutTimestamp" in value:
         timeout = F.coalesce(F.col("at_ms"), F.lit(_NO_TIMEOUT_MS))
         values.append(timeout.cast(value["timeoutTimestamp"]))
-    keys = key_values([data_type(one.dataType()) for one in each(node.groupingAttributes())])
+    keys = key_values(
+        [data_type(attribute.dataType()) for attribute in each(node.groupingAttributes())]
+    )
     return {DEFAULT: entries(rows, keys, values)}

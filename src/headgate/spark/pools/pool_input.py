@@ -43,8 +43,8 @@ class SourceRows:
             for frame in frames
         ]
         kinds = [
-            frame.select(one.alias("s")).schema[0].dataType
-            for frame, one in zip(frames, structs, strict=True)
+            frame.select(struct.alias("s")).schema[0].dataType
+            for frame, struct in zip(frames, structs, strict=True)
         ]
         tagged = [
             frame.select(F.lit(n).alias(_WHICH), *_columns(structs[n], n, kinds))

@@ -1,4 +1,4 @@
-"""The loop that has pools of replicas follow the load, between two batches."""
+"""Changes the number of active replicas between two batches, as policy, users and fleet request."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ RESTARTED = "restart"
 """Why rows are dropped: a policy that restarts the job drops what waits."""
 
 _KEPT = 10_000
-"""Decisions that a query tells of; a query may run for months."""
+"""Decisions that `PoolQuery.decisions` remembers; a query may run for months."""
 
 
 class PoolLoop:
-    """Ends intervals, and carries out what policy, users and fleet want; a `PoolEngine`, a `SlotHolder`.
+    """Ends intervals, and carries out requests of policy, users and fleet.
+
+    Implements `PoolEngine` and `SlotHolder`.
 
     Parameters
     ----------
     stages : sequence of str
         From the source upwards.
     latest : Manifest or None
-        Where the checkpoint left the pools.
+        The newest manifest, from which the pools are restored.
     parents : mapping of str to sequence of str, optional
-        The stages that each one reads; without it they are a chain.
+        For each stage the stages that it reads; without this argument the stages are a chain.
 
     Attributes
     ----------
     states : dict of str to PoolState
         By stage, from the source upwards.
     step : int
-        The one that comes next.
+        Number of the next step.
     decisions : deque of (float, str)
-        The last ones: when, in seconds since the query began, and why.
+        Newest decisions: seconds since the query began, and the reason.
     began_s : float
         When the query began, on the monotonic clock.
     lost : int
@@ -93,7 +95,7 @@ class PoolLoop:
         return time.monotonic() < self._blocked_until_s
 
     def ask(self, wanted: Mapping[str, int], by: str = "user", reason: str = "") -> None:
-        """Have so many replicas of each stage named active from the next batch on.
+        """Request the number of active replicas of some stages, from the next batch on.
 
         Raises
         ------
@@ -113,26 +115,26 @@ class PoolLoop:
     # -- the port of a fleet ----------------------------------------------------------------------
 
     def held(self) -> dict[str, int]:
-        """Return the active replicas of each stage; one that only serves what it holds is not."""
+        """Return the active replicas of each stage, without those that only serve their last records."""
         return {name: len(state.active) for name, state in self.states.items()}
 
     def holds(self) -> dict[str, float]:
-        """Return nothing: nobody holds the replicas of a stage."""
+        """Return no holds: a user cannot hold the replicas of a stage."""
         return {}
 
     def changing(self) -> bool:
-        """Return whether replicas that were asked for are not active yet, or the other way round."""
+        """Return whether a requested change of replicas is not in force yet."""
         held = self.held()
         return any(held[name] != replicas for name, replicas in self._wanted.items())
 
     def limit(self, grant: Grant) -> None:
-        """Have at most so many replicas active from the next batch on."""
+        """Limit the active replicas of each stage to a grant, from the next batch on."""
         if dict(grant.slots) != dict(self._policy.grant.slots):
             self.recorder.write(GrantChange(dict(grant.slots), grant.by, grant.reason))
         self._policy.grant = grant
 
     def requests(self) -> dict[str, int]:
-        """Return the replicas that the policy would like, where that is more than granted."""
+        """Return the numbers of replicas that the policy requests above its grant."""
         return {name: n for name, n in self._policy.requests.items() if n > self.most(name)}
 
     def most(self, stage: str) -> int:
@@ -151,7 +153,7 @@ class PoolLoop:
         return {reason: rows for reason, rows in total.items() if rows}
 
     def between_batches(self) -> None:
-        """End the interval if it is over, and do what was asked for."""
+        """End the interval if it is over, and put requested changes in force."""
         self._end_interval()
         wanted, self._wanted = self._wanted, {}
         before = {name: len(self.states[name].active) for name in wanted}
@@ -161,7 +163,7 @@ class PoolLoop:
         self._give_up()
 
     def _give_up(self) -> None:
-        """Deactivate the replicas that are no longer granted; what they hold they still serve."""
+        """Deactivate replicas above the grant; they still serve the records that they hold."""
         before = self.held()
         for name, active in before.items():
             if active > self.most(name):
@@ -181,21 +183,21 @@ class PoolLoop:
             self._interval_s, self._input = now_s, 0
         self._note_requests()
         if decision:
-            assert self._seen is not None  # it was decided on
+            assert self._seen is not None  # `monitor` set it before the decision
             self.decisions.append((now_s - self.began_s, decision.reason))
             self.recorder.decided(now_s, self._seen, decision)
             self._note_sizes(before, self._policy.name, decision.reason)
 
     def _note_requests(self) -> None:
-        """Write down what the policy would like beyond the grant, where that changed."""
-        found = dict(self._policy.requests)
-        if found != self._noted:
-            self._noted = found
+        """Write the policy's requests beyond the grant to the journal, if they have changed."""
+        requests = dict(self._policy.requests)
+        if requests != self._noted:
+            self._noted = requests
             granted = {name: self.most(name) for name in self.states}
-            self.recorder.write(SlotRequest(found, granted))
+            self.recorder.write(SlotRequest(requests, granted))
 
     def _note_sizes(self, before: Mapping[str, int], by: str, reason: str) -> None:
-        """Write down which stages have another number of active replicas than `before`."""
+        """Write stages to the journal whose number of active replicas differs from `before`."""
         for name, replicas in before.items():
             after = len(self.states[name].active)
             if after != replicas:
@@ -217,12 +219,12 @@ class PoolLoop:
         return self._seen
 
     def resize(self, active: Mapping[str, int]) -> None:
-        """Activate and deactivate from the next batch on."""
+        """Set the number of active replicas of some stages, from the next batch on."""
         for name, wanted in active.items():
             self.states[name].resize(min(max(wanted, self.config.least), self.most(name)))
 
     def restart(self, active: Mapping[str, int]) -> None:
-        """Drop what waits, and serve nothing for a while."""
+        """Drop waiting rows, and serve nothing for `restart_s`."""
         self.lost += sum(state.forget() for state in self.states.values())
         self._blocked_until_s = time.monotonic() + self.config.restart_s
         self.resize(active)

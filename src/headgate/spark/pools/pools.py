@@ -221,19 +221,19 @@ class PoolWork:
     ) -> list[ReplicaReport]:
         """Run all stages, one job each; return one report of each lane."""
         plan = self._plan = _Plan(self._plan.lanes, self._plan.elapsed_s)
-        found: list[ReplicaReport] = []
+        collected: list[ReplicaReport] = []
         made: dict[str, Outputs] = {}
         for stage in self.pipeline.stages:
             frame, rows = self._input(stage, batch, made)
             reports = self._run(stage, frame, rows, begun, attempt, clock)
-            found += reports
+            collected += reports
             outputs = made[stage.id] = Outputs(inline=plan.payloads)
             for report in reports:
                 if report.output is not None:
                     outputs.add(report, plan.payloads, plan.files)
             if stage.id in self.pipeline.last:
                 plan.outputs.entries += outputs.entries
-        return found
+        return collected
 
     def _input(
         self, stage: Stage, batch: DataFrame, made: dict[str, Outputs]
@@ -269,14 +269,14 @@ class PoolWork:
         run_through(mapped)
         clock.lap("slots")
         reports = self._channel.drain(begun.number, attempt)
-        found = {r.lane: r for r in reports if r.operator == stage.id}
-        if len(found) != len(lanes):
+        by_lane = {r.lane: r for r in reports if r.operator == stage.id}
+        if len(by_lane) != len(lanes):
             msg = (
-                f"{len(found)} reports came from {len(lanes)} replicas of {stage.id}; the batch runs "
+                f"{len(by_lane)} reports came from {len(lanes)} replicas of {stage.id}; the batch runs "
                 "again."
             )
             raise EngineError(msg, transient=True)
-        return list(found.values())
+        return list(by_lane.values())
 
     def _facts(self, stage: Stage, begun: Begun, attempt: int) -> ReplicaFacts:
         state, lanes = self.states[stage.id], self._plan.lanes[stage.id]
@@ -296,11 +296,13 @@ class PoolWork:
     def _rows(self, name: str, outputs: Outputs, session: SparkSession | None = None) -> DataFrame:
         """Return what a stage put out, with what goes along with each row."""
         stage = self.pipeline.stages[self._numbers[name]]
-        mine = [entry for entry in outputs.entries if entry["operator"] == name]
+        entries = [entry for entry in outputs.entries if entry["operator"] == name]
         schema = stage.raw_schema
         if stage.feeds:
             schema = T.StructType([*schema.fields, T.StructField(ARRIVED, T.DoubleType())])
-        frame = raw_frame(session or self._session, schema, mine, outputs.inline, self.checkpoint)
+        frame = raw_frame(
+            session or self._session, schema, entries, outputs.inline, self.checkpoint
+        )
         if not stage.feeds:
             frame = frame.withColumn(ARRIVED, F.lit(None).cast("double"))
         return frame.withColumn(ORIGIN, F.lit(self._numbers[name]))
@@ -311,13 +313,13 @@ class PoolWork:
         """Return the manifest that commits the step, and take over what its replicas did."""
         plan = self._plan
         for name, state in self.states.items():
-            mine = [report for report in reports if report.operator == name]
-            state.apply(mine, plan.lanes[name])
+            own = [report for report in reports if report.operator == name]
+            state.apply(own, plan.lanes[name])
             if self.config.queue_max is not None:
-                state.refuse(self.config.queue_max, mine, plan.lanes[name])
-            kept = {segment[0] for segments in state.backlog.values() for segment in segments}
-            for report in mine:
-                if report.waiting is not None and report.waiting.name in kept:
+                state.refuse(self.config.queue_max, own, plan.lanes[name])
+            names = {segment[0] for segments in state.backlog.values() for segment in segments}
+            for report in own:
+                if report.waiting is not None and report.waiting.name in names:
                     file = f"backlog/{report.waiting.name}"
                     waiting = report.waiting
                     plan.files[file] = FileEntry(file, waiting.length, waiting.crc32)
@@ -354,7 +356,7 @@ class PoolWork:
                 waiting=self.waiting_rows(),
                 lost=self.loop.lost,
                 active={name: len(state.active) for name, state in self.states.items()},
-                lanes={name: len(mine) for name, mine in lanes.items()},
+                lanes={name: len(numbers) for name, numbers in lanes.items()},
                 took_ms=sum(outcome.phases_ms.values()),
                 latency_sum_ms=sum(r.latency_sum_ms for r in leaving),
                 histogram=merge(r.histogram for r in leaving),

@@ -81,7 +81,7 @@ class _AggregateReader:
             time=time,
             aggregates=tuple(functions.aggregates),
             mode=self.reading.mode,
-            kept=tuple(one.kept for one in functions.kept),
+            kept=tuple(collection.kept for collection in functions.kept),
         )
         placeholder, output_plan = self._output_plan(spec, functions, spans, time_index)
         operator = self.reading.operator(
@@ -122,8 +122,8 @@ class _AggregateReader:
         if time_index < 0:
             return None
         time = self.grouping[time_index]
-        found = [i for i, e in enumerate(self.output) if e.toAttribute().semanticEquals(time)]
-        return found[0] if found else None
+        positions = [i for i, e in enumerate(self.output) if e.toAttribute().semanticEquals(time)]
+        return positions[0] if positions else None
 
     def _what(self, time: TimeKey | None, time_index: int) -> str:
         names = [sql_text(e) for i, e in enumerate(self.grouping) if i != time_index]
@@ -146,8 +146,8 @@ class _AggregateReader:
     def _key(self, expression: Jvm, start: int) -> list[Routed]:
         value = column(self.spark, expression)
         kind = data_type(expression.dataType())
-        found = types.key_leaves(kind, value)
-        return [Routed(f"k{start + i}", leaf, part) for i, (leaf, part) in enumerate(found)]
+        leaves = types.key_leaves(kind, value)
+        return [Routed(f"k{start + i}", leaf, part) for i, (leaf, part) in enumerate(leaves)]
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -159,9 +159,9 @@ class _AggregateReader:
             expires = expression.metadata().contains(WATERMARK)
             kind = data_type(expression.dataType())
             if isinstance(kind, T.StructType) and kind.names == ["start", "end"]:
-                found = self._window(expression, expires)
-                if found is not None:
-                    return index, *found
+                window = self._window(expression, expires)
+                if window is not None:
+                    return index, *window
             elif isinstance(kind, T.TimestampType) and expires:
                 time_us = F.unix_micros(column(self.spark, expression))
                 return index, TimeKey(0, 1, 0), F.coalesce(time_us, F.lit(NO_TIME_US))
@@ -178,8 +178,8 @@ class _AggregateReader:
             if time is not None and time.size_us and self._passes(attribute):
                 whole = TimeKey(time.size_us, time.size_us, time.offset_us, expires)
                 return whole, start
-        found = find_window(self.child, attribute)
-        if found is None:
+        pair = find_window(self.child, attribute)
+        if pair is None:
             if expires and (self.reading.feeds or self.upstream is not None):
                 # it came with the rows, of whatever length: its start is a key, its end the time
                 self._keeps_start = True
@@ -192,7 +192,7 @@ class _AggregateReader:
                 )
                 raise UnsupportedQuery(msg)
             return None
-        node, expression = found
+        node, expression = pair
         size, advance, offset = window_numbers(expression)
         time_column = time_column_of(expression)
         check_window(self.spark, node, expression, time_column, (size, advance, offset))

@@ -58,11 +58,11 @@ def kafka_arrival(spark: SparkSession, plan: Jvm) -> tuple[Jvm, Jvm] | None:
         return None
     child, arrived = below
     if class_name(plan) == "Project":
-        kept = list(each(plan.projectList()))
-        if not _among(arrived, kept):
-            kept.append(arrived)
-        return project(spark, kept, child), arrived
-    children = [child if one.isStreaming() else one for one in each(plan.children())]
+        columns = list(each(plan.projectList()))
+        if not _among(arrived, columns):
+            columns.append(arrived)
+        return project(spark, columns, child), arrived
+    children = [child if node.isStreaming() else node for node in each(plan.children())]
     over = plan.withNewChildren(seq(spark, children))
     return (over, arrived) if _among(arrived, each(over.output())) else None
 

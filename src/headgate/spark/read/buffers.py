@@ -80,24 +80,26 @@ class Folded(Buffer):
 
     def value(self) -> Column:
         """Return the result over the collection's column."""
-        kept = self.kept
-        assert kept is not None
+        collection = self.kept
+        assert collection is not None
         assert self.spark is not None
         items = F.col(self.columns[0])
-        if kept.ordering:
+        if collection.ordering:
             items = F.sort_array(items)
-        fields = [f"c{i}" for i in range(len(kept.arguments))]
+        fields = [f"c{i}" for i in range(len(collection.arguments))]
 
         def item(leaves: Column) -> Column:
-            parts, at = [], kept.ordering
-            for name, argument, width in zip(fields, kept.arguments, kept.widths, strict=True):
-                found = [leaves.getField(f"x{i}") for i in range(at, at + width)]
-                parts.append(types.rebuild(data_type(argument.dataType()), found).alias(name))
+            parts, at = [], collection.ordering
+            for name, argument, width in zip(
+                fields, collection.arguments, collection.widths, strict=True
+            ):
+                columns = [leaves.getField(f"x{i}") for i in range(at, at + width)]
+                parts.append(types.rebuild(data_type(argument.dataType()), columns).alias(name))
                 at += width
             return F.struct(*parts)
 
         values = F.transform(items, item)
-        kinds = [data_type(argument.dataType()) for argument in kept.arguments]
+        kinds = [data_type(argument.dataType()) for argument in collection.arguments]
         if self.distinct and not all(map(types.in_order, kinds)):
             # values whose bytes differ may still be equal: as texts under a collation are
             values = F.array_distinct(values)

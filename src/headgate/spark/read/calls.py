@@ -110,24 +110,24 @@ def next_round(spark: SparkSession, expressions: Sequence[Jvm]) -> Round | None:
         One is no function of single values.
     """
     (pattern,) = tree_patterns(spark, ["PYTHON_UDF"])
-    found: list[Jvm] = []
+    calls: list[Jvm] = []
     for expression in expressions:
-        _collect(expression, pattern, found)
-    if not found:
+        _collect(expression, pattern, calls)
+    if not calls:
         return None
-    for call in found:
+    for call in calls:
         if kind_of(call) not in SCALAR:
             msg = f"cannot run {call.name()} on a pool: it is no function of single values."
             raise UnsupportedQuery(msg)
-    kind = kind_of(found[0])
-    same = [found[0]] if kind in ALONE else [call for call in found if kind_of(call) == kind]
+    kind = kind_of(calls[0])
+    same = [calls[0]] if kind in ALONE else [call for call in calls if kind_of(call) == kind]
     schema = T.StructType(
         [T.StructField(f"r{n}", data_type(call.dataType())) for n, call in enumerate(same)]
     )
     return Round(spark, same, list(each(analysed(template(spark, schema)).output())))
 
 
-def _collect(expression: Jvm, pattern: Jvm, found: list[Jvm]) -> None:
+def _collect(expression: Jvm, pattern: Jvm, calls: list[Jvm]) -> None:
     """Add the UDFs within an expression that have no other within themselves."""
     if not expression.containsPattern(pattern):
         return
@@ -135,11 +135,11 @@ def _collect(expression: Jvm, pattern: Jvm, found: list[Jvm]) -> None:
     if class_name(expression) == "PythonUDF" and not any(
         child.containsPattern(pattern) for child in children
     ):
-        if not any(expression.semanticEquals(known) for known in found):
-            found.append(expression)
+        if not any(expression.semanticEquals(known) for known in calls):
+            calls.append(expression)
         return
     for child in children:
-        _collect(child, pattern, found)
+        _collect(child, pattern, calls)
 
 
 def _command(expression: Jvm, kind: int) -> bytes:

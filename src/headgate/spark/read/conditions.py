@@ -63,8 +63,8 @@ class ConditionReader:
     def __init__(self, spark: SparkSession, join: Jvm) -> None:
         self.spark = spark
         self._sides = (join.left().outputSet(), join.right().outputSet())
-        found = join.condition()
-        self.whole: Jvm | None = _plain(spark, found.get()) if found.isDefined() else None
+        condition = join.condition()
+        self.whole: Jvm | None = _plain(spark, condition.get()) if condition.isDefined() else None
 
     def conjuncts(self) -> list[Jvm]:
         """Return the conjuncts as they stand."""
@@ -75,8 +75,8 @@ class ConditionReader:
 
         Of the rest Spark would take ``amount > 0`` for a bound on time.
         """
-        found = [one for one in self.conjuncts() if self._side(one) is None]
-        return reduce(partial(both, self.spark), found) if found else None
+        conditions = [part for part in self.conjuncts() if self._side(part) is None]
+        return reduce(partial(both, self.spark), conditions) if conditions else None
 
     def read(self) -> Condition:
         """Return the conjuncts."""
@@ -110,8 +110,8 @@ class ConditionReader:
     def _side(self, expression: Jvm) -> int | None:
         """Return the side that all of an expression looks at; a constant is the left side's."""
         references = expression.references()
-        found = [i for i, side in enumerate(self._sides) if references.subsetOf(side)]
-        return found[0] if found else None
+        sides = [i for i, side in enumerate(self._sides) if references.subsetOf(side)]
+        return sides[0] if sides else None
 
     def _pair(self, comparison: Jvm) -> tuple[Jvm, Jvm, bool] | None:
         """Return what a comparison compares, the left stream's first, and whether that turned it."""

@@ -53,8 +53,8 @@ def declared(processor: StatefulProcessor, mode: TimeMode) -> dict[str, tuple[An
         )
         raise UnsupportedQuery(msg) from error
     probe.close()
-    for state, found in handle.states.items():
-        Variable(state, *found)
+    for state, fields in handle.states.items():
+        Variable(state, *fields)
     return handle.states
 
 
@@ -116,14 +116,14 @@ class _Declaring(StatefulProcessorHandle):
 
     def _arrow(self, name: str, schema: Any) -> pa.Schema:
         try:
-            found = T.DataType.fromDDL(schema) if isinstance(schema, str) else schema
-            if not isinstance(found, T.StructType) or not found.fields:
+            kind = T.DataType.fromDDL(schema) if isinstance(schema, str) else schema
+            if not isinstance(kind, T.StructType) or not kind.fields:
                 msg = (
                     f'state "{name}" of {self._name} needs a struct with columns as its schema, '
-                    f"got {found}."
+                    f"got {kind}."
                 )
                 raise UnsupportedQuery(msg)
-            return to_arrow_schema(found, timezone="UTC")
+            return to_arrow_schema(kind, timezone="UTC")
         except PySparkException as error:
             first = str(error).splitlines()[0]
             msg = f'cannot keep state "{name}" of {self._name}: {first}; change its schema, {WAY_OUT}.'

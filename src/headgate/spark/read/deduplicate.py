@@ -48,10 +48,12 @@ class _DeduplicateReader:
             keep_us=keep_us,
             mode=self.reading.mode,
         )
-        kept = "for ever" if keep_us is None else f"until the watermark is {seconds(keep_us)} past"
+        duration = (
+            "for ever" if keep_us is None else f"until the watermark is {seconds(keep_us)} past"
+        )
         return self.reading.operator(
             "deduplicate",
-            f"{class_name(self.node)} keys {', '.join(names)}; remembered {kept}",
+            f"{class_name(self.node)} keys {', '.join(names)}; remembered {duration}",
             spec,
             taken=Taken(
                 plan=self.child,
@@ -69,8 +71,8 @@ class _DeduplicateReader:
         keys: list[Routed] = []
         for attribute in each(self.node.keys()):
             value = column(self.spark, attribute)
-            for found, part in types.key_leaves(data_type(attribute.dataType()), value):
-                keys.append(Routed(f"k{len(keys)}", found, part))
+            for leaf, part in types.key_leaves(data_type(attribute.dataType()), value):
+                keys.append(Routed(f"k{len(keys)}", leaf, part))
         return keys
 
     def _time(self) -> tuple[Column | None, int | None]:

@@ -73,10 +73,10 @@ def attributes_used(plan: Jvm, node: Jvm) -> set[str]:
     used = {a.exprId().toString() for a in each(plan.output())}
     pending = [plan]
     while pending:
-        one = pending.pop()
-        if not one.equals(node):
-            used |= {a.exprId().toString() for a in each(one.references().toSeq())}
-            children = list(each(one.children()))
+        current = pending.pop()
+        if not current.equals(node):
+            used |= {a.exprId().toString() for a in each(current.references().toSeq())}
+            children = list(each(current.children()))
             if len(children) > 1:
                 # a union takes the columns of its children by position, without naming them
                 used |= {a.exprId().toString() for c in children for a in each(c.output())}

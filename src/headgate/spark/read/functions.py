@@ -139,8 +139,8 @@ class AggregateFunctions:
 
     def how(self) -> str:
         """Return how aggregates are made that no kernel of ours knows, for people."""
-        found = [f"{', '.join(calls)}: {way}" for way, calls in self.ways.items()]
-        return "".join(f"; {one}" for one in found)
+        ways = [f"{', '.join(calls)}: {way}" for way, calls in self.ways.items()]
+        return "".join(f"; {way_text}" for way_text in ways)
 
     def _add(self, expression: Jvm) -> list[str]:
         function = runs_as(self.spark, expression.aggregateFunction())
@@ -184,8 +184,10 @@ class AggregateFunctions:
             raise _NoKernel
         initial = list(each(function.initialValues()))
         attributes = list(each(function.aggBufferAttributes()))
-        pairs = [(a.exprId(), one) for a, one in zip(attributes, initial, strict=True)]
-        updates = [substitute(self.spark, one, pairs) for one in each(function.updateExpressions())]
+        pairs = [(a.exprId(), literal) for a, literal in zip(attributes, initial, strict=True)]
+        updates = [
+            substitute(self.spark, update, pairs) for update in each(function.updateExpressions())
+        ]
         names, leaves = [], []
         for attribute, first, update in zip(attributes, initial, updates, strict=True):
             kind, value = data_type(attribute.dataType()), column(self.spark, update)
@@ -251,18 +253,18 @@ class AggregateFunctions:
         number, one = len(self.kept), F.lit(1).cast("bigint")
         present = one if condition is None else F.when(column(self.spark, condition), one)
         self.kept_values.append(Routed(present_name(number), Leaf(Kind.INTEGER), present))
-        found, widths = list(ordering), []
+        leaves, widths = list(ordering), []
         for argument in arguments:
             kind = data_type(argument.dataType())
             parts = types.any_leaves(kind, column(self.spark, argument))
             if keep is Keep.SET:
                 parts = [(leaf, types.normalised(leaf, part)) for leaf, part in parts]
             widths.append(len(parts))
-            found += parts
-        for i, (leaf, part) in enumerate(found):
+            leaves += parts
+        for i, (leaf, part) in enumerate(leaves):
             self.kept_values.append(Routed(leaf_name(number, i), leaf, part))
-        kept = Kept(tuple(leaf for leaf, _ in found), keep)
-        self.kept.append(Collection(arguments, condition, kept, widths, len(ordering)))
+        values = Kept(tuple(leaf for leaf, _ in leaves), keep)
+        self.kept.append(Collection(arguments, condition, values, widths, len(ordering)))
         return number
 
     def _refuse(self, what: str) -> NoReturn:
@@ -387,8 +389,8 @@ class AggregateFunctions:
         kind = data_type(child.dataType())
         if compared and not types.in_order(kind):
             raise _NoKernel
-        found = types.any_leaves(kind, value)
-        return [self._value(leaf, part) for leaf, part in found]
+        leaves = types.any_leaves(kind, value)
+        return [self._value(leaf, part) for leaf, part in leaves]
 
     def _extreme(self, function: Jvm, children: list[Column]) -> list[str]:
         least = class_name(function) == "Min"

@@ -121,9 +121,9 @@ class _JoinReader:
         spans = []
         for attribute in attributes:
             value = column(self.spark, attribute)
-            found = types.any_leaves(data_type(attribute.dataType()), value)
-            spans.append((len(leaves), len(leaves) + len(found)))
-            leaves += found
+            own = types.any_leaves(data_type(attribute.dataType()), value)
+            spans.append((len(leaves), len(leaves) + len(own)))
+            leaves += own
         times = [a for a in each(plan.output()) if a.metadata().contains(WATERMARK)]
         return _Side(plan, attributes, leaves, spans, times[0] if times else None)
 
@@ -197,10 +197,10 @@ class _JoinReader:
 
     def _comparisons(self) -> tuple[Comparison, ...]:
         """Return the comparisons over leaves; what is only compared becomes a leaf of its own."""
-        found = []
+        comparisons = []
         for left, op, right in self.condition.comparisons:
-            found.append(Comparison(self._leaf(LEFT, left), self._leaf(RIGHT, right), op))
-        return tuple(found)
+            comparisons.append(Comparison(self._leaf(LEFT, left), self._leaf(RIGHT, right), op))
+        return tuple(comparisons)
 
     def _leaf(self, at: int, expression: Jvm) -> int:
         side = self.sides[at]
@@ -220,10 +220,10 @@ class _JoinReader:
         for left, right, _ in self.condition.keys:
             for side, expression in enumerate((left, right)):
                 kind, value = data_type(expression.dataType()), column(self.spark, expression)
-                found = types.key_leaves(kind, value)
-                columns[side].extend(part for _, part in found)
+                parts = types.key_leaves(kind, value)
+                columns[side].extend(part for _, part in parts)
                 if side == LEFT:
-                    leaves += [leaf for leaf, _ in found]
+                    leaves += [leaf for leaf, _ in parts]
         return columns, leaves
 
     # -- how long a record is kept ------------------------------------------------------------------

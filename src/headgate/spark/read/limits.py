@@ -26,10 +26,10 @@ def source_limits(plan: Jvm) -> dict[str, str]:
     plan : Jvm
         Analysed.
     """
-    found: dict[str, str] = {}
+    limits: dict[str, str] = {}
     for leaf in streams_of(plan):
         for name in _LIMITS:
             value = option_of(leaf, name)
             if value is not None:
-                found[name] = value if name not in found else f"{found[name]}, {value}"
-    return found
+                limits[name] = value if name not in limits else f"{limits[name]}, {value}"
+    return limits

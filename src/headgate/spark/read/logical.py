@@ -205,8 +205,8 @@ class _QueryReader:
     def _check_above(self, plan: Jvm) -> None:
         """Refuse what has a state of its own that is no operator of ours."""
         if class_name(plan) in _OF_SCALA:
-            found = wording(plan)
-            msg = f"cannot keep {found.name} above a stateful operator; {found.instead}, {WAY_OUT}."
+            words = wording(plan)
+            msg = f"cannot keep {words.name} above a stateful operator; {words.instead}, {WAY_OUT}."
             raise UnsupportedQuery(msg)
 
     def _operator(self, reader: NodeReader, node: Jvm) -> PlannedOperator:
@@ -250,8 +250,8 @@ def _check_stateless(plan: Jvm) -> None:
     if not plan.isStreaming():
         return
     if class_name(plan) in _OF_SCALA:
-        found = wording(plan)
-        msg = f"cannot run {found.name} elastically; {found.instead}, {WAY_OUT}."
+        words = wording(plan)
+        msg = f"cannot run {words.name} elastically; {words.instead}, {WAY_OUT}."
         raise UnsupportedQuery(msg)
     for child in each(plan.children()):
         _check_stateless(child)
@@ -268,5 +268,5 @@ def _relays(plan: Jvm, placeholder: Jvm) -> bool:
 
 def _direct(operators: list[PlannedOperator]) -> list[PlannedOperator]:
     """Return those of operators that no other of them reads."""
-    read = {id(one) for op in operators for one in op.parents}
+    read = {id(parent) for op in operators for parent in op.parents}
     return [op for op in operators if id(op) not in read]

@@ -26,7 +26,7 @@ VERSION = 1
 def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
     """Return what the state of a query's operators means, as JSON."""
     parts = {op.id: _of_operator(spark, op) for op in operators}
-    return {"version": VERSION, "operators": {name: one for name, one in parts.items() if one}}
+    return {"version": VERSION, "operators": {name: part for name, part in parts.items() if part}}
 
 
 def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
@@ -36,19 +36,19 @@ def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
     if describe is None:
         return {}
     texts = Texts(spark, op.node)
-    found: dict[str, Any] = describe(texts, op)
+    meaning: dict[str, Any] = describe(texts, op)
     if texts.lookups:
-        found["lookups"] = sorted(texts.lookups)
+        meaning["lookups"] = sorted(texts.lookups)
     if texts.zones:
-        found["time zone"] = ", ".join(sorted(texts.zones))
-    return found
+        meaning["time zone"] = ", ".join(sorted(texts.zones))
+    return meaning
 
 
 def _aggregate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     assert op.node is not None
     assert op.aggregate is not None
     grouping, at = op.aggregate.grouping, op.aggregate.time_index
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "keys": [texts.text(e) for i, e in enumerate(grouping) if i != at],
         "window": texts.text(grouping[at]) if at >= 0 else "",
         "aggregates": [],
@@ -57,10 +57,10 @@ def _aggregate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     for expression in each(op.node.aggregateExpressions()):
         for call in _calls(expression):
             calls[texts.text(call)] = None
-    found["aggregates"] = list(calls)
+    fields["aggregates"] = list(calls)
     if op.aggregate.order:
-        found["order"] = [texts.text(e) for e in op.aggregate.order]
-    return found
+        fields["order"] = [texts.text(e) for e in op.aggregate.order]
+    return fields
 
 
 def _calls(expression: Jvm) -> Iterable[Jvm]:
@@ -76,26 +76,26 @@ def _join(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     assert node is not None
     condition = node.condition()
     parts = conjuncts(texts.spark, condition.get()) if condition.isDefined() else []
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "join": str(node.joinType().sql()).lower(),
         "keys": [
-            _equality(texts.text(one), texts.text(other))
-            for one, other in zip(left.keys, right.keys, strict=True)
+            _equality(texts.text(key), texts.text(other))
+            for key, other in zip(left.keys, right.keys, strict=True)
         ],
-        "condition": sorted(texts.text(one) for one in parts),
+        "condition": sorted(texts.text(key) for key in parts),
     }
     sides = (("left", left, node.left()), ("right", right, node.right()))
     for at, (name, part, plan) in enumerate(sides):
         own = texts.below(at)
         compared = [texts.text(e) for _, e in part.compared]
-        found[f"{name} columns"] = [own.text_of(a) for a in part.attributes] + compared
+        fields[f"{name} columns"] = [own.text_of(a) for a in part.attributes] + compared
         times = [a for a in each(plan.output()) if a.metadata().contains(WATERMARK)]
-        found[f"{name} event time"] = own.text_of(times[0]) if times else ""
-    return found
+        fields[f"{name} event time"] = own.text_of(times[0]) if times else ""
+    return fields
 
 
-def _equality(one: str, other: str) -> str:
-    return " = ".join(sorted((one, other)))
+def _equality(side: str, other: str) -> str:
+    return " = ".join(sorted((side, other)))
 
 
 def _deduplicate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
@@ -110,11 +110,11 @@ def _deduplicate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
 
 def _processor(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     assert op.node is not None
-    found = {"keys": [texts.text(a) for a in each(op.node.leftAttributes())]}
+    fields = {"keys": [texts.text(a) for a in each(op.node.leftAttributes())]}
     user = getattr(op.spec, "processor", None)
     while user is not None and not isinstance(user, WindowProcessor):
         user = getattr(user, "processor", None)
-    return found if user is None else found | {"window": user.window}
+    return fields if user is None else fields | {"window": user.window}
 
 
 def _group_state(texts: Texts, op: PlannedOperator) -> dict[str, Any]:

@@ -46,34 +46,34 @@ def program_of(spark: SparkSession, function: Jvm) -> Program | None:
     for name, attributes in (("left", left), ("right", each(function.inputAggBufferAttributes()))):
         for place, attribute in enumerate(attributes):
             places[attribute.exprId().toString()] = (name, place)
-    merges = [_expression(one, places) for one in each(function.mergeExpressions())]
-    initial = [_constant(one) for one in each(function.initialValues())]
-    if any(one is None for one in [*merges, *initial]):
+    merges = [_expression(expression, places) for expression in each(function.mergeExpressions())]
+    initial = [_constant(expression) for expression in each(function.initialValues())]
+    if any(expression is None for expression in [*merges, *initial]):
         return None
     return Program(
-        tuple(one for one in merges if one is not None),
-        tuple(one[1] for one in initial if one is not None),
+        tuple(expression for expression in merges if expression is not None),
+        tuple(expression[1] for expression in initial if expression is not None),
         any(is_a(spark, function, _AGGREGATES + name) for name in _ANY_ORDER),
     )
 
 
-def _expression(one: Jvm, places: dict[str, Expression]) -> Expression | None:
-    name = class_name(one)
+def _expression(node: Jvm, places: dict[str, Expression]) -> Expression | None:
+    name = class_name(node)
     if name == "AttributeReference":
-        return places.get(one.exprId().toString())
+        return places.get(node.exprId().toString())
     if name == "Literal":
-        return _constant(one)
+        return _constant(node)
     operation = _SAME.get(name)
-    if operation is None and isinstance(data_type(one.dataType()), T.DoubleType):
+    if operation is None and isinstance(data_type(node.dataType()), T.DoubleType):
         operation = _OF_DOUBLES.get(name)
-    operands = [_expression(child, places) for child in each(one.children())]
+    operands = [_expression(child, places) for child in each(node.children())]
     if operation is None or any(operand is None for operand in operands):
         return None
     return (operation, *operands)
 
 
-def _constant(one: Jvm) -> Expression | None:
-    value = one.value() if class_name(one) == "Literal" else one
+def _constant(node: Jvm) -> Expression | None:
+    value = node.value() if class_name(node) == "Literal" else node
     if value is None or isinstance(value, bool | int | float):
         return ("value", value)
     return None

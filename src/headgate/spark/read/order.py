@@ -27,14 +27,14 @@ def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
     ConfigError
         One is not there.
     """
-    found = []
+    places = []
     for name in ordered:
         if name not in names:
             hint = nearest(name, names) or f"; it reads {', '.join(names)}."
             msg = f'{ORDERED.key} names "{name}", which an order-sensitive operator does not read{hint}'
             raise ConfigError(msg)
-        found.append(names.index(name))
-    return tuple(found)
+        places.append(names.index(name))
+    return tuple(places)
 
 
 class RecordOrder:
@@ -62,10 +62,10 @@ class RecordOrder:
             A column is not there, or has no order.
         """
         names = [attribute.name() for attribute in self._attributes]
-        found = []
+        leaves = []
         self.used = [self._attributes[at] for at in positions(self._reading.ordered, names)]
         for position in positions(self._reading.ordered, names):
             attribute = self._attributes[position]
             value = column(self._reading.spark, attribute)
-            found += types.leaves(data_type(attribute.dataType()), value, names[position])
-        return found
+            leaves += types.leaves(data_type(attribute.dataType()), value, names[position])
+        return leaves

@@ -74,8 +74,8 @@ class _Rewritten:
         self._compared = [c for c in reader.conjuncts() if not any(c.equals(r) for r in rest)]
         looked_at = {a.exprId().toString() for c in reader.conjuncts() for a in _references(c)}
         self._looked_at = [
-            [a for a in each(one.output()) if a.exprId().toString() in looked_at]
-            for one in self._inputs
+            [a for a in each(side.output()) if a.exprId().toString() in looked_at]
+            for side in self._inputs
         ]
 
     def plan(self, kind: str) -> Jvm:
@@ -90,13 +90,13 @@ class _Rewritten:
 
     def _with_pairs(self, side: int, kind: str) -> tuple[Jvm, Jvm]:
         """Return a side's join with the pairs of its content, and a column that pairs have."""
-        mine, other = self._looked_at[side], self._looked_at[1 - side]
+        columns, other = self._looked_at[side], self._looked_at[1 - side]
         whole = list(each(self._inputs[side].output()))
-        records, own = self._marked(self._inputs[side], mine, whole)
-        pairs, theirs = self._marked(self._pairs, mine, other)
+        records, own = self._marked(self._inputs[side], columns, whole)
+        pairs, theirs = self._marked(self._pairs, columns, other)
         same = [same_even_null(self._spark, a, b) for a, b in zip(own, theirs, strict=True)]
         there = {a.exprId().toString() for a in other}
-        here = {a.exprId().toString() for a in mine}
+        here = {a.exprId().toString() for a in columns}
         for conjunct in self._compared:
             named = {a.exprId().toString() for a in _references(conjunct)}
             if named & here or not named & there:
@@ -107,20 +107,20 @@ class _Rewritten:
 
     def _marked(self, plan: Jvm, contents: list[Jvm], others: list[Jvm]) -> tuple[Jvm, list[Jvm]]:
         """Return a plan of some columns with what of a side's records is compared, and that."""
-        kept = [column(self._spark, a) for a in others]
+        columns = [column(self._spark, a) for a in others]
         made = [_content(self._spark, a).alias(f"content{i}") for i, a in enumerate(contents)]
-        marked = analysed(of_rows(self._spark, plan).select(*kept, *made))
-        return marked, list(each(marked.output()))[len(kept) :]
+        marked = analysed(of_rows(self._spark, plan).select(*columns, *made))
+        return marked, list(each(marked.output()))[len(columns) :]
 
     def _alone(self, side: int) -> Jvm:
         """Return the rows of one side that have no partner, and nulls for the other's."""
         joined, there = self._with_pairs(side, _JOINS[side])
         # a content is a struct, which is there even where what is in it is null
         frame = of_rows(self._spark, joined).where(column(self._spark, there).isNull())
-        mine = {a.exprId().toString() for a in each(self._inputs[side].output())}
+        ids = {a.exprId().toString() for a in each(self._inputs[side].output())}
         values = [
             column(self._spark, a)
-            if a.exprId().toString() in mine
+            if a.exprId().toString() in ids
             else F.lit(None).cast(data_type(a.dataType()))
             for a in each(self._join.output())
         ]

@@ -266,7 +266,7 @@ class PlannedQuery:
     @property
     def last(self) -> list[PlannedOperator]:
         """The operators that no other reads from: what they put out is the query's."""
-        read = {id(one) for op in self.operators for one in op.parents}
+        read = {id(parent) for op in self.operators for parent in op.parents}
         return [op for op in self.operators if id(op) not in read]
 
 
@@ -282,8 +282,8 @@ def row_by_row(plan: Jvm) -> bool:
 
 def results_after_us(operators: Sequence[PlannedOperator]) -> dict[str, int]:
     """Return the lengths of windows whose results are put out when they are over, by operator."""
-    found = ((op.id, op.spec) for op in operators)
-    specs = ((name, spec) for name, spec in found if isinstance(spec, AggregateSpec))
+    named = ((op.id, op.spec) for op in operators)
+    specs = ((name, spec) for name, spec in named if isinstance(spec, AggregateSpec))
     return {name: us for name, spec in specs if (us := spec.results_after_us) is not None}
 
 

@@ -217,8 +217,8 @@ class _ProcessorReader:
         keys: list[Routed] = []
         for attribute in grouping:
             kind, what = data_type(attribute.dataType()), f"key {attribute.name()}"
-            for found, part in types.leaves(kind, column(self.spark, attribute), what):
-                keys.append(Routed(f"k{len(keys)}", found, types.normalised(found, part)))
+            for leaf, part in types.leaves(kind, column(self.spark, attribute), what):
+                keys.append(Routed(f"k{len(keys)}", leaf, types.normalised(leaf, part)))
         return keys
 
     def _values(self, wanted: Any, output: Any, prefix: str, user: object) -> list[Passed]:

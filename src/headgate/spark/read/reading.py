@@ -92,17 +92,17 @@ class Reading:
         """
         if self.arrival is None or upstream is not None or self.feeds:
             return None
-        found = {a.name(): a for a in attributes}
+        by_name = {a.name(): a for a in attributes}
         remedy = "name a timestamp column that every first stateful operator reads"
-        if self.arrival not in found:
-            hint = nearest(self.arrival, found) or f"; {remedy}."
+        if self.arrival not in by_name:
+            hint = nearest(self.arrival, by_name) or f"; {remedy}."
             msg = f'{ARRIVAL.key}="{self.arrival}" is no column of what a stateful operator reads{hint}'
             raise ConfigError(msg)
-        kind = data_type(found[self.arrival].dataType())
+        kind = data_type(by_name[self.arrival].dataType())
         if not isinstance(kind, T.TimestampType):
             msg = f'{ARRIVAL.key}="{self.arrival}" is a {kind.simpleString()}; {remedy}.'
             raise ConfigError(msg)
-        return column(self.spark, found[self.arrival])
+        return column(self.spark, by_name[self.arrival])
 
     def arrivals(self, plans: Sequence[Jvm]) -> list[tuple[Jvm, Column | None]]:
         """Return the streams that one operator reads, each with when its records arrived; as `arrived`.
@@ -110,18 +110,20 @@ class Reading:
         Kafka tells of all of them, or it is not known of any.
         """
         if self.arrival is None and self.asks_kafka and not self.feeds:
-            found = [kafka_arrival(self.spark, plan) for plan in plans]
-            carried = [(one[0], column(self.spark, one[1])) for one in found if one is not None]
+            pairs = [kafka_arrival(self.spark, plan) for plan in plans]
+            carried = [
+                (match[0], column(self.spark, match[1])) for match in pairs if match is not None
+            ]
             if len(carried) == len(plans):
                 return list(carried)
         return [(plan, self.arrived(each(plan.output()))) for plan in plans]
 
     def _by_kafka(self, taken: Taken) -> Taken:
         """Return what an operator takes in with when Kafka got a record, where it comes from there."""
-        found = kafka_arrival(self.spark, taken.plan)
-        if found is None:
+        pair = kafka_arrival(self.spark, taken.plan)
+        if pair is None:
             return taken
-        return replace(taken, plan=found[0], arrival=column(self.spark, found[1]))
+        return replace(taken, plan=pair[0], arrival=column(self.spark, pair[1]))
 
     def operator(
         self,

@@ -143,8 +143,8 @@ class _Part:
     @property
     def output(self) -> list[Jvm]:
         """The columns of the user's."""
-        found = list(each(self.plan.output()))
-        return found[: -len(_CARRIED)] if self.holes else found
+        attributes = list(each(self.plan.output()))
+        return attributes[: -len(_CARRIED)] if self.holes else attributes
 
     @property
     def carried(self) -> list[Jvm]:
@@ -216,7 +216,7 @@ class _Reader:
         if name in _MAPS:
             return self._map(plan, _MAPS[name])
         expressions = list(each(plan.expressions()))
-        calls = any(one.containsPattern(self._python) for one in expressions)
+        calls = any(expression.containsPattern(self._python) for expression in expressions)
         if calls and name not in ("Project", "Filter"):
             msg = (
                 f"{self.policy} cannot run a Python UDF in {name}; supported: in select, withColumn "
@@ -292,31 +292,33 @@ class _Reader:
                 known = self._scalar_stage(below, calls, len(output))
                 self._add(original, known)
             below = self._read(known, [*output, *calls.results])
-            wanted = [calls.replaced(one) for one in wanted]
+            wanted = [calls.replaced(expression) for expression in wanted]
         if select:
             return _Part(project(self.spark, [*wanted, *below.carried], below.plan), below.holes)
-        kept = filtered(self.spark, wanted[0], below.plan)
-        return _Part(project(self.spark, [*first, *below.carried], kept), below.holes)
+        rows = filtered(self.spark, wanted[0], below.plan)
+        return _Part(project(self.spark, [*first, *below.carried], rows), below.holes)
 
     def _scalar_stage(self, below: _Part, calls: Round, kept: int) -> Stage:
         fed = self._fed(below)
         function, arguments = calls.stage_of(kept)
-        given = [("c", one) for one in below.output] + [("a", one) for one in arguments]
-        fresh = _schema((f"{kind}{n}", one) for n, (kind, one) in enumerate(given))
+        inputs = [("c", value) for value in below.output] + [("a", value) for value in arguments]
+        fresh = _schema((f"{kind}{n}", value) for n, (kind, value) in enumerate(inputs))
         named = each(analysed(template(self.spark, fresh)).output())
         columns = [
-            alias(self.spark, one, new.name(), new.exprId())
-            for (_, one), new in zip(given, named, strict=True)
+            alias(self.spark, value, new.name(), new.exprId())
+            for (_, value), new in zip(inputs, named, strict=True)
         ]
         carried = list(each(fed.plan.output()))[-len(_CARRIED) :]
-        results = [(f"r{n}", one) for n, one in enumerate(calls.results)]
+        results = [(f"r{n}", value) for n, value in enumerate(calls.results)]
         return Stage(
             id=f"udf-{len(self.stages)}",
             what=calls.what,
             function=function,
             input_plan=project(self.spark, [*columns, *carried], fed.plan),
             holes=fed.holes,
-            raw_schema=_schema([*((f"c{n}", one) for n, one in enumerate(below.output)), *results]),
+            raw_schema=_schema(
+                [*((f"c{n}", value) for n, value in enumerate(below.output)), *results]
+            ),
         )
 
     def _same(self, node: Jvm) -> Stage | None:
@@ -325,7 +327,9 @@ class _Reader:
 
     def _add(self, node: Jvm, stage: Stage) -> None:
         for hole in stage.holes:
-            next(one for one in self.stages if one.id == hole.stage).feeds = True
+            next(
+                stage_below for stage_below in self.stages if stage_below.id == hole.stage
+            ).feeds = True
         self.stages.append(stage)
         self._known.append((node, stage))
 
@@ -359,7 +363,9 @@ class _Reader:
 
 
 def _schema(columns: Iterable[tuple[str, Jvm]]) -> T.StructType:
-    return T.StructType([T.StructField(name, data_type(one.dataType())) for name, one in columns])
+    return T.StructType(
+        [T.StructField(name, data_type(value.dataType())) for name, value in columns]
+    )
 
 
 def _streams(plan: Jvm) -> int:
@@ -369,10 +375,10 @@ def _streams(plan: Jvm) -> int:
 def _function(node: Jvm) -> Function:
     """Return the function that was given to ``mapInArrow`` or ``mapInPandas``."""
     try:
-        found: Function = function_of(node)
+        function: Function = function_of(node)
     except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
         raise UnsupportedQuery(TOO_LARGE) from error
-    return found
+    return function
 
 
 def arrived_ms(arrival: Column | None) -> Column:

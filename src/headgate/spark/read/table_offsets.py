@@ -45,8 +45,8 @@ def rows_until(
     HeadgateError
         The stream did not read the table as it is at some version.
     """
-    found = _parsed(offset)
-    delta, iceberg = "reservoirVersion" in found, "snapshot_id" in found
+    fields = _parsed(offset)
+    delta, iceberg = "reservoirVersion" in fields, "snapshot_id" in fields
     if not delta and not iceberg:
         return None
     elsewhere = [key for key in options if key.lower() in _ELSEWHERE]
@@ -57,21 +57,21 @@ def rows_until(
         )
         raise HeadgateError(msg)
     if delta:
-        version = _delta_version(table, found)
+        version = _delta_version(table, fields)
         if path:
             return spark.read.format("delta").option("versionAsOf", version).load(table)
         return spark.sql(f"SELECT * FROM {table} VERSION AS OF {version}")
-    snapshot = _number(table, found, "snapshot_id")
-    _check_whole_snapshot(spark, table, found, snapshot)
+    snapshot = _number(table, fields, "snapshot_id")
+    _check_whole_snapshot(spark, table, fields, snapshot)
     return spark.sql(f"SELECT * FROM {table} VERSION AS OF {snapshot}")
 
 
 def _parsed(offset: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(offset or "")
+        value = json.loads(offset or "")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _delta_version(table: str, offset: Mapping[str, Any]) -> int:

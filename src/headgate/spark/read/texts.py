@@ -154,21 +154,21 @@ class Texts:
         if wanted not in self._ids:
             return self._from_below(wanted, name)
         at = self._ids.index(wanted)
-        found: dict[str, None] = {}
+        texts: dict[str, None] = {}
         for projection in each(self.plan.projections()):
             expression = projection.apply(at)
             window = self._window(expression, None)
             if window:
                 return window
-            found[self._text(expression)] = None
-        return " | ".join(found)
+            texts[self._text(expression)] = None
+        return " | ".join(texts)
 
     def _united(self, wanted: str, name: str) -> str:
         at = self._ids.index(wanted)
-        found: dict[str, None] = {}
+        texts: dict[str, None] = {}
         for child in self._children:
-            found[child._column(child._ids[at], name)] = None
-        return " | ".join(sorted(found))
+            texts[child._column(child._ids[at], name)] = None
+        return " | ".join(sorted(texts))
 
     def _from_below(self, wanted: str, name: str) -> str:
         there = [i for i, child in enumerate(self._children) if wanted in child._ids]
@@ -195,7 +195,7 @@ class Texts:
             return
         self._known[""] = kind  # a condition may ask for the table's columns itself
         parts = conjuncts(self.spark, condition.get()) if condition.isDefined() else []
-        said = " AND ".join(sorted(self.text(one) for one in parts))
+        said = " AND ".join(sorted(self.text(part) for part in parts))
         self.lookups.add(f"{kind} join on {said}" if said else f"{kind} join")
 
     def _window(self, expression: Jvm, metadata: Jvm | None) -> str:
@@ -244,7 +244,7 @@ class Texts:
             return self._comparison(expression, *_EITHER_WAY[name])
         self._note_zone(expression, name)
         if stands_for_another(self.spark, expression):
-            texts = [self._text(one) for one in each(expression.parameters())]
+            texts = [self._text(parameter) for parameter in each(expression.parameters())]
             return sql_of_parameters(self.spark, expression, texts) + _silent(expression, name)
         return self._generic(expression, name)
 
@@ -267,11 +267,11 @@ class Texts:
         return text + _silent(expression, name)
 
     def _operands(self, expression: Jvm, name: str) -> list[str]:
-        found = []
+        texts = []
         for child in each(expression.children()):
             same = class_name(child) == name
-            found += self._operands(child, name) if same else [self._text(child)]
-        return found
+            texts += self._operands(child, name) if same else [self._text(child)]
+        return texts
 
     def _comparison(self, expression: Jvm, sign: str, turned: str) -> str:
         left, right = (self._text(child) for child in each(expression.children()))
@@ -300,18 +300,18 @@ class Texts:
         if call.isDistinct():
             name, _, rest = text.partition("(")
             text = f"{name}(DISTINCT {rest}"
-        found = call.filter()
-        if not found.isDefined():
+        condition = call.filter()
+        if not condition.isDefined():
             return text
-        return f"{text} FILTER (WHERE {_bare(self._text(found.get()))})"
+        return f"{text} FILTER (WHERE {_bare(self._text(condition.get()))})"
 
     def _python(self, udf: Jvm) -> str:
         arguments = ", ".join(self._text(child) for child in each(udf.children()))
         return f"{udf.name()}({arguments})"
 
     def _among(self, expression: Jvm) -> str:
-        value, *found = (self._text(child) for child in each(expression.children()))
-        return f"({value} IN ({', '.join(sorted(found))}))"
+        value, *options = (self._text(child) for child in each(expression.children()))
+        return f"({value} IN ({', '.join(sorted(options))}))"
 
     def _lambda(self, function: Jvm) -> str:
         around = dict(self._variables)
@@ -338,8 +338,8 @@ class Texts:
         return self._text(expression.child())
 
     def _reference(self, reference: Jvm) -> str:
-        found = self._common.get(reference.id().toString())
-        return sql_text(reference) if found is None else self._text(found)
+        expression = self._common.get(reference.id().toString())
+        return sql_text(reference) if expression is None else self._text(expression)
 
 
 _SPECIAL: Mapping[str, Callable[[Texts, Jvm], str]] = {

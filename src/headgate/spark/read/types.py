@@ -53,10 +53,10 @@ def any_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]
     if isinstance(data_type, T.BinaryType) or _plain_string(data_type):
         return [(Leaf(Kind.BYTES), value.cast("binary"))]
     if isinstance(data_type, T.StructType):
-        found = [(Leaf(Kind.INTEGER), F.when(value.isNotNull(), F.lit(1).cast("bigint")))]
+        leaves = [(Leaf(Kind.INTEGER), F.when(value.isNotNull(), F.lit(1).cast("bigint")))]
         for field in data_type.fields:
-            found += any_leaves(field.dataType, value.getField(field.name))
-        return found
+            leaves += any_leaves(field.dataType, value.getField(field.name))
+        return leaves
     return [(Leaf(Kind.BYTES), as_bytes(data_type, value))]
 
 
@@ -117,8 +117,8 @@ def key_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]
         value = _with_sorted_maps(data_type, value)
     if not in_order(data_type):
         value = normalised_whole(value)
-    found = any_leaves(data_type, value)
-    return [(leaf, normalised(leaf, part)) for leaf, part in found]
+    leaves = any_leaves(data_type, value)
+    return [(leaf, normalised(leaf, part)) for leaf, part in leaves]
 
 
 def _with_sorted_maps(data_type: T.DataType, value: Column) -> Column:

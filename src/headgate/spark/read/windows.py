@@ -54,8 +54,8 @@ def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int | None
     UnsupportedQuery
         It is not above 0.
     """
-    found = find_window(plan, attribute)
-    interval = None if found is None else gap_of(found[1])
+    pair = find_window(plan, attribute)
+    interval = None if pair is None else gap_of(pair[1])
     if interval is None or not interval.foldable():
         return None
     value = interval.eval(None)
@@ -81,9 +81,9 @@ def _added_interval(expression: Jvm) -> Jvm | None:
     if class_name(expression) in ("TimestampAddInterval", "TimeAdd"):
         return list(each(expression.children()))[1]
     for child in each(expression.children()):
-        found = _added_interval(child)
-        if found is not None:
-            return found
+        interval = _added_interval(child)
+        if interval is not None:
+            return interval
     return None
 
 
@@ -96,28 +96,28 @@ _NUMBERS = re.compile(
 
 def window_numbers(expression: Jvm) -> tuple[int, int, int]:
     """Return (size, advance, offset) in microseconds, read off Spark's own window expression."""
-    found = _NUMBERS.search(expression.toString())
-    if found is None:
+    match = _NUMBERS.search(expression.toString())
+    if match is None:
         msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
         raise UnsupportedQuery(msg)
-    return int(found["size"]), int(found["advance"]), int(found["offset"])
+    return int(match["size"]), int(match["advance"]), int(match["offset"])
 
 
 def time_column_of(expression: Jvm) -> Jvm:
     """Return the innermost timestamp of a window expression."""
-    found = None
+    column = None
     node = expression
     while True:
         if class_name(node) == "PreciseTimestampConversion":
-            found = node.child()
+            column = node.child()
         children = [c for c in each(node.children()) if class_name(c) != "Literal"]
         if not children or class_name(node) == "AttributeReference":
             break
         node = children[0]
-    if found is None:
+    if column is None:
         msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
         raise UnsupportedQuery(msg)
-    return found
+    return column
 
 
 def check_window(
@@ -133,9 +133,9 @@ def check_window(
         f"{offset} microseconds",
     )
     made = analysed(below.select("*", window.alias("window")))
-    found = _first_window(made)
+    text = _first_window(made)
     strip = re.compile(r"#[0-9]+L?")
-    if found is None or strip.sub("", found) != strip.sub("", expression.toString()):
+    if text is None or strip.sub("", text) != strip.sub("", expression.toString()):
         msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
         raise UnsupportedQuery(msg)
 
@@ -143,10 +143,10 @@ def check_window(
 def _first_window(plan: Jvm) -> str | None:
     for attribute in each(plan.output()):
         if attribute.name() == "window":
-            found = find_window(plan, attribute)
-            if found is None:
+            pair = find_window(plan, attribute)
+            if pair is None:
                 continue
-            text: str = found[1].toString()
+            text: str = pair[1].toString()
             return text
     for child in each(plan.children()):
         text_below = _first_window(child)

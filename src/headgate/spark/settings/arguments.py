@@ -25,8 +25,8 @@ def require(fits: bool, what: str, value: object, allowed: str) -> None:
 def text(what: str, value: Any, allowed: str) -> str:
     """Return `value`, which must be a text."""
     require(isinstance(value, str) and bool(value.strip()), what, value, allowed)
-    found: str = value
-    return found
+    checked: str = value
+    return checked
 
 
 def whole(what: str, value: object, least: int, more: str = "") -> int:

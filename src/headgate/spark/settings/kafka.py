@@ -117,12 +117,12 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
         The client is not installed, no broker is named, or an option has no counterpart.
     """
     module = confluent()
-    given = {key.lower(): value for key, value in options.items()}
-    servers = given.get(SERVERS)
+    by_name = {key.lower(): value for key, value in options.items()}
+    servers = by_name.get(SERVERS)
     if not servers:
         msg = f'format "kafka" needs a broker; add .option("{SERVERS}", "host:9092").'
         raise ConfigError(msg)
-    java = {k.removeprefix(PREFIX): v for k, v in given.items() if k.startswith(PREFIX)}
+    java = {k.removeprefix(PREFIX): v for k, v in by_name.items() if k.startswith(PREFIX)}
     transaction_ms = _milliseconds(java, "transaction.timeout.ms", TRANSACTION_MS)
     patience_ms = _milliseconds(java, "max.block.ms", PATIENCE_MS)
     client = _translated(java)
@@ -130,7 +130,9 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
     client.setdefault("partitioner", "murmur2_random")
     client["transaction.timeout.ms"] = transaction_ms
     _check(module, client)
-    return KafkaTarget(servers, given.get("topic"), client, transaction_ms / 1e3, patience_ms / 1e3)
+    return KafkaTarget(
+        servers, by_name.get("topic"), client, transaction_ms / 1e3, patience_ms / 1e3
+    )
 
 
 def consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
@@ -197,8 +199,8 @@ def _translated(java: Mapping[str, str]) -> dict[str, Any]:
 
 def _login(jaas: str) -> dict[str, str]:
     """Return name and password of a JAAS line for PLAIN or SCRAM."""
-    found = _JAAS.match(jaas)
-    pairs = dict(_PAIR.findall(found["rest"])) if found else {}
+    match = _JAAS.match(jaas)
+    pairs = dict(_PAIR.findall(match["rest"])) if match else {}
     if {"username", "password"} <= pairs.keys():
         return {"sasl.username": pairs["username"], "sasl.password": pairs["password"]}
     msg = (
@@ -210,15 +212,15 @@ def _login(jaas: str) -> dict[str, str]:
 
 def _check(module: Any, client: Mapping[str, Any]) -> None:
     """Refuse what librdkafka does not know or take; connects to nobody."""
-    found = _against(module, client)
-    if found is None:
+    refusal = _against(module, client)
+    if refusal is None:
         return
     # the setting by itself, where it is one that stands in the way
-    alone = [name for name in client if _against(module, {name: client[name]}) == found]
+    alone = [name for name in client if _against(module, {name: client[name]}) == refusal]
     spark = {new: old for old, new in _RENAMED.items()}
     what = f"option {PREFIX}{spark.get(alone[0], alone[0])}" if alone else "an option"
     msg = (
-        f"{what} is nothing that librdkafka takes, which writes exactly once ({found}); change it or "
+        f"{what} is nothing that librdkafka takes, which writes exactly once ({refusal}); change it or "
         f"leave it out, or add {PLAIN_WAY}."
     )
     raise ConfigError(msg)

@@ -72,10 +72,10 @@ class Option(Generic[Value]):
 
 def _whole(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        found = int(text)
-        if found < least:
+        number = int(text)
+        if number < least:
             raise ValueError(text)
-        return found
+        return number
 
     return parse
 
@@ -84,10 +84,10 @@ _bytes = bytes_or_size
 
 
 def _above_zero(text: str) -> float:
-    found = float(text)
-    if not (found > 0.0 and math.isfinite(found)):
+    number = float(text)
+    if not (number > 0.0 and math.isfinite(number)):
         raise ValueError(text)
-    return found
+    return number
 
 
 def _flag(text: str) -> bool:

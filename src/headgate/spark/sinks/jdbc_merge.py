@@ -86,10 +86,10 @@ class JdbcMerge:
         )
         schema = self._schema.removesuffix(".").strip('"') or None
         where = "schemaname = current_schema()" if schema is None else "schemaname = ?"
-        given = [] if schema is None else [schema]
+        namespace = [] if schema is None else [schema]
         left = open_.rows(
             f"SELECT tablename::text FROM pg_tables WHERE {where} AND starts_with(tablename, ?)",
-            *given,
+            *namespace,
             prefix,
         )
         for (name,) in left:
@@ -98,8 +98,8 @@ class JdbcMerge:
 
     def _newest(self, open_: JdbcTransaction, writer: str) -> int | None:
         # locked until the end of the transaction: two drivers of one query do not both go on
-        found = open_.rows(f"SELECT step FROM {self._steps} WHERE writer = ? FOR UPDATE", writer)
-        return int(found[0][0]) if found else None
+        rows = open_.rows(f"SELECT step FROM {self._steps} WHERE writer = ? FOR UPDATE", writer)
+        return int(rows[0][0]) if rows else None
 
     def _merge(self, open_: JdbcTransaction, writer: str, batch: int, staged: str) -> None:
         spec = self._spec

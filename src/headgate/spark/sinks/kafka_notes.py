@@ -123,18 +123,18 @@ def _asked(
 
 
 def _read(client: Any, reader: Any, job: str, end: int, until_s: float) -> int | None:
-    found: int | None = None
+    step: int | None = None
     reader.assign([client.TopicPartition(NOTES, 0, client.OFFSET_BEGINNING)])
     while True:
         for message in reader.consume(_AT_ONCE, _POLL_S):
             error = message.error()
             if error is None:
                 if message.key() == job.encode():
-                    found = int(json.loads(message.value())["step"])
+                    step = int(json.loads(message.value())["step"])
             elif error.name() != "_PARTITION_EOF":
                 raise client.KafkaException(error)
             elif message.offset() >= end:
-                return found
+                return step
         if time.monotonic() >= until_s:
             msg = (
                 f'topic "{NOTES}" cannot be read to its end, since another job\'s transaction is open; '

@@ -232,12 +232,12 @@ def _look(target: KafkaTarget) -> None:
     client = module.Producer({**target.client, "log_level": 0})
     try:
         limit_s = min(_LOOK_S, target.patience_s)
-        found = client.list_topics(target.topic, timeout=limit_s)
+        metadata = client.list_topics(target.topic, timeout=limit_s)
         notes = client.list_topics(timeout=limit_s)
     except module.KafkaException as error:
         text = str(error.args[0].str()).strip().rstrip(".")
         raise ConfigError(_silent(target, text)) from error
-    wrong = found.topics[target.topic].error if target.topic is not None else None
+    wrong = metadata.topics[target.topic].error if target.topic is not None else None
     if wrong is not None and wrong.name() in NO_TOPIC:
         msg = (
             f'Kafka at {target.servers} has no topic "{target.topic}"; make it, or correct option '

@@ -162,8 +162,8 @@ class KafkaWriter:
         producer.begin_transaction()
         for record in records:
             _produce(self._client, producer, record, until_s)
-        noted = KafkaRecord(NOTES, self._name.encode(), note(step), None, 0)
-        _produce(self._client, producer, noted, until_s)
+        note_record = KafkaRecord(NOTES, self._name.encode(), note(step), None, 0)
+        _produce(self._client, producer, note_record, until_s)
         self._call(producer.commit_transaction, until_s)
 
     def _call(self, call: Callable[[float], Any], until_s: float) -> None:
@@ -194,10 +194,10 @@ class KafkaWriter:
         """
         topic = self._target.topic
         try:
-            found = self._producer.list_topics(topic, timeout=_CALL_S)
+            metadata = self._producer.list_topics(topic, timeout=_CALL_S)
         except self._client.KafkaException:
             return None
-        wrong = None if topic is None else found.topics[topic].error
+        wrong = None if topic is None else metadata.topics[topic].error
         return wrong is None or wrong.name() not in NO_TOPIC
 
     def _is_final(self, error: Exception) -> bool:
@@ -206,8 +206,8 @@ class KafkaWriter:
 
     def _failed(self, error: Exception, what: str, *, overdue: bool = False) -> EngineError:
         """Return one sentence for what the client says."""
-        found = error.args[0]
-        name, text = found.name(), str(found.str()).strip().rstrip(".")
+        failure = error.args[0]
+        name, text = failure.name(), str(failure.str()).strip().rstrip(".")
         has_topic = self._has_topic() if overdue else None
         limit = f"{PREFIX}transaction.timeout.ms={round(self._target.transaction_s * 1e3)}"
         if name == "INVALID_TRANSACTION_TIMEOUT":

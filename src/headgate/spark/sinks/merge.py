@@ -48,8 +48,8 @@ class Merge:
         self, condition: str | None = None, values: Mapping[str, str] | None = None
     ) -> Merge:
         """Insert some columns: ``values={"k": "source.k", "n": "source.n"}``."""
-        given = _values("values", values)
-        return self._with(matched=False, action="insert", condition=condition, values=given)
+        checked = _values("values", values)
+        return self._with(matched=False, action="insert", condition=condition, values=checked)
 
     def _with(self, **clause: Any) -> Merge:
         condition = clause.get("condition")

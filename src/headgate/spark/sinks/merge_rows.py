@@ -36,8 +36,10 @@ def one_row_per_key(frame: DataFrame, spec: MergeSpec) -> DataFrame:
         numbered = frame.withColumn(_RANK, F.row_number().over(order))
         return numbered.where(F.col(_RANK) == 1).drop(_RANK)
     counted = frame.withColumn(_COUNT, F.count("*").over(Window.partitionBy(*keys)))
-    one = F.when(F.col(_COUNT) > 1, F.raise_error(F.lit(_SEVERAL)).cast("boolean")).otherwise(True)
-    return counted.where(one).drop(_COUNT)
+    single = F.when(F.col(_COUNT) > 1, F.raise_error(F.lit(_SEVERAL)).cast("boolean")).otherwise(
+        True
+    )
+    return counted.where(single).drop(_COUNT)
 
 
 @contextmanager

@@ -34,8 +34,8 @@ class Clause:
     @property
     def texts(self) -> list[str]:
         """All the SQL in it."""
-        given = [] if self.condition is None else [self.condition]
-        return [*given, *(self.values or {}).values()]
+        conditions = [] if self.condition is None else [self.condition]
+        return [*conditions, *(self.values or {}).values()]
 
 
 _UPSERT = (Clause(matched=True, action="update"), Clause(matched=False, action="insert"))
@@ -113,9 +113,9 @@ class Dialect:
         """Return a name as SQL takes it, whatever is in it."""
         return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
 
-    def same(self, one: str, other: str) -> str:
+    def same(self, name: str, other: str) -> str:
         """Return the condition that two keys are the same."""
-        return f"{one} {self.equals} {other}"
+        return f"{name} {self.equals} {other}"
 
 
 SPARK = Dialect("`", "<=>")
@@ -168,13 +168,13 @@ def _mentions(texts: Sequence[str], name: str) -> bool:
 
 
 def _spelt(name: str, known: Sequence[str], what: str, where: str) -> str:
-    found = [one for one in known if one == name] or [
-        one for one in known if one.lower() == name.lower()
+    matches = [column for column in known if column == name] or [
+        column for column in known if column.lower() == name.lower()
     ]
-    if not found:
+    if not matches:
         msg = f'{what} names column "{name}", which {where} does not have{nearest(name, known) or "."}'
         raise ConfigError(msg)
-    return found[0]
+    return matches[0]
 
 
 def _when(

@@ -130,15 +130,15 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
     return _format_sink(spark, target, plan)
 
 
-def _check_row_function(given: Any) -> None:
+def _check_row_function(function: Any) -> None:
     """Refuse what ``foreach`` is given if it cannot be called as Spark calls it."""
-    if callable(given):
-        refuse_call(given, "the function of foreach", "row")
+    if callable(function):
+        refuse_call(function, "the function of foreach", "row")
         return
-    name = type(given).__name__
+    name = type(function).__name__
     for method, arguments in _OF_ROWS.items():
-        if hasattr(given, method):
-            refuse_call(getattr(given, method), f"{name}.{method}", *arguments)
+        if hasattr(function, method):
+            refuse_call(getattr(function, method), f"{name}.{method}", *arguments)
 
 
 _OF_ROWS = {"open": ("partition_id", "epoch_id"), "process": ("row",), "close": ("error",)}
@@ -172,14 +172,14 @@ def _columns(spark: SparkSession, names: list[str], plan: Jvm, what: str) -> lis
     """Return columns as the result spells them."""
     have = list(plan.schema().fieldNames())
     exact = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
-    found = []
+    columns = []
     for name in names:
         same = [h for h in have if h == name or (not exact and h.lower() == name.lower())]
         if not same:
             msg = f'{what} names "{name}", which the result does not have; use one of {", ".join(have)}.'
             raise ConfigError(msg)
-        found.append(same[0])
-    return found
+        columns.append(same[0])
+    return columns
 
 
 def _format_sink(
@@ -197,12 +197,12 @@ def _format_sink(
             msg = f"{what} takes append mode only, as in Spark; got {target.mode}."
             raise ConfigError(msg)
     with sparksinks.refused(what):
-        found = Format(spark, name)
-        made = None if found.older else found.table(target.options, plan.schema())
+        source = Format(spark, name)
+        made = None if source.older else source.table(target.options, plan.schema())
     if made is not None and writes_streams(spark, made):
         return _table_sink(spark, made, target, plan)
-    if not (found.older or found.makes_sinks or found.is_files):
-        return _batch_sink(found, made, target)
+    if not (source.older or source.makes_sinks or source.is_files):
+        return _batch_sink(source, made, target)
     options = dict(target.options)
     if target.cluster_by:
         options |= clustering(spark, target.cluster_by)
@@ -213,11 +213,11 @@ def _format_sink(
         )
 
     last = partial(newest_output, target)
-    if table is not None and (found.older or found.is_files):
+    if table is not None and (source.older or source.is_files):
         return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table, last)
     with sparksinks.refused(what):
         made_sink = made_v1()
-    if found.is_files:
+    if source.is_files:
         path = require_path(target.options, name)
         return sparksinks.FileSink(spark, made_sink, target.checkpoint, path, last)
     sink = sparksinks.V1Sink(spark, made_sink, target.checkpoint, table[0] if table else None)
@@ -236,9 +236,9 @@ def _table_sink(
     return table_sinks.iceberg(spark, sink, table, target, plan) or sink
 
 
-def _batch_sink(found: Format, table: Jvm | None, target: Target) -> Sink:
+def _batch_sink(source: Format, table: Jvm | None, target: Target) -> Sink:
     """Return a sink that appends by a batch writer: more than Spark does with such a format."""
-    if not found.appends(table):
+    if not source.appends(table):
         msg = f'format "{target.file_format}" cannot be written to, as in Spark; use another one.'
         raise ConfigError(msg)
     if target.mode != "append":

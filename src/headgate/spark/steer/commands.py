@@ -163,17 +163,17 @@ class Commands:
         hold_s = _hold_s(command.arguments, self._controller)
         wanted = changes.scaled(slots, operator, partitioning)
         changes.ask(wanted, command.by, command.reason)
-        told = f"{slots} slots" + (f" of {operator}" if operator else "")
+        size = f"{slots} slots" + (f" of {operator}" if operator else "")
         others = {name: at_s for name, at_s in changes.holds().items() if name not in wanted}
         if hold_s is not None:
             until_s = time.time() + hold_s
             self._keep(others | dict.fromkeys(wanted, until_s))
-            return f"{told}, held until {at_text(until_s)}"
+            return f"{size}, held until {at_text(until_s)}"
         self._keep(others)
         if self._controller is None or not self._controller.acts:
-            return told
+            return size
         return (
-            f"{told}; policy {self._controller.policy} may change that from the next batch on, unless "
+            f"{size}; policy {self._controller.policy} may change that from the next batch on, unless "
             'they are held: hold="10 min", or headgate scale --hold 10min'
         )
 
@@ -209,7 +209,7 @@ class Commands:
             if isinstance(event, Start) and first:
                 first = False
                 begun = spread(event.slots, event.key_groups)
-                yield 0, {one.id: begun for one in event.operators}
+                yield 0, {operator.id: begun for operator in event.operators}
             elif isinstance(event, AssignmentChange) and event.slot_of:
                 split = {group: tuple(shares) for group, *shares in event.split}
                 held = Assignment(event.slot_of, event.slots_after, event.epoch, split)

@@ -427,10 +427,10 @@ class Controller:
     def _limit(self, operator: str) -> tuple[int, str]:
         """Return the most slots of an operator, and why no more could be of use."""
         asked, cores = self._config.slots_max, self._cores.machine
-        found = None if cores is None else self._metrics.limit(operator, cores)
-        if found is None or found[0] >= asked:
+        limit = None if cores is None else self._metrics.limit(operator, cores)
+        if limit is None or limit[0] >= asked:
             return asked, ""
-        return max(found[0], self._config.slots_min), found[1]
+        return max(limit[0], self._config.slots_min), limit[1]
 
     def _on_grant(self, grant: Grant) -> None:
         self._granted.grant = grant
@@ -505,7 +505,7 @@ class Controller:
 def busy_s(reports: Sequence[Report], cores: int) -> float:
     """Return how long the slots of a batch took, in seconds: operator after operator, in turns."""
     took_ms: dict[str, list[float]] = {}
-    for report in sorted(reports, key=lambda one: one.slot):
+    for report in sorted(reports, key=lambda item: item.slot):
         took_ms.setdefault(report.operator, []).append(report.useful_ms)
     return sum(makespan_ms(tasks, max(1, cores)) for tasks in took_ms.values()) / 1e3
 

@@ -211,7 +211,7 @@ class OperatorCounters:
 
     def until(self, tick: int) -> list[tuple[Sample, Cell]]:
         """Return the samples of all time slots up to `tick` that were not given away yet."""
-        found = []
+        samples = []
         if tick - self._told > _HISTORY_TICKS:
             self._skip_to(tick - _HISTORY_TICKS)
         for now in range(self._told + 1, tick + 1):
@@ -221,9 +221,9 @@ class OperatorCounters:
             # what was left by an earlier run may stand for more records than rows
             self._arrived = np.maximum(self._arrived, self._completed)
             mapped = self._mapped_in(now)
-            found.append((self._sample(now, mapped, cell), cell))
+            samples.append((self._sample(now, mapped, cell), cell))
             self._told = now
-        return found
+        return samples
 
     def _sample(self, tick: int, mapped: Mapped, cell: Cell) -> Sample:
         useful_s, worked = np.zeros((2, mapped.assignment.slots))
@@ -396,24 +396,24 @@ class SparkMetrics:
             When it was committed.
         """
         for name, metered in self._operators.items():
-            mine = [r for r in reports if r.operator == name and r.counts is not None]
-            spent_s = metered.useful.add(mine, started_ms, ended_ms, len(mine))
-            for report, useful_s in zip(mine, spent_s, strict=True):
+            counted = [r for r in reports if r.operator == name and r.counts is not None]
+            spent_s = metered.useful.add(counted, started_ms, ended_ms, len(counted))
+            for report, useful_s in zip(counted, spent_s, strict=True):
                 metered.counters.add(report, useful_s)
         if self._origins is not None:
             self._count_results(self._origins.step(reports))
         self.known_until(horizon_ms)
 
-    def _count_results(self, found: Mapping[str, Sequence[Finished]]) -> None:
-        for name, finished in found.items():
+    def _count_results(self, results: Mapping[str, Sequence[Finished]]) -> None:
+        for name, finished in results.items():
             metered = self._operators.get(name)
             if metered is None or metered.success is None:
                 continue
-            for one in finished:
-                within = one.count * (one.latency_ms <= metered.success.bound_ms)
-                tick = math.ceil(one.at_ms / self._delta_ms)
-                total_ms = one.count * one.latency_ms
-                metered.counters.add_results(tick, one.count, total_ms, within)
+            for result in finished:
+                within = result.count * (result.latency_ms <= metered.success.bound_ms)
+                tick = math.ceil(result.at_ms / self._delta_ms)
+                total_ms = result.count * result.latency_ms
+                metered.counters.add_results(tick, result.count, total_ms, within)
 
     def known_until(self, horizon_ms: float) -> None:
         """Give away what is known completely: what the source has delivered up to `horizon_ms`."""
@@ -430,9 +430,9 @@ class SparkMetrics:
 
     def collect(self) -> Mapping[str, Sequence[Sample]]:
         """Return the samples of each operator since the last call, oldest first."""
-        found = {}
+        samples = {}
         for name, metered in self._operators.items():
-            found[name], metered.samples = metered.samples, []
-            if found[name] and metered.alone:
-                found[name][-1] = replace(found[name][-1], batch=metered.useful.batch())
-        return found
+            samples[name], metered.samples = metered.samples, []
+            if samples[name] and metered.alone:
+                samples[name][-1] = replace(samples[name][-1], batch=metered.useful.batch())
+        return samples

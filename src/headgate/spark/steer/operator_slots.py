@@ -35,7 +35,7 @@ class OperatorSlots:
 
     def held(self) -> dict[str, int]:
         """Return the slots in force, by operator."""
-        return {name: one.slots for name, one in self._changes.assignment().items()}
+        return {name: assignment.slots for name, assignment in self._changes.assignment().items()}
 
     def changing(self) -> bool:
         """Return whether slots that were asked for, and not given up since, are not in force yet."""
@@ -56,8 +56,8 @@ class OperatorSlots:
 
     def requests(self) -> dict[str, int]:
         """Return the slots that the policy would like, where that is more than granted."""
-        found = {} if self._controller is None else dict(self._controller.requests())
-        if found != self._noted:
-            self._noted = found
-            self._write(SlotRequest(found, dict(self._grant.slots)))
-        return found
+        requests = {} if self._controller is None else dict(self._controller.requests())
+        if requests != self._noted:
+            self._noted = requests
+            self._write(SlotRequest(requests, dict(self._grant.slots)))
+        return requests

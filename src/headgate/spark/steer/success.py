@@ -115,8 +115,8 @@ class SuccessRate:
     def shares(self) -> F64:
         """Return the share of each key group that had windows, ascending by group."""
         some = self.windows > 0
-        found: F64 = self.met[some] / self.windows[some]
-        return found
+        shares: F64 = self.met[some] / self.windows[some]
+        return shares
 
     def worst(self) -> tuple[float, int]:
         """Return the least share and its key group; there must have been a window."""

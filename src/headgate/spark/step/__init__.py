@@ -1,7 +1,9 @@
-"""The micro-batches of a running query: intent, run, manifest, sink, recovery, retry.
+"""Runs the micro-batches of a query: intent, run, manifest, sink, recovery, retry.
 
-Belongs here: the machine that does a step whatever its work is (machine), the work of stateful
-operators (stateful), the source of batches, the commit of reports, the delivery to the sink exactly
-once, the journal of a step. Does not belong here: sinks (sinks), stages on replicas (pools), the
-meaning of an operator (headgate.operators), the moment of a change of slots (steer).
+Belongs here: the machine that does the parts of a step in their order, for any kind of work
+(machine), the work of stateful operators (stateful), the source of batches (intake), the rows' way
+to the slots (exchange), the manifest made of reports (commit), output for the sink (output), the
+comparison of Spark's log with the manifest after a restart (recovery), the journal line of a step
+(record). Does not belong here: sinks (sinks), stages on replicas (pools), the meaning of an
+operator (headgate.operators), the moment of a change of slots (steer).
 """

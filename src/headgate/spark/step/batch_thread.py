@@ -77,8 +77,8 @@ class BatchThreads:
         """Raise `BrokenOff` in the threads, at their next step of Python code."""
         with self._lock:
             self._raised |= self._ids
-            for one in self._ids:
-                _raise_in(one, BrokenOff)
+            for ident in self._ids:
+                _raise_in(ident, BrokenOff)
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:

@@ -1,4 +1,4 @@
-"""A step that begins: what is known of it before its tasks run."""
+"""Holds the facts of a step that are known before its tasks run."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from headgate.checkpoint.manifest import Manifest
 
 @dataclass(frozen=True)
 class Begun:
-    """A step that begins.
+    """Holds number, sources and times of a step that begins.
 
     Attributes
     ----------
     number : int
     spark_batch : int
-        The batch of Spark's that it belongs to; one may have several steps.
+        The Spark batch to which the step belongs; a batch may have several steps.
     watermark_us : int
     sources : list of str or None
         End offsets of the sources.
     read_ms, started_ms : float
-        When the batch was read, and when the step began; since 1970.
+        Times at which the batch was read and the step began, ms since 1970.
     timestamp_ms : int
-        The step's time for users' code: one for all attempts, and never put back.
+        The processing time for users' code: the same for all attempts, and never less than before.
     drain : bool
         True for a step after Spark's last batch.
     latest : Manifest or None
-        What was committed before it.
+        The manifest of the step before.
     """
 
     number: int

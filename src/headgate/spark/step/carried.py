@@ -116,8 +116,8 @@ class CarriedLog:
         commit = self._log / f"commits/{latest.spark_batch}"
         if commit.is_file():
             text = commit.read_text(encoding="utf-8")
-            noted = {"step": latest.step, "spark_commit": text, "digest": latest.digest}
-            self._checkpoint.write_intent(latest.step, {**intent, **noted})
+            note = {"step": latest.step, "spark_commit": text, "digest": latest.digest}
+            self._checkpoint.write_intent(latest.step, {**intent, **note})
 
     def _noted(self, latest: Manifest) -> dict[str, str]:
         """Return what `note_commit` has noted of this very manifest."""

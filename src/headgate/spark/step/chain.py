@@ -80,7 +80,7 @@ class ChainJob:
         """
         assignments = {op.id: self._states[op.id].assignment for op in self.chain}
         hosts = {n: self._placements[n].hosts(a.slots) for n, a in assignments.items()}
-        placed = {name for name, found in hosts.items() if found}
+        placed = {name for name, names in hosts.items() if names}
         slots_of = [(a.slots, a.slot_of, dict(a.split)) for a in assignments.values()]
         wanted = (first, self.preaggregation.active, placed, slots_of)
         if wanted != self._planned_for:

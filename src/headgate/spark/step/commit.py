@@ -53,7 +53,9 @@ def next_manifest(
         states[report.operator].apply(report, begun.number, now_ms)
     for name, state in states.items():
         state.settle([report for report in reports if report.operator == name])
-    segments = [s for state in states.values() for mine in state.backlog.values() for s in mine]
+    segments = [
+        s for state in states.values() for waiting in state.backlog.values() for s in waiting
+    ]
     parts.files |= _older_backlog(segments, parts.files, latest)
     return Manifest(
         job=job,
@@ -112,8 +114,10 @@ def pool_manifest(
         Rows lost in restarts since the start.
     """
     latest = begun.latest
-    segments = [s for state in states.values() for mine in state.backlog.values() for s in mine]
-    kept = {entry["inline"] for entry in outputs.entries if "inline" in entry}
+    segments = [
+        s for state in states.values() for waiting in state.backlog.values() for s in waiting
+    ]
+    names = {entry["inline"] for entry in outputs.entries if "inline" in entry}
     older = _older_backlog(segments, files, latest)
     return Manifest(
         job=job,
@@ -134,7 +138,7 @@ def pool_manifest(
             "lost": lost,
         },
         previous=latest.digest if latest else None,
-        payloads={name: data for name, data in payloads.items() if name in kept},
+        payloads={name: data for name, data in payloads.items() if name in names},
     )
 
 

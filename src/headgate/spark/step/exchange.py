@@ -133,8 +133,8 @@ def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> 
     if alone:
         return batch
     prefix = f"{operator.id}:"
-    mine = [name for name in batch.columns if name.startswith(prefix)]
-    columns = [F.col(f"`{name}`").alias(name.removeprefix(prefix)) for name in mine]
+    names = [name for name in batch.columns if name.startswith(prefix)]
+    columns = [F.col(f"`{name}`").alias(name.removeprefix(prefix)) for name in names]
     return batch.where(F.col(f"`{prefix}{GROUP}`").isNotNull()).select(*columns)
 
 
@@ -192,8 +192,8 @@ def fed_input(
     key_groups : int
     """
     plan = without_watermarks(spark, operator.input_plan)
-    for one in operator.parents:
-        plan = replace_leaf(spark, plan, one.placeholder, put_out[one.id])
+    for parent in operator.parents:
+        plan = replace_leaf(spark, plan, parent.placeholder, put_out[parent.id])
     columns = routed_columns(operator, key_groups)
     return of_rows(spark, plan).select(*(value.alias(name) for name, value in columns.items()))
 
@@ -225,8 +225,8 @@ class Relay:
         empty = analysed(template(spark, MARKERS))
         markers = list(each(empty.output()))
         # in a marker all of them are null, whatever the user said of his
-        given = [a.withNullability(True) for a in each(upstream.placeholder.output())]
-        attributes = seq(spark, [*given, *markers])
+        outputs = [a.withNullability(True) for a in each(upstream.placeholder.output())]
+        attributes = seq(spark, [*outputs, *markers])
         hole = leaf(spark, attributes, internal_rows(of_rows(spark, empty)))
         plan = _with_markers(spark, operator.input_plan, upstream.placeholder, hole, markers)
         marker = column(spark, markers[0]).isNotNull()
@@ -234,8 +234,8 @@ class Relay:
         for name, value in routed_columns(operator, key_groups).items():
             # nothing of the user's is computed for a marker: with nulls it could fail
             columns.append(F.when(~marker, value).alias(name))
-        kept = [column(spark, m).alias(m.name()) for m in markers]
-        routed = of_rows(spark, plan).select(*columns, *kept)
+        marked = [column(spark, m).alias(m.name()) for m in markers]
+        routed = of_rows(spark, plan).select(*columns, *marked)
         self.plan = analysed(routed)
         self.hole = hole
 
@@ -248,8 +248,8 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
     below = _with_markers(spark, child, old, new, markers)
     name = class_name(plan)
     if name == "Project":
-        mine = [unless_marker(spark, e, markers[0]) for e in each(plan.projectList())]
-        return project(spark, [*mine, *markers], below)
+        guarded = [unless_marker(spark, e, markers[0]) for e in each(plan.projectList())]
+        return project(spark, [*guarded, *markers], below)
     if name == "Filter":
         return filtered(spark, present_or(spark, markers[0], plan.condition()), below)
     return below  # the others of those that markers pass say things of columns only

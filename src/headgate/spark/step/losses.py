@@ -75,7 +75,7 @@ class Losses:
         if task is None or not is_lost_worker(error):
             return []
         slot, stage = int(task[1]), int(task[2])
-        operator = next((one.operator for one in reports if one.stage == stage), None)
+        operator = next((report.operator for report in reports if report.stage == stage), None)
         if operator is None:
             operator = self._of_stage(stage, chains, reports)
         slots = {name: count for chain in chains for name, count in chain.items()}
@@ -85,7 +85,7 @@ class Losses:
         self, stage: int, chains: Sequence[Mapping[str, int]], reports: Sequence[Report]
     ) -> str | None:
         """Return whose slots ran in a stage of which no task reported; None for nobody's."""
-        reported = {(one.operator, one.slot) for one in reports}
+        reported = {(report.operator, report.slot) for report in reports}
         for chain in chains:  # one runs after the other
             if any((name, slot) not in reported for name in chain for slot in range(chain[name])):
                 # those of the operators are the job's last stages
@@ -103,8 +103,8 @@ class Losses:
         self._ran = {(report.operator, report.slot): report.daemon for report in reports}
         lost = {(report.operator, report.slot) for report in reports if report.tries > 0}
         if vanished:
-            lost |= {one for one, daemon in before.items() if daemon and daemon not in serving}
-        return sorted(one for one in lost if one in self._ran)
+            lost |= {slot for slot, daemon in before.items() if daemon and daemon not in serving}
+        return sorted(slot for slot in lost if slot in self._ran)
 
 
 def stages_beside(context: SparkContext) -> Callable[[int], list[int]]:

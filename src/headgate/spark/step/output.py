@@ -191,8 +191,8 @@ class Results:
         """Return the result rows of a committed step."""
         parts = []
         for last in self._last:
-            mine = [e for e in outputs.entries if e["operator"] == last.id]
-            frame = raw_frame(self._spark, last.raw_schema, mine, outputs.inline, checkpoint)
+            entries = [e for e in outputs.entries if e["operator"] == last.id]
+            frame = raw_frame(self._spark, last.raw_schema, entries, outputs.inline, checkpoint)
             parts.append(internal_rows(frame))
         if len(parts) == 1 and not self._counts:
             rows = self.straight(parts[0])

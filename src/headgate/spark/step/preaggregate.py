@@ -85,22 +85,22 @@ _KNOWN: tuple[Same, ...] = (
 
 def known_programs(spark: SparkSession, aggregates: Iterable[Aggregate]) -> dict[Program, Same]:
     """Return, for programs of `aggregates`, Spark's own aggregate that merges so."""
-    wanted = {one.program for one in aggregates if one.program is not None}
+    wanted = {aggregate.program for aggregate in aggregates if aggregate.program is not None}
     if not wanted:
         return {}
     sizes = {len(program.merges) for program in wanted}
     names = ["n", "x", "y"]
     numbers = spark.range(0).select(*(F.col("id").alias(name) for name in names))
     plan = analysed(numbers.agg(*(same(names) for same in _KNOWN)))
-    found: dict[Program, Same] = {}
+    known: dict[Program, Same] = {}
     for same, output in zip(_KNOWN, each(plan.aggregateExpressions()), strict=True):
         function = output.child().aggregateFunction()
         # reading one takes a tenth of a second
         if function.aggBufferAttributes().size() in sizes:
             program = program_of(spark, function)
             if program in wanted:
-                found[program] = same
-    return found
+                known[program] = same
+    return known
 
 
 def merged_leaves(
@@ -214,16 +214,18 @@ class Preaggregation:
             merged.append(Merged(F.max(ARRIVED_LAST), _one(ARRIVED_LAST)))
         whole = frame.groupBy(*keys).agg(*(m.aggregate for m in merged))
         final, partial = _halves(physical(whole))
-        found, below = _sources(spark, final), copy_of(spark, partial)
-        if found is None or below is None:
+        sources_of, below = _sources(spark, final), copy_of(spark, partial)
+        if sources_of is None or below is None:
             # Catalyst made other aggregates of ours than this knows to unpack
             return self._never(frame, hole)
         kinds = [data_type(a.dataType()) for a in each(partial.output())]
         schema = T.StructType([T.StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
         buffers = hole_of(spark, schema)
-        columns = {key: source for key, (source,) in zip(keys, found[: len(keys)], strict=True)}
-        for one, sources in zip(merged, found[len(keys) :], strict=True):
-            columns |= dict(one.unpack(sources))
+        columns = {
+            key: source for key, (source,) in zip(keys, sources_of[: len(keys)], strict=True)
+        }
+        for output, sources in zip(merged, sources_of[len(keys) :], strict=True):
+            columns |= dict(output.unpack(sources))
         rows = of_rows(spark, buffers).select(*[columns[n].alias(n) for n in frame.columns])
         return [below.rows], rows, buffers
 

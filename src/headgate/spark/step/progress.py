@@ -46,9 +46,9 @@ class _Done:
 
     def and_then(self, other: _Done) -> _Done:
         """Return this and a later step of the same batch together."""
-        mine = {one["operatorName"]: one for one in self.operators}
+        by_name = {operator["operatorName"]: operator for operator in self.operators}
         operators = tuple(
-            {**new, **{key: new[key] + mine[new["operatorName"]][key] for key in _OF_BATCH}}
+            {**new, **{key: new[key] + by_name[new["operatorName"]][key] for key in _OF_BATCH}}
             for new in other.operators
         )
         counted = ("duration_ms", "arrived", "served", "emitted", "late", "changelog_bytes")
@@ -77,7 +77,9 @@ class _Done:
             slo=self.own.slo,
         )
         emitted = None if self.emitted is None else 0
-        return _Done(batch, tuple({**one, **nothing} for one in self.operators), own, emitted)
+        return _Done(
+            batch, tuple({**operator, **nothing} for operator in self.operators), own, emitted
+        )
 
 
 class Progress:
@@ -127,9 +129,9 @@ class Progress:
             Whether somebody counts the rows that it puts out.
         """
         self.sink = sink.description
-        kept = max(1, int(spark.conf.get(_KEPT, "100") or 100))
+        count = max(1, int(spark.conf.get(_KEPT, "100") or 100))
         before = _Done(-1, tuple(operators), _NOTHING_DONE, 0 if counted else None)
-        self._done = deque([before], maxlen=kept + 1)
+        self._done = deque([before], maxlen=count + 1)
 
     def add(
         self, own: Batch, operators: Sequence[Mapping[str, Any]], *, emitted: int | None
@@ -156,12 +158,12 @@ class Progress:
     @property
     def lag(self) -> dict[str, int]:
         """Records by topic and partition that Kafka had and the newest batch told of did not read."""
-        found = None if self._newest is None else self._newest()
-        if found is not None:
-            told = json.loads(found.json)
-            self._take_lag(told)
+        newest = None if self._newest is None else self._newest()
+        if newest is not None:
+            progress = json.loads(newest.json)
+            self._take_lag(progress)
             # a batch that is done again after a restart has offsets, and nobody asked for newer ones
-            if not _between(told["sources"], "endOffset", "endOffset"):
+            if not _between(progress["sources"], "endOffset", "endOffset"):
                 self._newest = None  # none of the query's sources tells, so nobody asks again
         return self._lag[1]
 
@@ -177,14 +179,14 @@ class Progress:
         with self._lock:
             return max(0.0, rows - sum(d.own.arrived for d in self._done if d.batch > told_of))
 
-    def _take_lag(self, found: Mapping[str, Any]) -> None:
-        batch = found["batchId"]
+    def _take_lag(self, progress: Mapping[str, Any]) -> None:
+        batch = progress["batchId"]
         if batch < self._lag[0]:
             return
-        read = sum(_between(found["sources"], "startOffset", "endOffset").values())
+        read = sum(_between(progress["sources"], "startOffset", "endOffset").values())
         if read:
             self._rows_per_offset = self._of(batch).own.arrived / read
-        self._lag = (batch, lag_of(found["sources"]))
+        self._lag = (batch, lag_of(progress["sources"]))
 
     def own(self, batch: int) -> dict[str, Any]:
         """Return headgate's own figures of a batch; empty before there was any."""
@@ -194,17 +196,17 @@ class Progress:
         told_of, lag = self._lag
         return dataclasses.asdict(own) | ({"lag": lag} if told_of == batch else {})
 
-    def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def filled(self, progress: Mapping[str, Any]) -> dict[str, Any]:
         """Return a progress with what its batch did, and without the tick, which is the last source.
 
         Parameters
         ----------
-        found : mapping
+        progress : mapping
             As Spark writes a progress in JSON; it may have been completed before.
         """
-        done = self._of(found["batchId"])
-        sources = list(found["sources"])
-        self._take_lag(found)
+        done = self._of(progress["batchId"])
+        sources = list(progress["sources"])
+        self._take_lag(progress)
         # all of a query's progress lists all of its sources, until it is completed
         self._sources = max(self._sources, len(sources))
         if len(sources) == self._sources:
@@ -214,11 +216,11 @@ class Progress:
             for key in _TOTALS
             if any(key in source for source in sources)
         }
-        sink = {**found["sink"], "description": self.sink}
+        sink = {**progress["sink"], "description": self.sink}
         if done.emitted is not None:
             sink["numOutputRows"] = done.emitted
-        rest = {key: value for key, value in found.items() if key not in _TOTALS}
-        operators = [dict(one) for one in done.operators]
+        rest = {key: value for key, value in progress.items() if key not in _TOTALS}
+        operators = [dict(operator) for operator in done.operators]
         return {**rest, **totals, "stateOperators": operators, "sources": sources, "sink": sink}
 
 
@@ -236,7 +238,7 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 def _between(sources: Sequence[Mapping[str, Any]], read_to: str, up_to: str) -> dict[str, int]:
     """Return how many records lie between two offsets that a progress has of each source."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for source in sources:
         newest, read = source.get(up_to), source.get(read_to)
         if not (isinstance(newest, Mapping) and isinstance(read, Mapping)):
@@ -246,5 +248,5 @@ def _between(sources: Sequence[Mapping[str, Any]], read_to: str, up_to: str) -> 
             if not (isinstance(partitions, Mapping) and isinstance(ends, Mapping)):
                 continue
             for number, offset in partitions.items():
-                found[f"{topic}-{number}"] = max(0, int(offset) - int(ends.get(number, offset)))
-    return found
+                counts[f"{topic}-{number}"] = max(0, int(offset) - int(ends.get(number, offset)))
+    return counts

@@ -248,10 +248,10 @@ class Recorder(StepRecorder):
 
     def _hottest_key(self, entering: Sequence[Report]) -> str | None:
         """Return the most frequent key, with the names of its parts; None where that is not allowed."""
-        told = [(r.hottest_key, r.operator) for r in entering if r.hottest_key is not None]
-        if not told:
+        keys = [(r.hottest_key, r.operator) for r in entering if r.hottest_key is not None]
+        if not keys:
             return None
-        (records, values), operator = max(told)
+        (records, values), operator = max(keys)
         names = next(o.key_names for o in self._query.operators if o.id == operator)
         return f"{', '.join(names)} = {values} ({records:,} records)"
 
@@ -291,23 +291,23 @@ def _store(outcome: Outcome[Report]) -> tuple[int | None, int | None]:
 
 def _memory(reports: Sequence[Report]) -> MemoryUse | None:
     """Return where state lies after a step; None where memory has no bound."""
-    told = [(r, r.tiering) for r in reports if r.tiering is not None]
-    if not told:
+    reported = [(r, r.tiering) for r in reports if r.tiering is not None]
+    if not reported:
         return None
     newest: dict[tuple[str, str], tuple[float, Tiering]] = {}
-    for report, tiering in told:
+    for report, tiering in reported:
         host, ended_ms = (report.ran.host, report.ran.ended_ms) if report.ran else ("", 0.0)
         key = (report.operator, host)  # each slot tells of all that its host has of the operator
         newest[key] = max(
             newest.get(key, (ended_ms, tiering)), (ended_ms, tiering), key=itemgetter(0)
         )
     return MemoryUse(
-        memory_bytes=sum(one.memory_bytes for _, one in newest.values()),
-        cold_bytes=sum(one.cold_bytes for _, one in newest.values()),
-        groups_back=sum(one.back for _, one in told),
-        groups_away=sum(one.away for _, one in told),
-        groups_cold=sum(one.cold for _, one in told),
-        moving_ms=round(max(one.ms for _, one in told), 3),
+        memory_bytes=sum(figures.memory_bytes for _, figures in newest.values()),
+        cold_bytes=sum(figures.cold_bytes for _, figures in newest.values()),
+        groups_back=sum(figures.back for _, figures in reported),
+        groups_away=sum(figures.away for _, figures in reported),
+        groups_cold=sum(figures.cold for _, figures in reported),
+        moving_ms=round(max(figures.ms for _, figures in reported), 3),
     )
 
 
@@ -359,38 +359,40 @@ def _served_groups(reports: Sequence[Report]) -> tuple[GroupRecords, ...]:
 
 def _arrivals(entering: list[Report]) -> tuple[GroupRecords, ...]:
     """Return what arrived by key group, of the operators that count it."""
-    found = []
+    arrivals = []
     for name in dict.fromkeys(r.operator for r in entering):
         counted = [r.counts.arrivals for r in entering if r.operator == name and r.counts]
         if sum(len(new.group) for new in counted):
             groups = np.concatenate([new.group for new in counted])
             records = np.bincount(groups, np.concatenate([new.records for new in counted]))
             some = np.flatnonzero(records)
-            found.append(GroupRecords(name, some.tolist(), records[some].astype(np.int64).tolist()))
-    return tuple(found)
+            arrivals.append(
+                GroupRecords(name, some.tolist(), records[some].astype(np.int64).tolist())
+            )
+    return tuple(arrivals)
 
 
 def _slot_stats(
     states: Mapping[str, OperatorState], entering: list[Report]
 ) -> tuple[SlotStats, ...]:
     stats = []
-    for (operator, slot), mine in _by_slot(entering).items():
+    for (operator, slot), group in _by_slot(entering).items():
         state = states[operator]
         groups = state.assignment.groups_of(slot)
         keys = state.assignment.waiting_at(slot)
         backlog = sum(s[2] for key in keys for s in state.backlog.get(key, ()))
-        latency = latency_of(mine, max(report.latency_max_ms for report in mine))
+        latency = latency_of(group, max(report.latency_max_ms for report in group))
         stats.append(
             SlotStats(
                 slot=slot,
                 groups=len(groups),
-                served=sum(report.served for report in mine),
+                served=sum(report.served for report in group),
                 backlog=backlog,
-                useful_ms=round(sum(report.useful_ms for report in mine), 3),
+                useful_ms=round(sum(report.useful_ms for report in group), 3),
                 latency_mean_ms=latency.mean if latency else None,
                 latency_p95_ms=latency.p95 if latency else None,
-                computing_ms=round(sum(report.cpu_ms for report in mine), 3),
-                waited_ms=round(sum(report.waited_ms for report in mine), 3),
+                computing_ms=round(sum(report.cpu_ms for report in group), 3),
+                waited_ms=round(sum(report.waited_ms for report in group), 3),
                 operator=operator,
             )
         )
@@ -399,10 +401,10 @@ def _slot_stats(
 
 def _by_slot(reports: list[Report]) -> dict[tuple[str, int], list[Report]]:
     """Return the reports of each slot: several where epochs are summed."""
-    found: dict[tuple[str, int], list[Report]] = {}
+    by_slot: dict[tuple[str, int], list[Report]] = {}
     for report in sorted(reports, key=lambda r: (r.operator, r.slot)):
-        found.setdefault((report.operator, report.slot), []).append(report)
-    return found
+        by_slot.setdefault((report.operator, report.slot), []).append(report)
+    return by_slot
 
 
 def _duration_ms(phases_ms: Mapping[str, float], epochs: int) -> float:
@@ -419,17 +421,17 @@ def _operator_progress(
     operator: PlannedOperator, state: OperatorState, reports: list[Report]
 ) -> dict[str, Any]:
     """Return an operator's figures in the form of Spark's ``stateOperators``."""
-    mine = [r for r in reports if r.operator == operator.id]
+    own = [r for r in reports if r.operator == operator.id]
     return {
         "operatorName": operator.id,
         "numRowsTotal": sum(state.rows),
-        "numRowsUpdated": sum(r.touched_rows for r in mine),
-        "allUpdatesTimeMs": int(sum(r.useful_ms for r in mine)),
+        "numRowsUpdated": sum(r.touched_rows for r in own),
+        "allUpdatesTimeMs": int(sum(r.useful_ms for r in own)),
         "numRowsRemoved": 0,
         "allRemovalsTimeMs": 0,
-        "commitTimeMs": int(sum(r.phases_ms.get("log", 0.0) for r in mine)),
+        "commitTimeMs": int(sum(r.phases_ms.get("log", 0.0) for r in own)),
         "memoryUsedBytes": _entry_bytes(operator, state),
-        "numRowsDroppedByWatermark": sum(r.late_records for r in mine),
+        "numRowsDroppedByWatermark": sum(r.late_records for r in own),
         "numShufflePartitions": state.assignment.slots,
         "numStateStoreInstances": state.assignment.key_groups,
         "customMetrics": {},

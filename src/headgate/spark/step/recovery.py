@@ -94,11 +94,11 @@ def check_columns(path: str, latest: Manifest, columns: Mapping[str, str], what:
     CheckpointError
     """
     known = latest.engine.get(COLUMNS, {})
-    for operator, mine in columns.items():
-        if known.get(operator, mine) != mine:
+    for operator, current in columns.items():
+        if known.get(operator, current) != current:
             msg = (
                 f"checkpoint {path} has {what} of {operator} with the columns "
-                f"`{known[operator]}`, now `{mine}`; start the query as it was, with "
+                f"`{known[operator]}`, now `{current}`; start the query as it was, with "
                 "trigger(availableNow=True), until it ends, then change it."
             )
             raise CheckpointError(msg)

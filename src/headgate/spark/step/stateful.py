@@ -122,8 +122,8 @@ class StatefulWork:
         stateful = bool(query.operators)
         self.intake = Intake(stream, checkpoint.path, results, ticks=stateful, stateful=stateful)
         self._results = Results(results, query)
-        found = {op.id: op.columns for op in query.operators}
-        self.columns = {name: columns for name, columns in found.items() if columns}
+        by_operator = {op.id: op.columns for op in query.operators}
+        self.columns = {name: columns for name, columns in by_operator.items() if columns}
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._chains = [
             ChainJob(
@@ -192,10 +192,10 @@ class StatefulWork:
         if not self.query.operators:
             return
         nothing = self.intake.rehearsal()
-        for one in self._chains:
-            head = one.chain[0]
-            one.rows(self._fed(nothing.sparkSession, head, []) if head.feeds else nothing)
-            one.forget()
+        for chain in self._chains:
+            head = chain.chain[0]
+            chain.rows(self._fed(nothing.sparkSession, head, []) if head.feeds else nothing)
+            chain.forget()
         physical(self._results.stored(Outputs(), self.checkpoint))
 
     # -- what there is to do ----------------------------------------------------------------------
@@ -226,7 +226,7 @@ class StatefulWork:
 
     def settle_in(self, batch: DataFrame) -> None:
         """Take the session that batches come with."""
-        self.intake.settle_in(batch, [rows for one in self._chains for rows in one.into_slots])
+        self.intake.settle_in(batch, [rows for chain in self._chains for rows in chain.into_slots])
 
     def arrived(self) -> None:
         """Do nothing: what was asked for comes into force with a step."""
@@ -294,10 +294,12 @@ class StatefulWork:
         self._take_moved(self.migrations.begin(step), step)
 
     def _take_moved(self, changed: Mapping[str, InForce], step: int) -> None:
-        for name, one in changed.items():
-            if one.final:
-                self.recorder.assignment(step, name, one.before, one.wanted, one.moved_bytes)
-            self._observer.assigned(name, one.wanted, final=one.final)
+        for name, change in changed.items():
+            if change.final:
+                self.recorder.assignment(
+                    step, name, change.before, change.wanted, change.moved_bytes
+                )
+            self._observer.assigned(name, change.wanted, final=change.final)
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
         """Run all slots, one chain after another; return one report of each."""
@@ -307,24 +309,24 @@ class StatefulWork:
         if several:
             batch = batch.persist()
         try:
-            for one in self._chains:
-                self._describe(step, one.chain)
-                head = one.chain[0]
+            for chain in self._chains:
+                self._describe(step, chain.chain)
+                head = chain.chain[0]
                 allowed_us = begun.watermark_us
-                given = batch
+                frame = batch
                 if head.feeds:
                     read = [r for r in reports if r.operator in {up.id for up in head.feeds}]
                     allowed_us = min([allowed_us, *(r.holds_us for r in read)])
-                    given = self._fed(batch.sparkSession, head, read)
-                for operator in one.chain:
+                    frame = self._fed(batch.sparkSession, head, read)
+                for operator in chain.chain:
                     facts = self._facts(operator, begun, attempt, allowed_us).to_json()
                     context.setLocalProperty(SlotFacts.PROPERTY + operator.id, facts)
-                rows = one.rows(given, first=begun.latest is None)
+                rows = chain.rows(frame, first=begun.latest is None)
                 if self._into_sink:
                     rows = self._results.straight(rows)
                 clock.lap("plan")
                 rows.count()
-                reports += self._agreed(one.chain, self._channel.drain(step, attempt))
+                reports += self._agreed(chain.chain, self._channel.drain(step, attempt))
                 clock.lap("slots")
         finally:
             if several:
@@ -338,12 +340,12 @@ class StatefulWork:
     ) -> DataFrame:
         """Return what an operator reads of what others, which are done, have put out in this step."""
         put_out = {}
-        for one in head.parents:
-            outputs = Outputs.reported([r for r in reports if r.operator == one.id])
+        for parent in head.parents:
+            outputs = Outputs.reported([r for r in reports if r.operator == parent.id])
             frame = raw_frame(
-                spark, one.raw_schema, outputs.entries, outputs.inline, self.checkpoint
+                spark, parent.raw_schema, outputs.entries, outputs.inline, self.checkpoint
             )
-            put_out[one.id] = self._leaf_of(one, frame)
+            put_out[parent.id] = self._leaf_of(parent, frame)
         return exchange.fed_input(spark, head, put_out, self.config.key_groups)
 
     def _leaf_of(self, operator: PlannedOperator, frame: DataFrame) -> Jvm:
@@ -445,8 +447,10 @@ class StatefulWork:
         migration = self.migrations.to_dict
         last = {op.id for op in self.query.last}
         # what others have read is theirs now, and nobody delivers it
-        kept = [r if r.operator in last else replace(r, output=None) for r in reports]
-        return next_manifest(begun, self.uuid, self.changes.epoch, self.states, kept, migration)
+        committed = [r if r.operator in last else replace(r, output=None) for r in reports]
+        return next_manifest(
+            begun, self.uuid, self.changes.epoch, self.states, committed, migration
+        )
 
     def committed(self, step: int) -> None:
         """Take note that a step is final."""
@@ -468,14 +472,14 @@ class StatefulWork:
         self._observer.committed(reports, begun.started_ms, begun.read_ms)
         slots = max(self.job.slots_in_use(name) for name in self.states)
         self._executors.settled(slots, self._hosts_in_use)
-        for one in self._chains:
-            mine = [r for r in reports if r.operator == one.chain[0].id]
-            one.preaggregation.learn(mine, self._executors.cores)
+        for chain in self._chains:
+            own = [r for r in reports if r.operator == chain.chain[0].id]
+            chain.preaggregation.learn(own, self._executors.cores)
 
     def _hosts_in_use(self) -> set[str]:
         """Return the hosts that slots are placed on; none where Spark places them."""
         placed = [(n, self._placements[n]) for n in self.states if self._placements[n].active]
-        return {h for n, one in placed for h in one.hosts_of(self.job.slots_in_use(n))}
+        return {h for n, placement in placed for h in placement.hosts_of(self.job.slots_in_use(n))}
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
         """Write down that an attempt failed and the step runs again, and tell whose slots were lost."""

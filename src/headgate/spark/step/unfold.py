@@ -98,12 +98,12 @@ def unfolding(spark: SparkSession, query: PlannedQuery, key_groups: int) -> Unfo
 def _lowest_multiplied(spark: SparkSession, plan: Jvm) -> Jvm | None:
     """Return what stands below the lowest node that multiplies rows and can move, with all above it."""
     bound = tree_patterns(spark, _BOUND_TO_THE_STREAM)
-    found = None
+    lowest = None
     while class_name(plan) in _MOVABLE:
         for expression in each(plan.expressions()):
             if not expression.deterministic() or any(map(expression.containsPattern, bound)):
-                return found
+                return lowest
         multiplies = class_name(plan) in _MULTIPLIES
         (plan,) = list(each(plan.children()))
-        found = plan if multiplies else found
-    return found
+        lowest = plan if multiplies else lowest
+    return lowest

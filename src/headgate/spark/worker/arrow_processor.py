@@ -114,10 +114,10 @@ class ArrowProcessor(StatefulProcessor):
             values = from_arrow_schema(variable.values)
             if len(variable.entry):
                 entry = from_arrow_schema(variable.entry)
-                found: Any = handle.getMapState(variable.name, entry, values, variable.ttl_ms)
+                handle_of: Any = handle.getMapState(variable.name, entry, values, variable.ttl_ms)
             else:
-                found = handle.getValueState(variable.name, values, variable.ttl_ms)
-            self._handles[variable.name] = found
+                handle_of = handle.getValueState(variable.name, values, variable.ttl_ms)
+            self._handles[variable.name] = handle_of
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> Iterator[Row]:
         """Call `handleBatch` with one key; called by Spark."""
@@ -140,11 +140,11 @@ class ArrowProcessor(StatefulProcessor):
     def _called(
         self, method: Call, key: Any, rows: Any, schema: pa.Schema, now: TimerValues
     ) -> Iterator[Row]:
-        given = [
+        columns = [
             column_of([value], column, "the key")
             for value, column in zip(key, self.keys, strict=True)
         ]
-        keys = pa.RecordBatch.from_arrays(given, schema=self.keys)
+        keys = pa.RecordBatch.from_arrays(columns, schema=self.keys)
         arrived = pa.RecordBatch.from_pylist([row.asDict() for row in rows], schema=schema)
         timed = now.getCurrentProcessingTimeInMs() >= 0
         variables = (TIMERS, *self._variables) if timed else self._variables

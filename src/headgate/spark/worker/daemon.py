@@ -87,8 +87,10 @@ def own_directory(undo: ExitStack) -> None:
         Gets what removes the directory.
     """
     if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true":
-        given = os.environ.get(_SOCKET_DIRECTORY)
-        made = tempfile.mkdtemp(prefix=".", dir=given if given and os.path.isdir(given) else None)
+        parent = os.environ.get(_SOCKET_DIRECTORY)
+        made = tempfile.mkdtemp(
+            prefix=".", dir=parent if parent and os.path.isdir(parent) else None
+        )
         undo.callback(shutil.rmtree, made, ignore_errors=True)
         os.environ[_SOCKET_DIRECTORY] = made
 

@@ -78,16 +78,16 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
         reads : sequence of str
             What the query reads of Kafka, and where.
         """
-        found = cls(told(error if raised is None else raised, reads))
-        found.journalled = told(error if raised is None else raised, reads, withhold=True)
+        failure = cls(told(error if raised is None else raised, reads))
+        failure.journalled = told(error if raised is None else raised, reads, withhold=True)
         # the way through Spark and headgate says nothing of a user's failure, and Spark's text has it
         error.__traceback__ = None
         if raised is not None and _is_users(raised):
             raised.__traceback__ = users_part(raised.__traceback__)
         if raised is not None and raised is not error and error.__cause__ is None:
             error.__cause__ = raised  # where it was raised, for those who look
-        found.__cause__ = error
-        return found
+        failure.__cause__ = error
+        return failure
 
 
 def _is_users(error: Exception) -> bool:
@@ -261,8 +261,8 @@ def processor_error(error: Exception) -> ProcessorError | None:
 
     Spark hands on what a Python worker raised as text only.
     """
-    found = re.search(rf"{ProcessorError.__module__}\.{ProcessorError.__name__}: (.*)", str(error))
-    return None if found is None else ProcessorError(found[1])
+    match = re.search(rf"{ProcessorError.__module__}\.{ProcessorError.__name__}: (.*)", str(error))
+    return None if match is None else ProcessorError(match[1])
 
 
 def is_final(error: Exception) -> bool:

@@ -82,14 +82,14 @@ class GroupStateProcessor(StatefulProcessor):
             watermark_ms=times.getCurrentWatermarkInMs() if self.watermark else None,
             timed_out=timed_out,
         )
-        found = self.function(key, frames, state)
-        if hasattr(found, "iloc") or not isinstance(found, Iterable):
+        frames_out = self.function(key, frames, state)
+        if hasattr(frames_out, "iloc") or not isinstance(frames_out, Iterable):
             msg = (
-                f"the function gave a {type(found).__name__}; it must give frames one by one: yield "
+                f"the function gave a {type(frames_out).__name__}; it must give frames one by one: yield "
                 "them, or return a list of them."
             )
             raise ProcessorError(msg)
-        for frame in found:
+        for frame in frames_out:
             if len(frame):
                 yield frame
         self._keep(change_of(state))

@@ -34,21 +34,21 @@ def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
     reads : sequence of str
         What the query reads of Kafka, and where.
     """
-    if found := _LOST.search(text):
-        why = _plain(found["why"])
+    if match := _LOST.search(text):
+        why = _plain(match["why"])
         return (
             f"Kafka has records no more that this query was to read ({why}); bring them back, "
             'or go on without them by .option("failOnDataLoss", "false") of the reader.'
         )
-    if found := _STARTING.search(text):
+    if match := _STARTING.search(text):
         return (
-            f"option startingOffsets names partitions {found['given']}, and the topics have "
-            f"{found['there'] or 'none'}; name each of these, -2 for its beginning, -1 for its end."
+            f"option startingOffsets names partitions {match['given']}, and the topics have "
+            f"{match['there'] or 'none'}; name each of these, -2 for its beginning, -1 for its end."
         )
-    found = _CLIENT.search(text) or _SLOW.search(text)
-    if found is None:
+    match = _CLIENT.search(text) or _SLOW.search(text)
+    if match is None:
         return None
-    name, why = found.groupdict().get("name", "Timeout"), _plain(found["why"])
+    name, why = match.groupdict().get("name", "Timeout"), _plain(match["why"])
     read = "; ".join(reads) or getattr(_READS.search(text), "group", str)()
     also = f"{why}; it reads {read}" if read else why
     if name == "UnknownTopicOrPartition":

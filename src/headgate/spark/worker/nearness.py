@@ -48,8 +48,10 @@ class Nearness:
         rest = np.zeros(len(counts), dtype=np.int64)
         np.add.at(rest, places[wanted[left[0]]], 1)
         np.add.at(rest, places[there[left[1]]], -1)
-        kept = np.flatnonzero(rest)
-        return pa.table({"net": rest[kept], "cells": group["cells"].take(pa.array(kept))})
+        unmatched_rows = np.flatnonzero(rest)
+        return pa.table(
+            {"net": rest[unmatched_rows], "cells": group["cells"].take(pa.array(unmatched_rows))}
+        )
 
 
 def _each(values: Sequence[float], widths: Sequence[int]) -> np.ndarray:

@@ -61,15 +61,15 @@ class PandasProcessor(RowProcessor):
     @staticmethod
     def read(spark: SparkSession) -> dict[str, Any]:
         """Return Spark's settings that say how frames are made and read."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name, key in _SETTINGS.items():
             if name == "timezone":
-                found[name] = spark.conf.get(key)
+                settings[name] = spark.conf.get(key)
             else:
-                found[name] = spark.conf.get(key, "true" if name in _ON else "false") == "true"
-        return found
+                settings[name] = spark.conf.get(key, "true" if name in _ON else "false") == "true"
+        return settings
 
-    def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
+    def _rows_by_key(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
         """Return a function from a key's position to its one frame."""
         made = self._cut(keyed.rows) if self.cut else self._made(keyed.rows)
         starts = keyed.starts(keys).tolist()
@@ -106,47 +106,47 @@ class PandasProcessor(RowProcessor):
         return list(zip(*columns, strict=True))
 
     def _frame(self, rows: pa.RecordBatch) -> Any:
-        given = self.settings
+        settings = self.settings
         series = to_series(
-            rows, given["timezone"], prefer_int_ext_dtype=given["prefer_int_ext_dtype"]
+            rows, settings["timezone"], prefer_int_ext_dtype=settings["prefer_int_ext_dtype"]
         )
         frame = series[0].to_frame(rows.schema.names[0])
         for name, column in zip(rows.schema.names[1:], series[1:], strict=True):
             frame[name] = column
         return frame
 
-    def _kept(self, row: Any) -> Any:
+    def _copied(self, row: Any) -> Any:
         return row.copy() if hasattr(row, "iloc") else row
 
-    def _output(self, found: list[Any]) -> pa.RecordBatch:
-        if not found:
+    def _output(self, frames: list[Any]) -> pa.RecordBatch:
+        if not frames:
             return pa.RecordBatch.from_pylist([], schema=self.outputs)
         try:
-            return one_batch([self._rows(frame) for frame in joined(found)])
+            return one_batch([self._rows(frame) for frame in joined(frames)])
         except _UNFIT:
-            return one_batch(list(self._one_by_one(found)))
+            return one_batch(list(self._one_by_one(frames)))
 
-    def _one_by_one(self, found: list[Any]) -> Iterator[pa.RecordBatch]:
+    def _one_by_one(self, frames: list[Any]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each frame; the message names the one that does not fit."""
-        for number, frame in enumerate(found):
+        for number, frame in enumerate(frames):
             try:
                 yield self._rows(frame)
             except _UNFIT:
                 msg = (
-                    f"frame {number + 1} of {len(found)} that {self.name} put out does not fit its "
+                    f"frame {number + 1} of {len(frames)} that {self.name} put out does not fit its "
                     f"output schema {self.returns.simpleString()}."
                 )
                 raise ProcessorError(msg) from None
 
     def _rows(self, frame: Any) -> pa.RecordBatch:
-        given = self.settings
+        settings = self.settings
         return to_rows(
             frame,
             self.returns,
-            timezone=given["timezone"],
-            safecheck=given["safecheck"],
-            assign_cols_by_name=given["assign_cols_by_name"],
-            int_to_decimal_coercion_enabled=given["int_to_decimal_coercion_enabled"],
+            timezone=settings["timezone"],
+            safecheck=settings["safecheck"],
+            assign_cols_by_name=settings["assign_cols_by_name"],
+            int_to_decimal_coercion_enabled=settings["int_to_decimal_coercion_enabled"],
         )
 
 

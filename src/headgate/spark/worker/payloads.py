@@ -69,8 +69,8 @@ class TaskFiles:
         if self._pool is not None:
             self._pool.shutdown()
         if error is None:
-            for one in self._begun:
-                one.result()
+            for writing in self._begun:
+                writing.result()
 
     def write_file(self, kind: str, name: str, data: bytes) -> None:
         """Begin to write a file; on a disk, write it."""

@@ -73,8 +73,8 @@ class ReplicaTask:
         came = [batch for batch in batches if batch.num_rows]
         origins: Counter[int] = Counter()
         for batch in came:
-            for found in batch.column(ORIGIN).value_counts().to_pylist():
-                origins[found["values"]] += found["counts"]
+            for count in batch.column(ORIGIN).value_counts().to_pylist():
+                origins[count["values"]] += count["counts"]
         arriving = [batch.drop_columns([ORIGIN, LANE]) for batch in came]
         waiting = _backlog(checkpoint, facts.backlog[lane], facts.waiting_crc32)
         feed = Feed(
@@ -185,13 +185,13 @@ class Feed:
             if self._full():
                 self._stopped = True
                 raise StopIteration
-            given = self._in_time(self._next_rows())
-            if given.num_rows:
+            batch = self._in_time(self._next_rows())
+            if batch.num_rows:
                 break
-        self.served += given.num_rows
-        self._given, self._given_s = given, time.perf_counter()
-        self._given_ms = given.column(ARRIVED).fill_null(self._now_ms)
-        return given.drop_columns([ARRIVED])
+        self.served += batch.num_rows
+        self._given, self._given_s = batch, time.perf_counter()
+        self._given_ms = batch.column(ARRIVED).fill_null(self._now_ms)
+        return batch.drop_columns([ARRIVED])
 
     def _next_rows(self) -> pa.RecordBatch:
         """Return the next rows, as many as the function may be given at once."""
@@ -199,11 +199,11 @@ class Feed:
         rows = min(self._most_rows(), batch.num_rows - self._row)
         if self._quota is not None:
             rows = min(rows, self._quota - self.served)
-        taken = batch.slice(self._row, rows)
+        next_rows = batch.slice(self._row, rows)
         self._row += rows
         if self._row == batch.num_rows:
             self._at, self._row = self._at + 1, 0
-        return taken
+        return next_rows
 
     def _most_rows(self) -> int:
         """Return how many rows to hand out at most: of slow ones few, so that time is not overrun."""
@@ -221,9 +221,9 @@ class Feed:
             return rows
         since_ms = time.time() * 1e3 - self._timeout_ms
         young = pc.greater_equal(rows.column(ARRIVED).fill_null(self._now_ms), since_ms)
-        found = rows.filter(young)
-        self.too_old += rows.num_rows - found.num_rows
-        return found
+        kept_rows = rows.filter(young)
+        self.too_old += rows.num_rows - kept_rows.num_rows
+        return kept_rows
 
     def dated(self, output: pa.RecordBatch) -> pa.RecordBatch:
         """Return what the function put out with when it came into the query, as the last column.

@@ -70,9 +70,9 @@ class ScalarCalls:
                 count = min(rows.num_rows, results.num_rows - done)
                 if count < rows.num_rows:
                     waiting.appendleft(rows.slice(count))
-                mine = results.slice(done, count)
-                columns = [*rows.slice(0, count).columns, *mine.columns]
-                names = [*rows.schema.names, *(f"r{n}" for n in range(mine.num_columns))]
+                part = results.slice(done, count)
+                columns = [*rows.slice(0, count).columns, *part.columns]
+                names = [*rows.schema.names, *(f"r{n}" for n in range(part.num_columns))]
                 yield pa.RecordBatch.from_arrays(columns, names)
                 done += count
 

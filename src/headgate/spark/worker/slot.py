@@ -325,8 +325,8 @@ def _waiting(
     for table, key_of in ((served.waiting, shares), (served.apart, {})):
         if table is None:
             continue
-        found = np.unique(table.column(GROUP).to_numpy(), return_index=True, return_counts=True)
-        for group, first, count in zip(*(part.tolist() for part in found), strict=True):
+        parts = np.unique(table.column(GROUP).to_numpy(), return_index=True, return_counts=True)
+        for group, first, count in zip(*(part.tolist() for part in parts), strict=True):
             segments[key_of.get(group, group)] = (start + first, count)
         start += table.num_rows
     if served.apart is None:

@@ -85,16 +85,16 @@ class _Entries:
     def _taken(self, value: Any, schema: pa.Schema, what: str) -> Values:
         """Return a value of the user's as a tuple of the right length."""
         if not isinstance(value, list | tuple) or len(value) != len(schema):
-            found = (
+            value_text = (
                 f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
             )
             msg = (
                 f'{what} of state "{self.variable.name}" must be a tuple of {len(schema)} '
-                f"({', '.join(schema.names)}), got {found}."
+                f"({', '.join(schema.names)}), got {value_text}."
             )
             raise ProcessorError(msg)
-        taken: Values = self._own(tuple(value))
-        return taken
+        values: Values = self._own(tuple(value))
+        return values
 
     def _put(self, state: State, of: list[int], rows: Sequence[Values]) -> None:
         if not of:
@@ -117,8 +117,8 @@ class _Value(_Entries, ValueState):
 
     def get(self) -> Values | None:
         if self.key in self._new:
-            found: Values | None = self._own(self._new[self.key])
-            return found
+            values: Values | None = self._own(self._new[self.key])
+            return values
         here = self._here()
         return self._own(here[0]) if here else None
 
@@ -131,8 +131,8 @@ class _Value(_Entries, ValueState):
     def finish(self, state: State) -> None:
         """Hand over what is new."""
         self._clear(state, [key for key, value in self._new.items() if value is None])
-        kept = {key: value for key, value in self._new.items() if value is not None}
-        self._put(state, list(kept), list(kept.values()))
+        values = {key: value for key, value in self._new.items() if value is not None}
+        self._put(state, list(values), list(values.values()))
 
 
 class _List(_Entries, ListState):
@@ -204,18 +204,18 @@ class _Map(_Entries, MapState):
         return bool(self._mine().here)
 
     def getValue(self, key: Values) -> Row | None:
-        found = self._mine().here.get(self._name(key))
+        entry = self._mine().here.get(self._name(key))
         # a Row, where the other reads give tuples: so does Spark
-        return None if found is None else self._row(*self._own(found[1]))
+        return None if entry is None else self._row(*self._own(entry[1]))
 
     def containsKey(self, key: Values) -> bool:
         return self._name(key) in self._mine().here
 
     def updateValue(self, key: Values, value: Values) -> None:
-        mine, entry = self._mine(), self._taken(key, self.variable.entry, "a key")
+        changed, entry = self._mine(), self._taken(key, self.variable.entry, "a key")
         name = self._name(entry)
-        mine.here[name] = (entry, self._taken(value, self.variable.values, "a value"))
-        mine.put.add(name)
+        changed.here[name] = (entry, self._taken(value, self.variable.values, "a value"))
+        changed.put.add(name)
 
     def iterator(self) -> Iterator[tuple[Values, Values]]:
         return iter(self._own(list(self._mine().here.values())))
@@ -227,23 +227,23 @@ class _Map(_Entries, MapState):
         return iter(self._own([value for _, value in self._mine().here.values()]))
 
     def removeKey(self, key: Values) -> None:
-        mine, entry = self._mine(), self._taken(key, self.variable.entry, "a key")
+        changed, entry = self._mine(), self._taken(key, self.variable.entry, "a key")
         name = self._name(entry)
-        if mine.here.pop(name, None) is not None:
-            mine.gone[name] = entry
-            mine.put.discard(name)
+        if changed.here.pop(name, None) is not None:
+            changed.gone[name] = entry
+            changed.put.discard(name)
 
     def clear(self) -> None:
-        mine = self._mine()
-        mine.here.clear()
-        mine.put.clear()
-        mine.cleared = True
+        changed = self._mine()
+        changed.here.clear()
+        changed.put.clear()
+        changed.cleared = True
 
     def finish(self, state: State) -> None:
         """Hand over what is new."""
         changed: dict[int, _Changed] = self._new
-        self._clear(state, [key for key, mine in changed.items() if mine.cleared])
-        gone = [(key, entry) for key, mine in changed.items() for entry in mine.gone.values()]
+        self._clear(state, [key for key, change in changed.items() if change.cleared])
+        gone = [(key, entry) for key, change in changed.items() for entry in change.gone.values()]
         if gone:
             columns = [
                 column_of(values, field, f'keys of state "{self.variable.name}"')
@@ -253,17 +253,17 @@ class _Map(_Entries, MapState):
             ]
             rows = pa.RecordBatch.from_arrays(columns, schema=self.variable.entry)
             state.remove(self.variable.name, np.array([k for k, _ in gone], np.int64), rows)
-        put = [(key, *mine.here[name]) for key, mine in changed.items() for name in mine.put]
+        put = [(key, *change.here[name]) for key, change in changed.items() for name in change.put]
         self._put(state, [key for key, _, _ in put], [(*e, *value) for _, e, value in put])
 
     def _mine(self) -> _Changed:
-        found: _Changed | None = self._new.get(self.key)
-        if found is None:
+        changed: _Changed | None = self._new.get(self.key)
+        if changed is None:
             width = self._width
             entries = [(row[:width], row[width:]) for row in self._here()]
-            found = _Changed({self._name(entry): (entry, value) for entry, value in entries})
-            self._new[self.key] = found
-        return found
+            changed = _Changed({self._name(entry): (entry, value) for entry, value in entries})
+            self._new[self.key] = changed
+        return changed
 
 
 class _Timers(_Entries):
@@ -298,10 +298,10 @@ class _Timers(_Entries):
             state.remove(TIMERS.name, np.array([key for key, _ in gone], dtype=np.int64), rows)
 
     def _mine(self) -> tuple[set[int], set[int]]:
-        found: tuple[set[int], set[int]] | None = self._new.get(self.key)
-        if found is None:
-            found = self._new[self.key] = ({at_ms for (at_ms,) in self._here()}, set())
-        return found
+        times: tuple[set[int], set[int]] | None = self._new.get(self.key)
+        if times is None:
+            times = self._new[self.key] = ({at_ms for (at_ms,) in self._here()}, set())
+        return times
 
 
 class SlotHandle(StatefulProcessorHandle):
@@ -346,25 +346,25 @@ class SlotHandle(StatefulProcessorHandle):
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
     ) -> ValueState:
         """Return a value state."""
-        found = self._state(stateName)
-        assert isinstance(found, ValueState)
-        return found
+        state = self._state(stateName)
+        assert isinstance(state, ValueState)
+        return state
 
     def getListState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
     ) -> ListState:
         """Return a list state."""
-        found = self._state(stateName)
-        assert isinstance(found, ListState)
-        return found
+        state = self._state(stateName)
+        assert isinstance(state, ListState)
+        return state
 
     def getMapState(
         self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
     ) -> MapState:
         """Return a map state."""
-        found = self._state(stateName)
-        assert isinstance(found, MapState)
-        return found
+        state = self._state(stateName)
+        assert isinstance(state, MapState)
+        return state
 
     def _state(self, name: str) -> Any:
         if name not in self._states:
@@ -443,7 +443,7 @@ def values_of(column: pa.Array) -> list[Any]:
     kind = column.type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if plain and column.null_count == 0:
-        found: list[Any] = column.to_numpy().tolist()
-        return found
+        items: list[Any] = column.to_numpy().tolist()
+        return items
     values: list[Any] = column.to_pylist()
     return values if same_when_read(kind) else [read(value, kind) for value in values]

@@ -1,8 +1,8 @@
-"""A PySpark ``StatefulProcessor``, unchanged, as a processor of many keys per call.
+"""Runs a user's PySpark ``StatefulProcessor`` unchanged, as a processor of many keys per call.
 
-What Spark does with one is done here, in the same order: ``init`` before the first key of a task,
+The methods are called as Spark calls them, in the same order: ``init`` before the first key of a task,
 ``handleInitialState`` in the first batch, ``handleInputRows`` per key with all its rows,
-``handleExpiredTimer`` after the rows, ``close`` at the end; the object is made anew for every task.
+``handleExpiredTimer`` after the rows, ``close`` at the end; each task has a new object.
 Imported in Python workers.
 """
 
@@ -70,13 +70,13 @@ class RowProcessor:
         """Call ``handleInitialState`` for every row of the initial state."""
         user = self.processor.handleInitialState
 
-        def one(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
+        def call(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
             for row in rows:
                 user(key, row, times)
             return ()
 
-        rows = self._given(initial, keys.num_rows)
-        self._each(self._key_values(keys), rows, state, timers, one, user)
+        rows = self._rows_by_key(initial, keys.num_rows)
+        self._each(self._key_values(keys), rows, state, timers, call, user)
 
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
@@ -85,7 +85,7 @@ class RowProcessor:
         if keys.num_rows == 0:
             return pa.RecordBatch.from_pylist([], schema=self.outputs)
         user = self.processor.handleInputRows
-        rows = self._given(batch, keys.num_rows)
+        rows = self._rows_by_key(batch, keys.num_rows)
         return self._each(self._key_values(keys), rows, state, timers, user, user)
 
     def handleExpired(
@@ -96,10 +96,10 @@ class RowProcessor:
         handle, starts = self._opened(), expired.starts(keys.num_rows).tolist()
         at_all_ms = expired.rows.column(0).to_pylist()
 
-        def one(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
+        def call(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
             for at_ms in rows:
                 info = ExpiredTimerInfo(at_ms)
-                # Spark gives the names here
+                # Spark passes these arguments by name
                 yield from _rows_of(user(key=key, timerValues=times, expiredTimerInfo=info))
                 handle.deleteTimer(at_ms)
 
@@ -107,7 +107,7 @@ class RowProcessor:
             return iter(at_all_ms[starts[number] : starts[number + 1]])
 
         named = [row(*values) for values in self._timer_keys(keys)]
-        return self._each(named, rows, state, timers, one, user)
+        return self._each(named, rows, state, timers, call, user)
 
     def close(self) -> None:
         """Call the user's ``close``, if there was an ``init``."""
@@ -115,9 +115,9 @@ class RowProcessor:
             self._handle = None
             self.processor.close()
 
-    # -- rows, which `PandasProcessor` has in another form ------------------------------------------
+    # -- the form of rows; `PandasProcessor` overrides it ------------------------------------------
 
-    def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
+    def _rows_by_key(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
         """Return a function from a key's position to its rows."""
         kind = row_class(keyed.rows.schema.names)
         values = list(zip(*(column.to_pylist() for column in keyed.rows.columns), strict=True))
@@ -136,19 +136,19 @@ class RowProcessor:
         return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
 
     def _timer_keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
-        """Return keys as Spark gives them with a timer: as it reads state, so times have no zone."""
+        """Return keys as Spark passes them with a timer: read from state, so times have no zone."""
         return list(zip(*map(values_of, keys.columns), strict=True))
 
-    def _kept(self, row: Any) -> Any:
-        """Return a row that was put out as it is now: its lists may change before all are there."""
+    def _copied(self, row: Any) -> Any:
+        """Return a copy of an output row: the user may change its lists before the batch is complete."""
         return copied(row) if self._nested else row
 
-    def _output(self, found: list[Any]) -> pa.RecordBatch:
-        """Return rows that the user put out as a batch, by the names of their fields."""
+    def _output(self, rows: list[Any]) -> pa.RecordBatch:
+        """Return the user's output rows as a batch, matched by the names of their fields."""
         try:
-            return _of_rows(found, self.outputs, f"the output of {self.name}")
+            return _of_rows(rows, self.outputs, f"the output of {self.name}")
         except (AttributeError, TypeError):
-            kinds = sorted({type(row).__name__ for row in found if not hasattr(row, "__fields__")})
+            kinds = sorted({type(row).__name__ for row in rows if not hasattr(row, "__fields__")})
             what = f"a {kinds[0]}" if kinds else "rows without names"
             msg = (
                 f"{self.name} put out {what}; it must put out Row({', '.join(self.outputs.names)})."
@@ -166,24 +166,24 @@ class RowProcessor:
         call: Callable[..., Iterable[Any]],
         user: Callable[..., Any],
     ) -> pa.RecordBatch:
-        """Make a call per key and return what came out of all of them; `user` is what is called."""
+        """Call a function once per key and return all output; `user` is the user's method, for errors."""
         handle = self._opened()
         handle.begin(state)
         watermarks_ms = timers.watermark_ms.tolist()
-        found: list[Any] = []
+        put_out: list[Any] = []
         number = 0
         try:
             for number, key in enumerate(keys):
                 handle.turn(number)
                 self._place = "no record"
                 times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
-                found.extend(map(self._kept, _rows_of(call(key, rows(number), times))))
+                put_out.extend(map(self._copied, _rows_of(call(key, rows(number), times))))
         except FAILURES as error:
             what = getattr(user, "__name__", type(user).__name__)
             where = f"{what}, at {self._place} of key {number + 1} of {len(keys)}"
             raise explained(error, where, user) from None
         handle.finish(state)
-        return self._output(found)
+        return self._output(put_out)
 
     def _opened(self) -> SlotHandle:
         if self._handle is None:
@@ -194,7 +194,7 @@ class RowProcessor:
 
 
 def _rows_of(returned: Any) -> Iterable[Any]:
-    """Return what a user's method gave, if it can be gone through.
+    """Return the result of a user's method, if it is iterable.
 
     Raises
     ------
@@ -203,18 +203,18 @@ def _rows_of(returned: Any) -> Iterable[Any]:
     if isinstance(returned, Iterable):
         return returned
     msg = (
-        f"it returned {type(returned).__name__}, and must give rows one by one: yield them, or return a "
-        "list of them."
+        f"it returned {type(returned).__name__}, which has no rows; yield the rows, or return a list of "
+        "rows."
     )
     raise ProcessorError(msg)
 
 
 def row_class(names: list[str]) -> type[Row]:
-    """Return PySpark's Row with these columns, whose values are looked up by name without a search.
+    """Return a subclass of PySpark's Row with these columns; access by name needs no search.
 
-    A name that a Row has for something else (``count``) stays that, as in PySpark.
+    A column named like a member of Row (``count``) does not hide that member, as in PySpark.
     """
-    # The class has to live for as long as it is read: a collected one has an empty dictionary.
+    # The class must stay referenced while it is used: a collected class has an empty dictionary.
     places = [f"c{i}" for i in range(len(names))]
     getters: Any = namedtuple("_Getters", places)  # type: ignore[misc]
     members: dict[str, Any] = {

@@ -100,26 +100,28 @@ class WindowProcessor(StatefulProcessor):
     @property
     def window(self) -> str:
         """The windows that state is kept by, in words."""
-        one = self._operator
-        kind = one.window_type.value
-        return f"{kind} window of {one.window_size} us every {one.window_advance} us"
+        operator = self._operator
+        kind = operator.window_type.value
+        return f"{kind} window of {operator.window_size} us every {operator.window_advance} us"
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state: windows, and records that wait."""
         self._handle = handle
-        kept = [T.StructField(f"s{i}", one.kept) for i, one in enumerate(self._inputs)]
-        self._windows = handle.getMapState("windows", _LEFT, T.StructType(kept))
+        fields = [T.StructField(f"s{i}", columns.kept) for i, columns in enumerate(self._inputs)]
+        self._windows = handle.getMapState("windows", _LEFT, T.StructType(fields))
         if self._ordered:
-            records = [T.StructField(f"r{i}", one.fields) for i, one in enumerate(self._inputs)]
+            records = [
+                T.StructField(f"r{i}", columns.fields) for i, columns in enumerate(self._inputs)
+            ]
             self._waiting = handle.getMapState("waiting", _PLACE, T.StructType(records))
-        self._payloads = [row_class(one.names) for one in self._inputs]
+        self._payloads = [row_class(columns.names) for columns in self._inputs]
         self._row = Row(*self._outputs)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> Iterator[Row]:
         """Take rows: they wait, or update their windows, by time, then input, then content."""
-        found = self._key(key)
+        group = self._key(key)
         arrived = sorted(rows, key=_in_order)
-        windows = self._opened(found)
+        windows = self._opened(group)
         emitted: list[Record] = []
         for row in arrived:
             if self._ordered:
@@ -158,8 +160,8 @@ class WindowProcessor(StatefulProcessor):
             self._windows.removeKey((left,))
         for left in sorted(windows.changed):
             states = windows.states(left)
-            kept = tuple(self._kept(i, state) for i, state in enumerate(states))
-            self._windows.updateValue((left,), kept)
+            row = tuple(self._kept(i, state) for i, state in enumerate(states))
+            self._windows.updateValue((left,), row)
         due = [] if windows.due is None else [windows.due]
         if self._ordered:
             due += [place[0] for place in self._waiting.keys()]
@@ -175,8 +177,8 @@ class WindowProcessor(StatefulProcessor):
 
     def _state(self, number: int, state: Any) -> State:
         """Return a window's state from what is kept of it."""
-        one = self._inputs[number]
-        if one.state is not None or state is None:
+        columns = self._inputs[number]
+        if columns.state is not None or state is None:
             return state
         kind = self._payloads[number]
         return tuple(Record(at_us, tuple.__new__(kind, p), number) for at_us, p in state)
@@ -189,9 +191,9 @@ class WindowProcessor(StatefulProcessor):
     # -- records ------------------------------------------------------------------------------------
 
     def _record(self, row: Any) -> Record:
-        one = self._inputs[row.input]
-        values = row[one.first : one.first + len(one.names)]
-        plain = [read(value, kind) for value, kind in zip(values, one.kinds.types, strict=True)]
+        columns = self._inputs[row.input]
+        values = row[columns.first : columns.first + len(columns.names)]
+        plain = [read(value, kind) for value, kind in zip(values, columns.kinds.types, strict=True)]
         return Record(row.at_us, tuple.__new__(self._payloads[row.input], plain), row.input)
 
     def _hold(self, row: Any) -> None:
@@ -206,8 +208,8 @@ class WindowProcessor(StatefulProcessor):
     def _released(self, watermark_us: int) -> Iterable[Record]:
         """Take what waits up to the watermark, in order of time, then input, then content."""
         waiting = [(tuple(place), payloads) for place, payloads in self._waiting.iterator()]
-        ready = [one for one in waiting if one[0][0] <= watermark_us]
-        for place, payloads in sorted(ready, key=lambda one: one[0]):
+        ready = [item for item in waiting if item[0][0] <= watermark_us]
+        for place, payloads in sorted(ready, key=lambda item: item[0]):
             self._waiting.removeKey(place)
             at_us, number = place[:2]
             yield Record(at_us, tuple.__new__(self._payloads[number], payloads[number]), number)

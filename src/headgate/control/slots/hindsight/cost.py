@@ -123,8 +123,8 @@ class RecordCost:
         self._drawn = int(self._drawn + len(counts)) % self._held
         together, each_s = self._pool[places, 0], self._pool[places, 1]
         wide = np.minimum(np.sqrt(together / np.maximum(counts, 1.0)), 2.0)
-        found: F64 = np.maximum(self.mean_s + (each_s - self.mean_s) * wide, 0.05 * self.mean_s)
-        return found
+        cost_s: F64 = np.maximum(self.mean_s + (each_s - self.mean_s) * wide, 0.05 * self.mean_s)
+        return cost_s
 
     def dealt(self, counts: F64) -> tuple[F64, F64]:
         """Return the usual cost of a record of each of some key groups, and what dear ones add.

@@ -101,5 +101,5 @@ class Quantiles:
         """Return the values below which it was for these shares of the time."""
         upto = np.cumsum(self._weight)
         places = np.searchsorted(upto, shares * upto[-1])
-        found: F64 = self._edges[np.minimum(places, _BUCKETS - 1)]
-        return found
+        values: F64 = self._edges[np.minimum(places, _BUCKETS - 1)]
+        return values

@@ -305,8 +305,8 @@ class Hindsight:
         self._active_s *= kept
         self._remembered_s = self._remembered_s * kept + elapsed_s
         self._active_s[active] += elapsed_s
-        found: F64 = elapsed_s * np.minimum(self._remembered_s / self._active_s[active], _MOST)
-        return found
+        weights_s: F64 = elapsed_s * np.minimum(self._remembered_s / self._active_s[active], _MOST)
+        return weights_s
 
     def _learn_load(self, elapsed_s: float, records: F64) -> None:
         """Learn the rate of each key group: slowly, except for a leap that chance does not explain."""
