@@ -65,7 +65,7 @@ def test_a_query_is_asked_through_its_store(store: FaultyS3) -> None:
     checkpoint.open({"keys": 1})
     code, found = asked("freeze", WHERE, "--reason", "a look", "--wait", "100 ms")
     assert code == 1
-    assert f"if one is started on {WHERE} it will freeze" in found["error"]["message"]
+    assert f"a query that starts on {WHERE} will freeze" in found["error"]["message"]
     files = CommandFiles(checkpoint.files)
     (request,) = files.pending()
     assert request.command is not None

@@ -27,7 +27,7 @@ from headgate.spark.realtime.epochs import Epochs
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.markers import MARKERS
 from headgate.spark.realtime.plan import PipePlan
-from headgate.spark.realtime.sources import feed_of
+from headgate.spark.realtime.source_feeds import feed_of
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
