@@ -21,6 +21,7 @@ from headgate.checkpoint.epochs import write_log
 from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
 from headgate.checkpoint.place import PosixFiles
 from headgate.checkpoint.traffic import Traffic
+from headgate.core.driver_lock import is_locked
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.input import shown
 
@@ -162,6 +163,7 @@ def test_a_lock_that_somebody_has_is_not_free(control: Path) -> None:
     files = CommandFiles(control.parent)
     assert files.is_free()
     lock = control.parent / "driver.lock"
+    assert is_locked(lock) is False, "it is not there yet"
     lock.touch()
     hold = "import fcntl, sys\nfile = open(sys.argv[1], 'r+')\nfcntl.lockf(file, fcntl.LOCK_EX)\n"
     hold += "print(flush=True)\ninput()"

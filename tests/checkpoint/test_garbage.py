@@ -138,6 +138,9 @@ def test_without_a_restart_what_is_not_needed_goes_at_once() -> None:
         garbage.collect(run.commit(step, first=step == 0))
         assert store.there == run.needed(step)
     assert store.reads == [0], "a driver that goes on reads nothing again"
+    for _ in range(140):  # two looks
+        garbage.collect(store.manifests[199])
+    assert store.there == run.needed(199), "however often the same step is the newest"
 
 
 def test_a_restart_removes_old_manifests_at_once_and_their_files_at_the_second_look() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import obstore.exceptions as store_errors
@@ -203,3 +204,22 @@ def test_what_was_read_last_is_kept_while_there_is_room() -> None:
     kept.clear()
     assert (kept.get("e"), len(kept), kept.byte_count) == (None, 0, 0)
     assert Traffic(1, 2) != Traffic(2, 1)
+
+
+def test_a_store_that_has_not_answered_yet_is_given_up_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[float, bool]] = []
+
+    def opened(_: ObjectFiles, give_up: timedelta, *, first: bool = False) -> str:
+        asked.append((give_up.total_seconds(), first))
+        return "a store"
+
+    monkeypatch.setattr(ObjectFiles, "_opened", opened)
+    files = ObjectFiles("s3://b/ck", {})
+    assert (files._store, files._patient) == ("a store", "a store")
+    assert asked == [(5.0, True), (120.0, False)]
+    monkeypatch.setattr(objects, "_GIVE_UP", timedelta(seconds=1))
+    assert ObjectFiles("s3://b/ck", {}, known=True)._store == "a store"
+    assert ObjectFiles("s3://b/ck", {})._store == "a store"
+    assert asked[2:] == [(1.0, False), (1.0, True)]

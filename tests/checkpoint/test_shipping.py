@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headgate.checkpoint import shipping
-from headgate.checkpoint.place import Files, files_at
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.place import Files, PosixFiles, files_at
 from headgate.checkpoint.shipping import JournalCopy, JournalShipper, resume_shipping
 from headgate.core.errors import CheckpointError
 from headgate_lab.testing import s3_server
@@ -126,3 +129,75 @@ def test_two_drivers_at_once_do_not_write_over_each_other(files: Files, tmp_path
     JournalCopy(files, tmp_path / "copy").refresh()
     found = (tmp_path / "copy").read_text().splitlines()
     assert sorted(found) == sorted(f"{p.name} {n}" for p in paths for n in range(40))
+
+
+class Idle(threading.Thread):
+    """A thread that does nothing, so that a test ships when it wants to."""
+
+    def __init__(self, **_: object) -> None:
+        super().__init__(daemon=True)
+
+
+def test_pieces_begin_where_the_one_before_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping.threading, "Thread", Idle)
+    monkeypatch.setattr(shipping, "_PIECE_BYTES", 20)
+    files, journal = PosixFiles(tmp_path / "store"), tmp_path / "journal.jsonl"
+    files.prepare([shipping.DIRECTORY])
+    shipper = JournalShipper(files, journal)
+    shipper.ship()
+    assert files.names(shipping.DIRECTORY) == []
+    copy, found = JournalCopy(files, tmp_path / "copy"), []
+    for line in (b"a" * 9, b"b" * 8, b"c" * 1, b"d" * 30, b"e", b"f" * 19):
+        with open(journal, "ab") as file:
+            file.write(line + b"\nrest"[: 1 + 4 * (line == b"c")])
+        shipper.ship()
+        shipper.ship()
+        sizes = files.sizes(shipping.DIRECTORY)
+        found.append([sizes[name] for name in sorted(sizes)])
+        assert copy.refresh()
+        assert not copy.refresh()
+    whole = journal.read_bytes()
+    assert (tmp_path / "copy").read_bytes() == whole
+    assert found == [[10], [19], [21], [21, 35], [21, 35, 2], [21, 35, 22]]
+    assert sorted(files.names(shipping.DIRECTORY)) == [f"{n:012d}" for n in range(3)]
+    assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
+
+
+def test_a_journal_is_brought_up_to_a_size_and_another_driver_goes_on_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping.threading, "Thread", Idle)
+    files = PosixFiles(tmp_path / "store")
+    files.prepare([shipping.DIRECTORY])
+    files.put_new(shipping.piece(3), b"old\n")
+    for most, brought in ((4, b"old\n"), (3, None)):
+        monkeypatch.setattr(shipping, "_BROUGHT_BYTES", most)
+        journal = tmp_path / f"journal-{most}"
+        shipper = resume_shipping(files, journal)
+        assert (journal.read_bytes() if journal.exists() else None) == brought
+        with open(journal, "ab") as file:
+            file.write(b"new\n")
+        shipper.ship()
+        assert files.get(shipping.piece(4 if most == 4 else 5)) == b"new\n"
+    whole = JournalCopy(files, tmp_path / "copy")
+    assert whole.refresh()
+    assert (tmp_path / "copy").read_bytes() == b"old\nnew\nnew\n"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_journal_of_a_store_is_a_copy_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.files.prepare([shipping.DIRECTORY])
+    checkpoint.files.put_new(shipping.piece(0), b"a line\n")
+    monkeypatch.setattr(checkpoint.files, "shared", shared, raising=False)
+    with shipping.journal_at(checkpoint) as found:
+        if shared:
+            assert found.read_bytes() == b"a line\n"
+            assert tmp_path not in found.parents
+        else:
+            assert found == tmp_path / "headgate" / "journal.jsonl"
+    assert not found.exists()

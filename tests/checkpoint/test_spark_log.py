@@ -13,7 +13,14 @@ import pytest
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
-from headgate.checkpoint.spark_log import FIELD, LogNotes, check_log, newest_note
+from headgate.checkpoint.spark_log import (
+    FIELD,
+    LogNotes,
+    check_log,
+    newest_batch,
+    newest_note,
+    problems_in_log,
+)
 from headgate.core.errors import CheckpointError
 from headgate.scenario.inspection import inspect
 
@@ -293,3 +300,76 @@ def test_a_note_has_what_a_restart_reads_and_nothing_else(place: Path) -> None:
         "sources/0/.3.crc", "sources/0/2.compact", "sources/0/3",
     ]  # fmt: skip
     assert taken["batch"] == 4
+
+
+def trouble(log: Path) -> list[tuple[str, Callable[[], object]]]:
+    """Return what may happen to each file of Spark's log, and files that may come to it."""
+    found: list[tuple[str, Callable[[], object]]] = []
+    kinds = [log / kind for kind in ("commits", "offsets", "sources")]
+    files = sorted(path for kind in kinds for path in kind.rglob("*") if path.is_file())
+    for file in [*files, log / "metadata"]:
+        name, text = str(file.relative_to(log)), file.read_text()
+        texts = {
+            "empty": "", "cut": text[: len(text) // 2], "another digit": text.replace("0", "1", 1),
+            "of a newer Spark": text.replace("v1", "v12", 1), "no version": "v1234" + text[2:],
+            "a list": "v1\n[]\n", "without offsets": "\n".join(text.split("\n")[:2]),
+            "no number": text.replace("000", '"x"', 1), "more": f"{text}\nmore",
+        }  # fmt: skip
+        found += [
+            (f"{name}: {what}", lambda f=file, t=t: f.write_text(t)) for what, t in texts.items()
+        ]
+        found.append((f"{name}: gone", file.unlink))
+        found.append((f"{name}: a directory", lambda f=file: (f.unlink(), f.mkdir())))
+        found.append(
+            (f"{name}: a link", lambda f=file: (f.rename(f"{f}.x"), f.symlink_to(f"{f}.x")))
+        )
+    for batch, watermark_ms, source in (
+        (5, 7000, "a5"),
+        (5, 7100, "a5"),
+        (5, 7000, "-"),
+        (6, 7000, "a6"),
+    ):
+        what = f"batch {batch} at {watermark_ms}, {source}"
+        both = (
+            lambda b=batch, w=watermark_ms, s=source: (
+                begin(log, b, w, s, b),
+                end(log, b, w + 500),
+            ),
+            lambda b=batch, w=watermark_ms, s=source: begin(log, b, w, s, b),
+            lambda b=batch, w=watermark_ms: end(log, b, w),
+        )
+        found += [
+            (f"{what}, {n}", do) for n, do in zip(("ended", "begun", "no begin"), both, strict=True)
+        ]
+    found.append(
+        ("offsets are a file", lambda: (shutil.rmtree(log / "offsets"), put(log / "offsets", "")))
+    )
+    found.append(("no sources", lambda: shutil.rmtree(log / "sources")))
+    found.append(
+        ("strange names", lambda: (put(log / "offsets/x", ""), put(log / "commits/.5.crc", "")))
+    )
+    return found
+
+
+def test_what_becomes_of_sparks_log_is_told_as_recorded(
+    place: Path, tmp_path: Path, noted: bool, recorded: Callable[[str, list[str]], None]
+) -> None:
+    lines, tried = [], tmp_path.with_name(f"{tmp_path.name}-tried")
+    for number in range(len(trouble(place))):
+        shutil.rmtree(tried, ignore_errors=True)
+        shutil.copytree(place, tried, symlinks=True)
+        what, do = trouble(tried)[number]
+        do()
+        lines.append(what)
+        checkpoint = Checkpoint(tried)
+        latest = checkpoint.latest()
+        told = list(problems_in_log(checkpoint, latest))
+        only = list(problems_in_log(checkpoint, latest, commits=False))
+        lines += [f"    {text}" for text in told]
+        lines += [] if only == told else [f"    at a start: {text}" for text in only or ["nothing"]]
+        note = newest_note(checkpoint, latest)
+        lines.append(
+            f"    note {note and (note['batch'], sorted(note['files']))}, {newest_batch(tried)}"
+        )
+    text = "\n".join(lines).replace(str(tried.resolve()), "CK")
+    recorded(f"spark-log-{'noted' if noted else 'older'}", text.split("\n"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import REAL_TIME
 from headgate.core.assignment import Assignment
+from headgate.core.errors import HeadgateError
 from headgate.migration.events import Requested
 from headgate.migration.instructions import Prefetch
 from headgate.migration.protocol import Migration
@@ -99,3 +103,44 @@ def test_a_checkpoint_that_holds_no_step_begins_from_nothing(tmp_path: Path) -> 
     found = hg.inspect(tmp_path)
     assert (found["sound"], found["restart"]["does"]) == (True, "begin from nothing")
     assert "restart    would begin from nothing" in inspection_lines(found)
+
+
+def damages(path: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield what may happen to each file of a checkpoint, and to its directories."""
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        name, raw = str(file.relative_to(path)), file.read_bytes()
+        yield f"{name} is gone", file.unlink
+        yield f"{name} is empty", lambda file=file: file.write_bytes(b"")
+        yield f"{name} is cut", lambda file=file, raw=raw: file.write_bytes(raw[: len(raw) // 2])
+        other = raw[:20] + bytes([raw[20] ^ 1]) + raw[21:] if len(raw) > 20 else raw + b"1"
+        yield f"{name} has another byte", lambda file=file, other=other: file.write_bytes(other)
+    root = path / "headgate"
+    yield "a stray intent", lambda: (root / "intents" / "notes").write_text("x")
+    yield "an intent that is none", lambda: (root / "intents" / f"{7:012d}").write_text("x")
+    yield "a stray manifest", lambda: (root / "manifests" / "notes").write_text("x")
+    yield "no intents", lambda: shutil.rmtree(root / "intents")
+    yield "intents that are a file", lambda: (
+        shutil.rmtree(root / "intents"), (root / "intents").write_text(""),
+    )  # fmt: skip
+    yield "nothing", lambda: None
+
+
+def test_each_damage_is_told_as_recorded(
+    tmp_path: Path, recorded: Callable[[str, Iterable[str]], None]
+) -> None:
+    sound = checkpoints.of_two_steps(tmp_path / "sound")
+    job = Checkpoint(sound).identity()["job"]
+    lines, place = [], tmp_path / "ck"
+    for number in range(len(list(damages(sound)))):
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(sound, place)
+        what, do = list(damages(place))[number]
+        do()
+        lines.append(what)
+        try:
+            found = hg.inspect(place, verify=True)
+            told = [*found["problems"], f"sound {found['sound']}, {found['restart']['does']}"]
+        except HeadgateError as error:
+            told = [f"{type(error).__name__}: {error}"]
+        lines += [f"    {text.replace(str(place), 'CK').replace(job, 'JOB')}" for text in told]
+    recorded("damages", [re.sub(r"[0-9a-f]{32}", "TOKEN", line) for line in lines])

@@ -148,3 +148,18 @@ def test_an_assignment_comes_back_from_plain_data() -> None:
     for made in (Assignment((0, 1), 2, 5), Assignment((0, 1, 2), 3, 5, {0: (0, 2)})):
         assert assignment_of(plain(made)) == made
         assert ("split" in plain(made)) is bool(made.split)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("owners", [0, 9], "key group 1 is assigned to slot 9"),
+        ("owners", [1, 1], "ended between two assignments"),
+        ("target", plain(Assignment((1, 1), 2, 0)), "at rest on the way"),
+    ],
+)
+def test_data_that_contradicts_itself_is_not_taken(key: str, value: Any, says: str) -> None:
+    kept = Migration(Assignment((0, 1), 2, 0)).to_dict()
+    assert Migration.from_dict(kept).to_dict() == kept
+    with pytest.raises((AssertionError, ConfigError), match=says):
+        Migration.from_dict({**kept, key: value})

@@ -135,6 +135,7 @@ def test_a_shelf_tells_as_recorded(tmp_path: Path, recorded: Recorded) -> None:
             made += lines(shelf.fleet(entry["id"]))
         made += lines([shelf.query("none", 5), shelf.fleet("none"), shelf.checkpoint("none")])
     names = {entry["id"]: f"id-{n}" for n, entry in enumerate(entries)}
+    assert {len(name) for name in names} == {12}
     text = "\n".join(made).replace(str(tmp_path), "{}")
     for name, short in names.items():
         text = text.replace(name, short)

@@ -136,7 +136,6 @@ class JournalCopy:
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
         self._path = path
-        self._number = 0
         self._at = 0
         path.write_bytes(b"")
         os.chmod(path, 0o600)

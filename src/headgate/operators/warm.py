@@ -10,7 +10,7 @@ from headgate.operators.serve import serve
 from headgate.operators.step import GROUP, RECORDS, GroupState, Request
 from headgate.tables import kernels
 from headgate.tables.heap import HeapStore
-from headgate.tables.ports import EMPTY_TOKEN, Section
+from headgate.tables.ports import EMPTY_TOKEN
 
 
 def warm(spec: Spec) -> None:
@@ -39,12 +39,8 @@ def _serve_two_rows(operator: Operator) -> None:
     for number, watermark_us in ((1, 0), (2, far_us)):
         groups = {0: GroupState(token, 0, 0, snapshot=number > 1)}
         token = f"{number:032x}"
-        request = Request(token, watermark_us, groups, lambda _: _no_sections)
+        request = Request(token, watermark_us, groups, lambda _: lambda _: [])
         serve(operator, store, request, arriving)
-
-
-def _no_sections(_: str) -> list[Section]:
-    return []
 
 
 def _two(kind: pa.DataType) -> pa.Array:

@@ -122,14 +122,13 @@ class JournalHistory:
 
     def _add_batch(self, batch: Batch) -> None:
         latency, slo = batch.latency_ms, batch.slo
-        nothing = float("nan")
         self._rows.add(
             batch.at_ms / 1e3,
-            latency.mean if latency else nothing,
-            latency.p50 if latency else nothing,
-            percentile_ms(batch.histogram, 0.99) if latency else nothing,
-            slo.bound_ms if slo else nothing,
-            slo.floor_ms if slo and slo.floor_ms else nothing,
+            latency.mean if latency else None,
+            latency.p50 if latency else None,
+            percentile_ms(batch.histogram, 0.99) if latency else None,
+            slo.bound_ms if slo else None,
+            slo.floor_ms if slo and slo.floor_ms else None,
             batch.arrived,
             batch.emitted,
             batch.late,
@@ -142,14 +141,14 @@ class JournalHistory:
         for groups in batch.served_groups or batch.arrivals:
             self._heat.add(batch.at_ms, groups)
 
-    def _met(self, batch: Batch) -> float:
+    def _met(self, batch: Batch) -> float | None:
         """Return the share of the windows judged since the batch before in which the SLO held."""
         if batch.slo is None or batch.slo.windows_met is None:
-            return float("nan")
+            return None
         before, self._windows = self._windows, (batch.slo.windows, batch.slo.windows_met)
         judged = self._windows[0] - before[0]
         if judged <= 0:
-            return float("nan")
+            return None
         return min(max((self._windows[1] - before[1]) / judged, 0.0), 1.0)
 
     def _curves(self, points: int) -> dict[str, list[float | None]]:
