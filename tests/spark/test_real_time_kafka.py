@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from real_time import Rows
 
 import headgate as hg
 from headgate.core.errors import UnsupportedQuery
@@ -93,6 +94,37 @@ def test_records_count_once_in_both_modes_whatever_is_killed(
     send(20)
     into(frame, broker, sink, tmp_path).trigger(availableNow=True).start().awaitTermination()
     assert_once(broker, sink, expected)
+
+
+@pytest.mark.thorough
+def test_a_backlog_makes_no_record_late(
+    connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Each partition has minutes of a time that all of them share."""
+    source, partitions, records = topic("in", partitions=4), 4, 60_000
+    put(
+        broker.servers,
+        source,
+        [{"value": str(n).encode(), "partition": n % partitions} for n in range(records)],
+    )
+    reader = connected.readStream.format("kafka").option("kafka.bootstrap.servers", broker.servers)
+    read = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
+    at = F.timestamp_millis(F.col("value").cast("string").cast("long") * 10).alias("at")
+    timed = read.select(at, F.repeat(F.col("value").cast("string"), 20).alias("text"))
+    windows = timed.withWatermark("at", "20 seconds").groupBy(F.window("at", "10 seconds"))
+    rows = Rows()
+    made = hg.writeStream(windows.agg(F.count("*").alias("n"))).foreachBatch(rows)
+    made = made.outputMode("append").option("checkpointLocation", str(tmp_path))
+    query = real_time(made).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    lines = [json.loads(line) for line in query.journal.read_text().splitlines()]
+    assert sum(line["late"] for line in lines if line["event"] == "batch") == 0
+    counted = [row["n"] for row in rows.all()]
+    assert counted == [1000] * len(counted)
+    assert len(counted) >= records // 1000 - 4
 
 
 @pytest.mark.thorough
