@@ -95,4 +95,4 @@ class EvenOrder:
 
     def _reaches(self, partition: Partition, until: int) -> bool:
         held = self._held.get(partition)
-        return bool(held) and held[-1].offset() + 1 >= until
+        return held is not None and len(held) > 0 and held[-1].offset() + 1 >= until
