@@ -20,8 +20,8 @@ than one piece, and where it is less. Its last offsets may hold no record, as th
 Chosen."""
 
 
-class Record(Protocol):
-    """A record of Kafka's client."""
+class FetchedRecord(Protocol):
+    """Has a place in a partition; a message of Kafka's client is one."""
 
     def topic(self) -> str:
         """Return its topic."""
@@ -46,7 +46,7 @@ class EvenOrder:
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
-        self._held: dict[Partition, deque[Record]] = {}
+        self._held: dict[Partition, deque[FetchedRecord]] = {}
         self._silent: set[Partition] = set()
         """Partitions from which nothing came in time; others do not wait for them."""
         self._since_s: float | None = None
@@ -56,14 +56,16 @@ class EvenOrder:
         """Return whether there are records that were not passed on."""
         return any(self._held.values())
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[FetchedRecord]) -> None:
         """Take records, in the order of each partition."""
         for record in records:
             partition = (record.topic(), record.partition())
             self._held.setdefault(partition, deque()).append(record)
             self._silent.discard(partition)
 
-    def take(self, starts: Mapping[Partition, int], ends: Mapping[Partition, int]) -> list[Record]:
+    def take(
+        self, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> list[FetchedRecord]:
         """Return the records to pass on now; none while the share of a partition is not there.
 
         Parameters
