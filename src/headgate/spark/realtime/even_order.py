@@ -20,6 +20,10 @@ than one piece, and where it is less. Its last offsets may hold no record, as th
 Chosen."""
 
 
+_ASKED_S = 0.01
+"""How much of the time between two polls counts as waiting. Chosen: less than the shorter patience."""
+
+
 class FetchedRecord(Protocol):
     """Has a place in a partition; a message of Kafka's client is one."""
 
@@ -47,9 +51,10 @@ class EvenOrder:
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._held: dict[Partition, deque[FetchedRecord]] = {}
-        self._silent: set[Partition] = set()
-        """Partitions from which nothing came in time; others do not wait for them."""
-        self._since_s: float | None = None
+        self._silent: dict[Partition, int] = {}
+        """Offsets at which nothing came of a partition in time; others do not wait for it there."""
+        self._waited_s = self._asked_s = 0.0
+        """How long was waited for the shares that are missing; when it was last asked for them."""
 
     @property
     def holds(self) -> bool:
@@ -61,7 +66,7 @@ class EvenOrder:
         for record in records:
             partition = (record.topic(), record.partition())
             self._held.setdefault(partition, deque()).append(record)
-            self._silent.discard(partition)
+            self._silent.pop(partition, None)
 
     def take(
         self, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
@@ -81,14 +86,20 @@ class EvenOrder:
         total = sum(behind.values())
         share = min(self._most / total, 1.0) if total else 1.0
         until = {p: starts[p] + -int(-count * share // 1) for p, count in behind.items()}
-        missing = {p for p in until if behind[p] and not self._reaches(p, until[p])} - self._silent
+        missing = [
+            p
+            for p in until
+            if behind[p] and not self._reaches(p, until[p]) and self._silent.get(p) != starts[p]
+        ]
+        now_s = self._clock()
+        # who was kept from asking, as a reader whose slots were stopped, has not waited meanwhile
+        self._waited_s += min(now_s - self._asked_s, _ASKED_S)
+        self._asked_s = now_s
         if missing:
-            now_s = self._clock()
-            self._since_s = now_s if self._since_s is None else self._since_s
-            if now_s - self._since_s < (_FAR_S if total > self._most else _NEAR_S):
+            if self._waited_s < (_FAR_S if total > self._most else _NEAR_S):
                 return []
-            self._silent |= {p for p in missing if not self._held.get(p)}
-        self._since_s = None
+            self._silent |= {p: starts[p] for p in missing if not self._held.get(p)}
+        self._waited_s = 0.0
         found = []
         for partition, held in self._held.items():
             while held and held[0].offset() < until[partition]:
