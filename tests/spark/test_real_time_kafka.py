@@ -95,6 +95,27 @@ def test_records_count_once_in_both_modes_whatever_is_killed(
     assert_once(broker, sink, expected)
 
 
+def test_partitions_with_a_backlog_are_read_evenly(
+    broker: Broker, topic: Callable[..., str]
+) -> None:
+    """Else the watermark of an epoch that has one of them makes the records of the others late."""
+    name, each = topic("in", partitions=4), 12_000
+    records = [{"value": b"x", "partition": n % 4} for n in range(4 * each)]
+    put(broker.servers, name, records)
+    options = {"kafka.bootstrap.servers": broker.servers, "subscribe": name}
+    feed = KafkaFeed.of({**options, "startingOffsets": "earliest"})
+    reader = feed.reader(feed.first(), 0, 1)
+    until_s, done = time.monotonic() + LIMIT_S, [0]
+    try:
+        while min(done) < each:
+            assert time.monotonic() < until_s
+            reader.poll(0.1)
+            done = list(json.loads(reader.offsets())[name].values())
+            assert max(done) - min(done) <= 1
+    finally:
+        reader.close()
+
+
 @pytest.mark.thorough
 def test_an_option_of_kafka_that_has_no_meaning_is_refused(
     connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path

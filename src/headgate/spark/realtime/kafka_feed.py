@@ -13,12 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.core.errors import ConfigError, EngineError, UnsupportedQuery
+from headgate.spark.realtime.even_order import EvenOrder, Partition
 from headgate.spark.realtime.feed import Reader
 from headgate.spark.settings.kafka import confluent, consumer_settings
 
 _CALL_S = 30.0
 _POLL_ROWS = 4096
 """Records of one poll at the most. Chosen."""
+_FEW_ROWS = 64
+"""Records of a poll up to which it is not asked whether partitions have a backlog. Chosen."""
 
 _SCHEMA = pa.schema([
     ("key", pa.binary()),
@@ -291,23 +294,35 @@ class KafkaFeed:
 
 
 class _KafkaReader:
-    """Reads some partitions from their offsets on."""
+    """Reads some partitions from their offsets on, none far ahead of the others."""
 
     def __init__(self, client: Mapping[str, Any], ends: Ends, schema: pa.Schema) -> None:
         module = confluent()
         self._ends, self._schema = ends, schema
         self._consumer = module.Consumer({**client, "log_level": 3})
-        self._consumer.assign([
+        self._partitions = [
             module.TopicPartition(topic, int(number), offset)
             for topic, parts in ends.items()
             for number, offset in parts.items()
-        ])  # fmt: skip
+        ]
+        self._order = EvenOrder(_POLL_ROWS)
+        self._there = {
+            (one.topic, one.partition): self._consumer.get_watermark_offsets(one, timeout=_CALL_S)[
+                1
+            ]
+            for one in self._partitions
+        }
+        """The ends when it began: the client knows none before it has read."""
+        self._consumer.assign(self._partitions)
 
     def poll(self, timeout_s: float) -> pa.RecordBatch | None:
         found = self._consumer.consume(1, timeout_s)
         if found:
             found += self._consumer.consume(_POLL_ROWS - 1, 0)
         records = [one for one in found if self._is_record(one)]
+        if self._order.holds or len(records) >= _FEW_ROWS:
+            self._order.add(records)
+            records = self._order.take(self._starts(), self._known_ends())
         if not records:
             return None
         for record in records:
@@ -332,6 +347,18 @@ class _KafkaReader:
             ]
             columns.append(pa.array(named, _HEADERS))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _starts(self) -> dict[Partition, int]:
+        """Return the offsets that come next, by partition."""
+        return {(t, int(p)): at for t, parts in self._ends.items() for p, at in parts.items()}
+
+    def _known_ends(self) -> dict[Partition, int]:
+        """Return the ends of partitions that the client knows, without asking a broker."""
+        for one in self._partitions:
+            _, high = self._consumer.get_watermark_offsets(one, cached=True)
+            place = (one.topic, one.partition)
+            self._there[place] = max(self._there[place], high)
+        return self._there
 
     def _is_record(self, message: Any) -> bool:
         error = message.error()
