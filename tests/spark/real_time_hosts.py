@@ -25,7 +25,7 @@ from headgate.spark.realtime.agent import LEASE_S
 from headgate_demo.spark.sources import register
 from headgate_lab.testing.cluster import StandaloneCluster
 
-LIMIT_S = 90.0
+LIMIT_S = 180.0
 HOSTS = 2
 
 
