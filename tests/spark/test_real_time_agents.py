@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,6 +108,19 @@ def test_slots_and_memory_of_a_host_go_with_the_driver(
             agent.close()
             eventually(lambda: not runs(process) and not runs(last))
     assert list(arena.iterdir()) == []
+
+
+def test_slots_end_with_an_agent_that_is_killed_though_their_driver_hears_them(
+    door: TcpDoor, arena: Path, tmp_path: Path
+) -> None:
+    del arena
+    agent, process = met(door, charge(door, tmp_path))
+    with agent, TcpDoor(HOST, secrets.token_bytes(32)) as other:
+        agent.send((words.START, 0, words.Meeting(other.address, other._key), NAME, 0))
+        with other.accept() as peer:
+            _, _, slot = peer.recv()
+            os.kill(process, signal.SIGKILL)
+            eventually(lambda: not runs(slot))
 
 
 def test_an_agent_whose_driver_is_silent_ends(door: TcpDoor, arena: Path, tmp_path: Path) -> None:

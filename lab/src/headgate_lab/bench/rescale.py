@@ -72,7 +72,7 @@ _SETTLED_BATCHES = 5
 _SETTLED_FACTOR = 4.0
 """A record waits for one batch and for its own: in a stream that keeps up, twice a batch at most."""
 
-_LOADS_S, _LOADS_PER_S, _BLOCKS = 40.0, 200, 1_000
+_LOADS_S, _LOADS_PER_S, _BLOCKS = 20.0, 400, 1_000
 """In real time: how long records load state, how many do in a second, and into how many blocks of keys
 they fall. Chosen, so that all but a few blocks are loaded."""
 
