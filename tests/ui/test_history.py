@@ -38,7 +38,7 @@ def told(events: list[Event], points: int = 2_000) -> dict:
     history = JournalHistory()
     for event in events:
         history.absorb(event)
-    return history.tell("ck", NOW_MS, DriverSeen(), points)
+    return history.describe("ck", NOW_MS, DriverSeen(), points)
 
 
 def test_all_curves_have_a_value_for_each_batch() -> None:

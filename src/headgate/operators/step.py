@@ -222,7 +222,7 @@ class SlotStep:
             group, self.request.groups[group].token, self.request.chain(group)
         )
 
-    def put_out(self, group: int, ends_us: I64) -> None:
+    def note_results(self, group: int, ends_us: I64) -> None:
         """Note when the window of each of a group's results ends, if the request asks for origins."""
         if self.request.origins and len(ends_us):
             ends, counts = np.unique(ends_us, return_counts=True)

@@ -102,7 +102,7 @@ class Shelf:
         with book.lock:
             book.refresh(self._now_ms())
             driver = self._driver_of(book.checkpoint)
-            answer = book.history.tell(str(book.checkpoint), self._now_ms(), driver, points)
+            answer = book.history.describe(str(book.checkpoint), self._now_ms(), driver, points)
         return answer | {"id": name, "error": book.error}
 
     def checkpoint(self, name: str) -> Path | None:

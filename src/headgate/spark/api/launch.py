@@ -65,7 +65,7 @@ def check_name(spark: SparkSession, name: str | None) -> None:
         raise ConfigError(msg)
 
 
-def noted(where: Place, run: Q) -> Q:
+def register_run(where: Place, run: Q) -> Q:
     """Return a query that has started on a checkpoint, and take note of it."""
     for place in [place for place, known in _runs.items() if not known.isActive]:
         _runs.pop(place, None)

@@ -22,8 +22,8 @@ from headgate.spark.api.launch import (
     giving_back,
     journal_of,
     launched,
-    noted,
     opened,
+    register_run,
 )
 from headgate.spark.api.metrics import show_metrics
 from headgate.spark.api.pool_query import PoolQuery
@@ -228,7 +228,7 @@ def _start_pools(
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
     release = giving_back(inner, where, hide, unlock, machine.close)
-    return noted(where, PoolQuery(inner, machine, work, finite=finite, release=release))
+    return register_run(where, PoolQuery(inner, machine, work, finite=finite, release=release))
 
 
 def _start_slots(
@@ -301,7 +301,7 @@ def _start_slots(
         inner, where, hide, run.close, run.end, executors.leave, unlock, machine.close
     )
     made = Query if flow is None else RealTimeQuery
-    return noted(
+    return register_run(
         where, made(inner, machine, work, controller, commands, finite=finite, release=release)
     )
 

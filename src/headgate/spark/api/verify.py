@@ -23,7 +23,7 @@ from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
 from headgate.operators.spec import AggregateSpec
 from headgate.spark.api.comparison import compare
-from headgate.spark.api.waiting import telling
+from headgate.spark.api.waiting import report_progress
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
@@ -236,7 +236,7 @@ def verify(
     if mode == "append" and latest is not None:
         query = read(build(spark, **dict(options or {})), mode)
         expected = closed(expected, query, latest)
-    with telling(spark, "verify, Spark's batch answer beside the output", progress):
+    with report_progress(spark, "verify, Spark's batch answer beside the output", progress):
         differences = compare(expected, output)
     return differences | {"dropped": {"late": late}}
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headgate.core.errors import CheckpointError
 from headgate.core.size import format_bytes, parse_bytes
 from headgate.core.stores import store_url
-from headgate.spark.cluster.host_facts import HostFacts, answer_name, look
+from headgate.spark.cluster.host_facts import HostFacts, answer_name, collect_facts
 from headgate.spark.cluster.location import check_seen, resolved
 from headgate.spark.cluster.session import SETTINGS, session
 from headgate.spark.cluster.store_mark import StoreMark, marked_store
@@ -106,7 +106,7 @@ def doctor(
         except (JvmError, PySparkException) as error:
             problems.append(_unreachable(error))
             return answer | _outcome(problems, _settings(spark), None, ["executors"])
-        driver = look()
+        driver = collect_facts()
         problems += [text for host in seen.values() for text in judge(*host, driver, needs)]
         if isinstance(mark, Path):
             problems += _unanswered(mark, seen)
@@ -362,7 +362,7 @@ class _Look:
     mark: Path | StoreMark | None
 
     def __call__(self, _: int) -> HostFacts:
-        facts = look(self.mark)
+        facts = collect_facts(self.mark)
         time.sleep(_HOLD_S)
         return facts
 

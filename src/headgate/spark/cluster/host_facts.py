@@ -78,7 +78,7 @@ class HostFacts:
     store_problem: str | None = None
 
 
-def look(mark: Path | StoreMark | None = None) -> HostFacts:
+def collect_facts(mark: Path | StoreMark | None = None) -> HostFacts:
     """Return what this process can say of its host.
 
     Parameters

@@ -178,7 +178,7 @@ class Member:
 
     def view(self, granted: Mapping[str, int]) -> FleetJob:
         """Return what a policy may see of it, its slots as they are granted."""
-        self._probe.look(self.query.lastProgress)
+        self._probe.note_progress(self.query.lastProgress)
         values = self._probe.values(self.utility.intents)
         requests = self.requests
         operators = {

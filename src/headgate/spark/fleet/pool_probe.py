@@ -143,7 +143,7 @@ class PoolProbe:
 
     # -- what the fleet asks ----------------------------------------------------------------------
 
-    def look(self, progress: Mapping[str, Any] | None) -> None:
+    def note_progress(self, progress: Mapping[str, Any] | None) -> None:
         """Take note of the newest progress of Spark's, which tells what its source has."""
         now_s = time.monotonic()
         with self._lock:

@@ -182,7 +182,7 @@ class Probe:
 
     # -- what the fleet asks ----------------------------------------------------------------------
 
-    def look(self, progress: Mapping[str, Any] | None) -> None:
+    def note_progress(self, progress: Mapping[str, Any] | None) -> None:
         """Take note of the newest progress of Spark's, which tells what its sources have."""
         if progress is not None:
             self._lag.note(progress)

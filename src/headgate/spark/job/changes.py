@@ -346,7 +346,7 @@ class Changes:
             self.remember(new.epoch, {operator: new})
             return new
 
-    def take(self, kept: Collection[str] = ()) -> dict[str, tuple[Assignment, Wanted]]:
+    def put_in_force(self, kept: Collection[str] = ()) -> dict[str, tuple[Assignment, Wanted]]:
         """Put what is wanted in force; return, per operator, what held before and what holds now.
 
         Parameters

@@ -71,7 +71,7 @@ def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
         raise EngineError(msg) from error
 
 
-def attempted(merge: Callable[[bool | None], None], again: bool | None) -> None:
+def merge_with_retries(merge: Callable[[bool | None], None], again: bool | None) -> None:
     """Merge a step, and again where others were in the way: its number keeps it from being there twice.
 
     Parameters

@@ -20,7 +20,7 @@ from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.tables import commit_setting, identity, kind_of_name, last_merge
 from headgate.spark.sinks.jdbc_merge import JdbcMerge
-from headgate.spark.sinks.merge_rows import ahead, attempted, failing, one_row_per_key
+from headgate.spark.sinks.merge_rows import ahead, failing, merge_with_retries, one_row_per_key
 from headgate.spark.sinks.merge_statement import SPARK, MergedColumns, MergeSpec
 from headgate.spark.sinks.table_sinks import check_same, comes_again, wanted
 
@@ -119,7 +119,9 @@ class MergeSink:
         again = comes_again(self._known, batch)
         with self._stream.numbered(batch, frame):
             writer = writer_of(self._stream.query_id, self._name)
-            attempted(lambda again: self._merging.write(writer, batch, frame, again=again), again)
+            merge_with_retries(
+                lambda again: self._merging.write(writer, batch, frame, again=again), again
+            )
 
 
 def writer_of(query_id: str, name: str | None) -> str:
@@ -160,7 +162,7 @@ def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
         )
         raise ConfigError(msg)
     writer = writer_of(query_id, spec.name)
-    attempted(lambda again: merging.write(writer, batch, frame, again=again), None)
+    merge_with_retries(lambda again: merging.write(writer, batch, frame, again=again), None)
 
 
 class _TableMerge:

@@ -157,7 +157,7 @@ class KnownTable:
     columns: Callable[[], None]
     silent: bool
 
-    def look(self, name: str, before: str | None, outputs: int) -> None:
+    def check_identity(self, name: str, before: str | None, outputs: int) -> None:
         """Refuse a table that is gone, or is not the one that it was `before`.
 
         Raises
@@ -242,7 +242,7 @@ class TableSink:
         try:
             with failing(self._name):
                 if self._written and self._table is not None and self._table.silent:
-                    self._table.look(self._name, self._identity, batch)
+                    self._table.check_identity(self._name, self._identity, batch)
                 if self._written or self._wanted(batch):
                     self._inner.write(batch, frame)
                     self._note_written()
@@ -262,7 +262,7 @@ class TableSink:
         if self._table is None:
             return
         try:
-            self._table.look(self._name, self._identity, batch)
+            self._table.check_identity(self._name, self._identity, batch)
             self._table.columns()
         except (PySparkException, JavaError):
             return  # it cannot be asked

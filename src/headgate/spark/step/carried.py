@@ -59,7 +59,7 @@ class CarriedLog:
             )
             raise CheckpointError(msg)
         files = {file.name: file for file in latest.files}
-        for path, text in {**carried["texts"], **self._noted(latest)}.items():
+        for path, text in {**carried["texts"], **self._commit_of(latest)}.items():
             self._write(path, text.encode())
         for path, name in carried["objects"].items():
             entry = files[f"{SOURCES}/{name}"]
@@ -70,7 +70,7 @@ class CarriedLog:
         name = f"manifests/{file_name(latest.step)}"
         self._write(f"headgate/{name}", self._checkpoint.files.get(name))
 
-    def take(self, batch_id: int) -> None:
+    def read_log(self, batch_id: int) -> None:
         """Read what Spark has noted up to a batch that it has begun; larger files go to the store."""
         texts: dict[str, str] = {}
         objects: dict[str, FileEntry] = {}
@@ -119,7 +119,7 @@ class CarriedLog:
             note = {"step": latest.step, "spark_commit": text, "digest": latest.digest}
             self._checkpoint.write_intent(latest.step, {**intent, **note})
 
-    def _noted(self, latest: Manifest) -> dict[str, str]:
+    def _commit_of(self, latest: Manifest) -> dict[str, str]:
         """Return what `note_commit` has noted of this very manifest."""
         intent = self._checkpoint.read_intent(latest.step) or {}
         if intent.get("digest") != latest.digest:

@@ -567,11 +567,11 @@ class StepMachine(Generic[R]):
     def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
         """Write, while the slots work, what must be there before the manifest is."""
         if self._keeper is not None:
-            self._log_note = self._keeper.take()
+            self._log_note = self._keeper.note()
             intent = {**intent, FIELD: self._log_note}
         self.checkpoint.write_intent(step, intent)
         if self._carried is not None:
-            self._carried.take(intent["spark_batch"])
+            self._carried.read_log(intent["spark_batch"])
 
     def _begun(self, batch_id: int, watermark_us: int, *, started_ms: float, drain: bool) -> Begun:
         latest = self.latest

@@ -288,7 +288,7 @@ class StatefulWork:
     def _take_wanted(self, step: int) -> None:
         asked = [name for name in self.states if self.changes.wanted(name) is not None]
         governed = [name for name in asked if self.migrations.governs(name)]
-        for name, (before, new) in self.changes.take(governed).items():
+        for name, (before, new) in self.changes.put_in_force(governed).items():
             self.recorder.assignment(step, name, before, new)
             self._observer.assigned(name, new)
         for name, change in self.migrations.begin(step).items():
