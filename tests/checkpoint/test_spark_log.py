@@ -69,7 +69,7 @@ def place(tmp_path: Path, noted: bool) -> Path:
     committed(tmp_path, 4, "a4", 6000, noted=noted)
     end(tmp_path, 4, 7000)
     if noted:
-        Checkpoint(tmp_path).write_note({**LogNotes(tmp_path).take(4), "step": 1})
+        Checkpoint(tmp_path).write_note({**LogNotes(tmp_path).note(4), "step": 1})
     return tmp_path
 
 
@@ -283,7 +283,7 @@ def test_the_directory_itself_may_be_a_link(place: Path) -> None:
     link.symlink_to(place)
     check(link)
     assert newest_note(Checkpoint(link), None) == newest_note(Checkpoint(place), None)
-    assert LogNotes(link).take(4) == LogNotes(place).note(4)
+    assert LogNotes(link).note(4) == LogNotes(place).note(4)
 
 
 def test_a_note_has_what_a_restart_reads_and_nothing_else(place: Path) -> None:

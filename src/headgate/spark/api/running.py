@@ -81,7 +81,7 @@ class RunningQuery(Generic[R]):
             rest=rest,
             close=self._close,
             before=self._await_commit,
-            look=self._stops.look,
+            look=self._stops.poll,
             reads=lambda: kafka_sources(plan),
         )
         self._end.start()
