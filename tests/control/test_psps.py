@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headgate.control.estimators.forecast import HoltWinters, Naive
-from headgate.control.estimators.service_time import ServiceTimeEstimate, benchmark_event_s
+from headgate.control.estimators.service_time import ServiceTimeEstimate
 from headgate.control.pools.psps import (
     INPUT,
     Psps,
@@ -20,7 +20,7 @@ from headgate.control.pools.psps import (
     replicas_needed,
 )
 from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaPolicy, ReplicaPool
-from headgate.core.errors import ConfigError, NotReady, UnsupportedQuery
+from headgate.core.errors import ConfigError, UnsupportedQuery
 from headgate_lab.replica_metrics import (
     mean_latency_s,
     processed_share,
@@ -332,10 +332,8 @@ def test_dabs_refuses_a_band_that_is_none(change: dict[str, float]) -> None:
         Dabs(**change)  # type: ignore[arg-type]
 
 
-def test_the_time_of_an_event_comes_from_a_benchmark_and_is_corrected() -> None:
-    event_s = benchmark_event_s([10, 10, 10, 0], [9.0, 0.25, 0.24, 0.1])
-    assert event_s == pytest.approx(0.025)
-    estimate = ServiceTimeEstimate(event_s)
+def test_the_time_of_an_event_follows_the_measurements() -> None:
+    estimate = ServiceTimeEstimate(0.025)
     estimate.observe(processed=40.0, useful_s=2.0)
     assert estimate.event_s == pytest.approx(0.025 + 0.025 / 8)  # StreamSwitch's weight of a sample
     for _ in range(100):
@@ -357,9 +355,7 @@ def test_a_weight_of_zero_keeps_the_benchmarks_value() -> None:
     assert estimate.event_s == 0.02
 
 
-def test_a_benchmark_that_processed_nothing_gives_no_event_time() -> None:
-    with pytest.raises(NotReady):
-        benchmark_event_s([0], [1.0])
+def test_a_time_of_an_event_that_is_not_above_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="event_s=0"):
         ServiceTimeEstimate(0.0)
 

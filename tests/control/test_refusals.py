@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.control.estimators.service_time import benchmark_event_s
 from headgate.control.estimators.split import BoundSplit
 from headgate.control.policy import checked
 from headgate.control.pools.groupings import Groupings, _known
@@ -29,7 +28,6 @@ class Nameless:
         (lambda: BoundSplit([["a"], []], 1.0), ConfigError, "no operators to be split among"),
         (lambda: BoundSplit([["a"]], 0.0), ConfigError, "end_to_end_s"),
         (lambda: BoundSplit([["a"]], 1.0, gain=float("nan")), ConfigError, "gain"),
-        (lambda: benchmark_event_s([0, 0], [1.0, 1.0]), NotReady, ""),
         (
             lambda: _known("shufle"),
             ConfigError,
@@ -64,8 +62,3 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(error) as refused:
         call()
     assert says in str(refused.value)
-
-
-def test_the_time_of_an_event_is_the_median_of_runs_that_had_some() -> None:
-    assert benchmark_event_s([10, 0, 20, 10], [1.0, 5.0, 4.0, 3.0]) == pytest.approx(0.2)
-    assert benchmark_event_s([10, 10], [1.0, 0.0]) == pytest.approx(0.1)

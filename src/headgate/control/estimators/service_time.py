@@ -1,41 +1,10 @@
-"""Estimates an operator's time per event: measured at the start, corrected while the operator runs."""
+"""Estimates an operator's time per event: a benchmark's value at first, corrected while the operator runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import numpy as np
 
 from headgate.control.limits import check_range
-from headgate.core.errors import NotReady
-
-
-def benchmark_event_s(events: Sequence[float], useful_s: Sequence[float]) -> float:
-    """Return the time of one event from a benchmark at deployment: the median of its runs.
-
-    Parameters
-    ----------
-    events : sequence of float
-        Events of each run; runs without events are left out.
-    useful_s : sequence of float
-        Useful time of each run, in seconds.
-
-    Raises
-    ------
-    NotReady
-        No run processed anything in a time above zero.
-
-    References
-    ----------
-    PSPS IV: et is calculated with a benchmark at the beginning. The median, because the first run
-    of a fresh process is slow.
-    """
-    runs = [s / n for n, s in zip(events, useful_s, strict=True) if n > 0 and s > 0.0]
-    if not runs:
-        msg = "the benchmark of the operator processed nothing; give it at least one event."
-        raise NotReady(msg)
-    return float(np.median(runs))
 
 
 class ServiceTimeEstimate:
