@@ -20,7 +20,7 @@ from headgate.whatif.advice import sentence
 from headgate.whatif.model import MicroBatch
 from headgate.whatif.simulate import WhatIf, engine, simulate
 from headgate.whatif.simulate import mode as mode_of
-from headgate.whatif.trace_file import TraceColumns, read_log, read_trace
+from headgate.whatif.trace_file import TraceColumns, read_log
 from headgate.workloads.traces import Trace, resolution_of
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -85,17 +85,17 @@ def test_the_text_shows_the_same_as_a_table(trace: Path) -> None:
 
 
 def test_a_trace_begins_with_its_earliest_time_whatever_the_origin(trace: Path) -> None:
-    assert read_trace(trace, 4)[0].duration_s == 10.0
+    assert read_log(trace, 4)[0].duration_s == 10.0
 
 
 def test_without_a_column_of_counts_a_row_is_a_record(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("time,key\n0,a\n0,b\n1,a\n", encoding="utf-8")
-    assert read_trace(path, 4)[0].total == 3
+    assert read_log(path, 4)[0].total == 3
 
 
 def test_a_faster_trace_is_shorter(trace: Path) -> None:
-    assert read_trace(trace, 4, TraceColumns(speed=2.0))[0].duration_s == 5.0
+    assert read_log(trace, 4, TraceColumns(speed=2.0))[0].duration_s == 5.0
 
 
 def written(path: Path, text: str) -> Path:
@@ -106,9 +106,9 @@ def written(path: Path, text: str) -> Path:
 def test_a_count_per_five_minutes_is_spread_over_them(tmp_path: Path) -> None:
     rows = "".join(f"{300 * i},a,600\n" for i in range(4))
     path = written(tmp_path / "counts.csv", "time,key,count\n" + rows)
-    found, _ = read_trace(path, 4)
+    found, _, _ = read_log(path, 4)
     assert (found.slice_s, found.duration_s) == (300.0, 1200.0)
-    assert read_trace(path, 4, TraceColumns(slice_s=60.0))[0].slice_s == 60.0
+    assert read_log(path, 4, TraceColumns(slice_s=60.0))[0].slice_s == 60.0
     # 2 records/s and no more: one slot of 5/s keeps up with them.
     row = simulate(WhatIf(found, parse_slo(SLO), 5.0), ["static(1)"])["rows"][0]
     assert row["latency_mean_s"] < 1.0
@@ -116,7 +116,7 @@ def test_a_count_per_five_minutes_is_spread_over_them(tmp_path: Path) -> None:
 
 def test_times_may_be_dates(tmp_path: Path) -> None:
     text = "time,key\n2026-01-31 12:00:00,a\n2026-01-31 12:00:07,b\n"
-    assert read_trace(written(tmp_path / "dates.csv", text), 4)[0].duration_s == 8.0
+    assert read_log(written(tmp_path / "dates.csv", text), 4)[0].duration_s == 8.0
 
 
 def test_times_below_a_second_are_not_spread_over_it(tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_a_log_without_keys_is_spread_evenly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
 def test_columns_may_be_parted_by_other_marks(tmp_path: Path, mark: str) -> None:
     text = "time,key,count\n0,a,3\n1,b,4\n".replace(",", mark)
-    assert read_trace(written(tmp_path / "a.csv", text), 4)[0].total == 7
+    assert read_log(written(tmp_path / "a.csv", text), 4)[0].total == 7
     zipped = tmp_path / "b.csv.gz"
     zipped.write_bytes(gzip.compress(text.encode()))
-    assert read_trace(zipped, 4)[0].total == 7
+    assert read_log(zipped, 4)[0].total == 7
 
 
 def test_the_advice_names_what_limits() -> None:
@@ -235,7 +235,7 @@ def test_an_oracle_that_keeps_key_groups_whole_stands_beside_the_one_that_may_di
 def test_records_may_cost_differently(tmp_path: Path) -> None:
     text = "time,key,cost\n" + "".join(f"{i},a,{9 if i == 5 else 1}\n" for i in range(10))
     path = written(tmp_path / "costs.csv", text)
-    found, records = read_trace(path, 4)
+    found, records, _ = read_log(path, 4)
     assert records is not None
     assert records.costs is not None
     assert records.costs.mean() == pytest.approx(1.0)
@@ -411,7 +411,7 @@ def test_a_trace_cannot_be_read_with_senseless_numbers(
     trace: Path, changes: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(ConfigError, match=match):
-        read_trace(trace, **{"key_groups": 4, **changes})
+        read_log(trace, **{"key_groups": 4, **changes})
 
 
 def test_an_unknown_mode_is_refused_with_the_nearest() -> None:

@@ -42,13 +42,6 @@ class TraceColumns:
     unit: str | None = None
 
 
-def read_trace(
-    path: Path, key_groups: int, columns: TraceColumns | None = None, *, seed: int = 1
-) -> tuple[Trace, RecordedArrivals | None]:
-    """Return the trace and the records of `read_log`."""
-    return read_log(path, key_groups, columns, seed=seed)[:2]
-
-
 def read_log(
     path: Path, key_groups: int, columns: TraceColumns | None = None, *, seed: int = 1
 ) -> tuple[Trace, RecordedArrivals | None, tuple[str, ...]]:

@@ -78,7 +78,6 @@ class AggregateFunctions:
         self.parts: list[AggregatePart] = []
         self._condition: Column | None = None
         self._known: list[tuple[Jvm, list[str]]] = []
-        self._ansi = self.spark.conf.get("spark.sql.ansi.enabled") == "true"
 
     def add_end(self, end_us: Column) -> None:
         """Add a session's end, which comes before all aggregates; call this first."""
