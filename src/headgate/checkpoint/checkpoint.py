@@ -94,7 +94,7 @@ class Checkpoint:
     path : str or path
         Spark's ``checkpointLocation``: a POSIX path, a ``file:`` URI, or a `store_url`.
     options : mapping, optional
-        Of the store, see `headgate.core.stores`.
+        Options of the store; see `headgate.core.stores`.
     log : Path, optional
         Where Spark keeps its own log of a checkpoint on a store; nobody but its driver asks.
     known : bool

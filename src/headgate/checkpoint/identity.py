@@ -42,7 +42,7 @@ def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str
     old, new : mapping
         Identities: the checkpoint's and the query's.
     location : str
-        Of the checkpoint.
+        Location of the checkpoint, for the message.
 
     Raises
     ------

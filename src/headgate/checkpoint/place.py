@@ -116,7 +116,7 @@ class Files(Protocol):
         """Return the bytes of each file in a directory, for people; empty where there is none."""
 
     def remove(self, names: Iterable[str]) -> int:
-        """Remove files; return how many went, as far as that is known. Never an error."""
+        """Remove files; return the number of removed files, if known. Never raises."""
 
     def set_aside(self, name: str) -> str:
         """Rename a file that cannot be read, for inspection; return its new name, or ``""``."""
@@ -236,7 +236,7 @@ def files_at(
     below : str
         The directory in it.
     options : mapping, optional
-        Of the store, without their prefix.
+        Options of the store, without their prefix.
     known : bool
         Whether the store has answered somebody of this job already: then it is waited for longer.
 

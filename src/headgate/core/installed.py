@@ -83,7 +83,7 @@ class Plugin:
             yield
         except HeadgateError:
             raise
-        except (Exception, SystemExit) as error:  # code of somebody else may raise anything
+        except (Exception, SystemExit) as error:  # code of another distribution may raise anything
             why = shown(f"{type(error).__name__}: {error}")
             msg = f"{self} cannot be {done}: {why}; repair or remove that distribution."
             raise ConfigError(msg) from error

@@ -47,7 +47,7 @@ class Buckets:
     Attributes
     ----------
     sum_s : float
-        Of all of them, in s.
+        Sum of all latencies, in s.
     """
 
     def __init__(self, edges_s: tuple[float, ...]) -> None:

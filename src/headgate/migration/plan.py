@@ -43,7 +43,7 @@ class Plan:
     Parameters
     ----------
     old, new : Assignment
-        Of the same key groups.
+        Assignments of the same key groups.
     hosts : tuple of str
         Entry s is the host of slot s, for the slots of either assignment. A host is named by its
         arena: one that dies and comes back has another name.

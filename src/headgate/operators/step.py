@@ -39,7 +39,7 @@ class GroupState:
     snapshot : bool
         True where this step shall log the whole state instead of the change.
     stands_us : int or None
-        Of a split group: the watermark by which its records are judged late in this step, at all slots
+        For a split group: the watermark by which its records are judged late in this step, at all slots
         that have a share of the group, and up to which it may emit. Of a group that was split until now:
         the watermark by which its records are judged late. None for other groups.
     """

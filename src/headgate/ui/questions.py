@@ -33,7 +33,7 @@ def what_if(
     ----------
     checkpoint : Path
     slo, policy, slots_max : str
-        As somebody typed them; empty for what was recorded.
+        The SLOs that the user typed; empty for the recorded SLOs.
 
     Returns
     -------

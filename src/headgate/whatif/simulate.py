@@ -301,7 +301,7 @@ def engine(
     cores : int or None
         None for those of this machine.
     budget : str
-        As of a query: ``auto`` is a share of the bound, ``none`` serves everything.
+        Budget as in a query: ``auto`` is a share of the bound, ``none`` serves everything.
     slot_rate : float or None
         Records per second that a slot may serve, in place of a budget.
 

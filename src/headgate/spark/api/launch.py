@@ -99,7 +99,7 @@ def _name(where: Place) -> str:
 
 
 def _same(where: Place) -> str:
-    """Return a text that is the same for a directory by whatever links somebody goes there."""
+    """Return a text that identifies a directory, by whatever links it is reached."""
     return where.url or os.path.realpath(where.path)
 
 
@@ -158,7 +158,7 @@ def launched(
     Parameters
     ----------
     writer : DataStreamWriter
-        Of the machine's stream.
+        Writer of the machine's stream.
     undo : ExitStack
         Stops the machine if the query does not start as it should.
     finite : bool
@@ -166,7 +166,7 @@ def launched(
     """
     intake = machine.work.intake
     writer = writer.foreachBatch(machine.process)
-    undo.callback(machine.give_up)  # in case Spark has started the query all the same
+    undo.callback(machine.give_up)  # Spark may have started the query nevertheless
     with ExitStack() as files:
         if not limits(intake.stream):
             files.enter_context(raw_local_files(machine.spark))

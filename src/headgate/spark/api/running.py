@@ -46,7 +46,7 @@ class RunningQuery(Generic[R]):
     inner : StreamingQuery
         Spark's.
     control : CommandFiles
-        Where somebody outside may ask it to stop.
+        Requests to stop, left in the checkpoint.
     finite : bool
         Whether the sources end, after which what waits is served.
     release : callable
@@ -116,7 +116,7 @@ class RunningQuery(Generic[R]):
         Parameters
         ----------
         every_s : float
-            How often it is shown anew, in seconds.
+            Seconds between two updates.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Tells on stderr how far Spark's work is while somebody waits for it."""
+"""Writes the progress of Spark's tasks to stderr while a call waits for them."""
 
 from __future__ import annotations
 

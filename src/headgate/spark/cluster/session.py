@@ -287,7 +287,7 @@ def check(spark: SparkSession, location: str) -> None:
 
 
 def partitions_wanted(spark: SparkSession) -> str | None:
-    """Return what a number of shuffle partitions that somebody chose does here, None of a default."""
+    """Return the effect of a user's number of shuffle partitions; None for the default."""
     chosen = str(spark.conf.get(_PARTITIONS))
     if chosen in (_SPARKS_PARTITIONS, _DEFAULTS[_PARTITIONS]):
         return None
@@ -305,7 +305,7 @@ def advice(spark: SparkSession, location: str) -> str | None:
     Parameters
     ----------
     location : str
-        Of a query's checkpoint.
+        Location of a query's checkpoint.
     """
     for setting in SETTINGS:
         if not setting.running:

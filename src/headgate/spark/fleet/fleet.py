@@ -464,7 +464,7 @@ class Fleet:
                 )
 
     def _wait_for_round(self) -> bool:
-        """Wait until the next round, and grant meanwhile what waits; return whether all is over."""
+        """Wait until the next round, and admit waiting jobs; return whether the fleet has ended."""
         until_s = time.monotonic() + self.limits.round_s
         while (left_s := until_s - time.monotonic()) > 0.0 and not self._over.is_set():
             self._over.wait(min(left_s, _SETTLE_S) if self._grants.waits else left_s)
@@ -528,7 +528,7 @@ class Fleet:
         )
 
     def _promised(self) -> int:
-        """Return the slots that jobs not started yet will begin with, as far as that is known."""
+        """Return the slots that jobs not started yet will begin with, if known."""
         with self._lock:
             coming = {n: p for n, p in self._starting.items() if n not in self._members}
             return sum(

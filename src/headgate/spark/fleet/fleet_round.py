@@ -80,7 +80,7 @@ def every_s(trigger: Mapping[str, object]) -> float:
 
 
 def measured(job: FleetJob) -> FleetJob:
-    """Return a job whose utility can be told; raises what the user's own function raises."""
+    """Return a job whose utility can be computed; errors of the user's function are raised."""
     if job.reported:
         _ = job.attained
     return job

@@ -37,7 +37,7 @@ class Entrance:
     place : int
         Which input of the operator.
     name : str
-        Of the source, where Spark tells nothing of it.
+        Name of the source, if Spark reports nothing of it.
     sources : tuple of int
         The sources that feed it, by their places among those of Spark's progress.
     """
@@ -125,7 +125,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Read:
-    """A committed step, as far as flows go.
+    """Holds the flows of a committed step.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Counts the records at a query's sources that Spark has not read yet, as far as a source tells."""
+"""Counts the records at a query's sources that Spark has not read yet, if the source reports them."""
 
 from __future__ import annotations
 

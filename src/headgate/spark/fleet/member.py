@@ -150,7 +150,7 @@ class Member:
     def changing(self, granted: Mapping[str, int]) -> bool:
         """Return whether what it was granted is not in force yet.
 
-        A job without a policy holds what it is granted, unless somebody wanted it to hold less; what
+        A job without a policy holds what it is granted, unless a user asked for fewer slots; what
         another one does within its grant is its own business.
         """
         held = self.query._slots.held()
@@ -219,7 +219,7 @@ class Member:
         return refused
 
     def limit(self, granted: Mapping[str, int], by: str, reason: str) -> str:
-        """Have it hold at most so many slots; return why it cannot be told, empty where it can."""
+        """Limit the job to a number of slots; return why it cannot be reached, or an empty text."""
         try:
             self.query._slots.limit(Grant(dict(granted), by, reason))
         except Exception as error:

@@ -41,7 +41,7 @@ class _Step:
     read : Read
         What it read and put out.
     reports : tuple of Report
-        Of all operators, without what they put out.
+        Reports of all operators, without their output.
     results : list of Finished
         What left the last operators, where its age is not that of the records that came.
     sink_s : float
@@ -51,7 +51,7 @@ class _Step:
     waiting : dict of str to int
         Records that wait at each operator after it.
     rate_per_s : dict of str to float
-        Records per second that each operator's slots serve together, as far as is known.
+        Records per second that each operator's slots serve together, if known.
     """
 
     began_s: float
@@ -309,7 +309,7 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
     Parameters
     ----------
     first : collection of str
-        As of `_aged`.
+        See `_aged`.
     """
     aged = [_aged(step, first) for step in steps]
     merged = histogram.merge(part for part, _ in aged)

@@ -126,7 +126,7 @@ class Changes:
         """Hold no more slots than `grant` allows: what is above goes at the next boundary.
 
         Key groups of slots that go are spread over those that stay, unless a policy says better in time.
-        While assignments are frozen they stay as they are, until the thaw, and slots that somebody holds
+        While assignments are frozen they stay as they are, until the thaw, and slots that a user holds
         until the hold ends.
         """
         with self._lock:
@@ -281,7 +281,7 @@ class Changes:
     def propose(self, operator: str, wanted: Wanted) -> bool:
         """Ask for what a policy decided.
 
-        False if it is out of date or not granted, a user has asked, or somebody holds the slots.
+        False if it is out of date or not granted, a user has asked, or the slots are held.
         """
         with self._lock:
             held = self._states[operator].assignment

@@ -306,7 +306,7 @@ class OperatorState:
         return known
 
     def _deal(self, group: int, shares_before: int) -> None:
-        """Deal what waits of a key group to its shares anew, where their number has changed.
+        """Distribute a key group's waiting rows over its shares, if the number of shares has changed.
 
         Whose they are makes no difference to what comes out: only such groups are split.
         """

@@ -1,4 +1,4 @@
-"""The pool of one stage between two batches: who is active, what waits, what was measured."""
+"""Keeps the pool of one stage between two batches: active replicas, waiting rows, measurements."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class PoolState:
         self.pool = self.pool.resized(wanted, self.queued())
 
     def forget(self) -> int:
-        """Drop what waits, as a restart does; return how many rows."""
+        """Drop waiting rows, as a restart does; return their number."""
         lost = sum(self.queued())
         self.backlog.clear()
         return lost

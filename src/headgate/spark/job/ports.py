@@ -84,7 +84,7 @@ class SlotHolder(Protocol):
         """Return the slots in force, by operator."""
 
     def holds(self) -> dict[str, float]:
-        """Return until when somebody holds the slots of operators, seconds since 1970."""
+        """Return the end of the hold on each operator's slots, seconds since 1970."""
 
     def changing(self) -> bool:
         """Return whether slots that were asked for are not in force yet."""

@@ -46,11 +46,11 @@ def group_state(
     value : tuple or None
         What is kept of the key.
     schema : StructType
-        Of the state.
+        Schema of the state.
     timeout : str
         As in ``GroupStateTimeout``.
     timestamp_ms : int
-        Of the batch.
+        Processing time of the batch.
     watermark_ms : int or None
         None where the stream has none.
     timed_out : bool

@@ -51,7 +51,7 @@ class Spark43:
         return offsets.metadataOpt()
 
     def state_rewriter(self, node: Jvm, *fields: Jvm) -> Jvm:
-        """Return what writes the state of a stopped query anew."""
+        """Return the JVM object that rewrites the state of a stopped query."""
         return node(*fields)
 
 

@@ -36,9 +36,9 @@ class EntriesTask:
     Attributes
     ----------
     part : int
-        As of `Operator.entries`.
+        See `Operator.entries`.
     tokens, steps, emitted_us : sequence
-        As of `OperatorState`.
+        See `OperatorState`.
     store : mapping of str to str
         Options of the checkpoint's store.
     """

@@ -17,7 +17,7 @@ from headgate.spark.job.pools import PoolConfig, PoolState
 from headgate.spark.pools.pool_record import PoolRecorder
 
 RESTARTED = "restart"
-"""Why rows are dropped: a policy that restarts the job drops what waits."""
+"""Why rows are dropped: a policy that restarts the job drops waiting rows."""
 
 _KEPT = 10_000
 """Decisions that `PoolQuery.decisions` remembers; a query may run for months."""

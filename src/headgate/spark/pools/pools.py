@@ -103,7 +103,7 @@ class PoolWork:
     checkpoint : Checkpoint
         Opened.
     uuid : str
-        Of the checkpoint.
+        Uuid of the checkpoint.
 
     Attributes
     ----------

@@ -67,7 +67,7 @@ class ConditionReader:
         self.whole: Jvm | None = _plain(spark, condition.get()) if condition.isDefined() else None
 
     def conjuncts(self) -> list[Jvm]:
-        """Return the conjuncts as they stand."""
+        """Return the conjuncts of the condition, unchanged."""
         return list(_conjuncts(self.whole))
 
     def between(self) -> Jvm | None:

@@ -60,7 +60,7 @@ _RELAYED = {
 """Between two operators, what rows and markers pass in one job; all else makes two jobs of it."""
 
 _OF_SCALA = {"FlatMapGroupsWithState", "TransformWithState"}
-"""What keeps state in Spark's own way and is no operator of ours."""
+"""Nodes that keep state in Spark's own way and become no operator."""
 
 
 def shown(df: DataFrame, mode: str) -> list[str]:
@@ -102,7 +102,7 @@ def read(
     ordered : tuple of str
         Names of columns that order records, where their order makes a difference.
     whole_windows, asks_kafka : bool
-        As of `Reading`.
+        See `Reading`.
 
     Raises
     ------
@@ -167,7 +167,7 @@ class _QueryReader:
     Parameters
     ----------
     reading : Reading
-        Of the query, before its first operator.
+        Reading of the query, before its first operator.
     """
 
     def __init__(self, reading: Reading) -> None:
@@ -203,7 +203,7 @@ class _QueryReader:
         return operator.output_plan
 
     def _check_above(self, plan: Jvm) -> None:
-        """Refuse what has a state of its own that is no operator of ours."""
+        """Refuse a node with state that becomes no operator."""
         if class_name(plan) in _OF_SCALA:
             words = wording(plan)
             msg = f"cannot keep {words.name} above a stateful operator; {words.instead}, {WAY_OUT}."

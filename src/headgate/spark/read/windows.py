@@ -123,7 +123,7 @@ def time_column_of(expression: Jvm) -> Jvm:
 def check_window(
     spark: SparkSession, node: Jvm, expression: Jvm, time_column: Jvm, numbers: tuple[int, int, int]
 ) -> None:
-    """Make the window anew from what was read and compare: the reader must never guess."""
+    """Rebuild the window from the values read and compare: the reader must never guess."""
     size, advance, offset = numbers
     below = of_rows(spark, next(each(node.children())))
     window = F.window(

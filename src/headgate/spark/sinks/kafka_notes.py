@@ -40,7 +40,7 @@ def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
     client : module
         ``confluent_kafka``.
     topics : mapping
-        Of the cluster's metadata.
+        Topics in the cluster's metadata.
 
     Raises
     ------

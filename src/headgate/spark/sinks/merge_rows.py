@@ -22,7 +22,7 @@ _CONFLICT = re.compile(
     r"Concurrent\w+Exception|DELTA_CONCURRENT|CommitFailedException|CommitStateUnknownException"
     r"|Found conflicting|could not serialize|deadlock detected"
 )
-"""What Delta, Iceberg and PostgreSQL say where somebody else wrote to the table at the same time."""
+"""Texts of Delta, Iceberg and PostgreSQL if another program wrote to the table at the same time."""
 
 _SEVERAL = "HEADGATE_SEVERAL_ROWS"
 _COUNT, _RANK = "headgate_count", "headgate_rank"

@@ -87,7 +87,7 @@ class MergeSink:
     Parameters
     ----------
     columns : tuple of str
-        Of the result.
+        Columns of the result.
     checkpoint : Path
         The query's.
     """
@@ -184,7 +184,7 @@ class _TableMerge:
         return self._spec.statement(SPARK, self._spec.table, _ROWS, columns)
 
     def _check_same(self, batch: int) -> None:
-        """Refuse a table that is gone, or was made anew since the last step."""
+        """Refuse a table that is gone, or was created again since the last step."""
         with failing(self._spec.table):
             now = identity(self._session, self._spec.table)
         check_same(self._spec.table, self._identity, now, batch)

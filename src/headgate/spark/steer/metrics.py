@@ -336,7 +336,7 @@ class SparkMetrics:
         operators : sequence of str
             Those that read sources: each has the share in it that it had in what was read.
         reports : sequence of Report
-            Of the step that read last; none where it read nothing.
+            Reports of the newest step that read; empty if it read nothing.
         """
         read = {n: sum(r.arrived for r in reports if r.operator == n) for n in operators}
         total = sum(read.values())

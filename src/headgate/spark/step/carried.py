@@ -24,7 +24,7 @@ _TEXT_BYTES = 2048
 """Up to here a file of a source's log is in the manifest, above it an object of its own. Chosen."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}(/[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}){0,7}")
-"""What may name a file of Spark's log: it is written below a directory of ours."""
+"""Allowed names of a file of Spark's log, which is written below headgate's directory."""
 
 
 class CarriedLog:

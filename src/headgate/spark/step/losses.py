@@ -69,7 +69,7 @@ class Losses:
         chains : sequence of mapping of str to int
             How many slots each operator of each chain has, in the order in which they run.
         reports : sequence of Report
-            What came of this attempt all the same.
+            Reports of this attempt that arrived nevertheless.
         """
         task = _TASK.search(str(error))
         if task is None or not is_lost_worker(error):

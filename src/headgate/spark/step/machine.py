@@ -98,7 +98,7 @@ class Work(Protocol[R]):
         """Return whether there is work without any new record."""
 
     def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
-        """Take note of a batch with nothing to do; return whether it gets a step all the same."""
+        """Note a batch with nothing to do; return whether it gets a step nevertheless."""
 
     def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
         """Return the watermark up to which everything is due once the sources have ended."""
@@ -143,12 +143,12 @@ class StepMachine(Generic[R]):
     sink : Sink
     ports : Ports
     held : bool
-        Whether only batches with new records do what is due; what waits for its slots is served.
+        Whether due work waits for a batch with new records; waiting records are served in any case.
 
     Attributes
     ----------
     latest : Manifest or None
-        Of the newest committed step.
+        Manifest of the newest committed step.
     batches_begun, settled_batch : int
         Batches begun so far, and the last one of them that had nothing to do.
     awaited : int
@@ -239,7 +239,7 @@ class StepMachine(Generic[R]):
         sources : list of str
             Offsets of the sources at the end of the epoch.
         clock : Phases
-            Of the epoch.
+            Times the epoch's phases.
         read_ms : float
             When the first of its records was read, since 1970.
         """
@@ -414,7 +414,7 @@ class StepMachine(Generic[R]):
         self._intents.do(lambda: carried.note_delivered(latest))
 
     def _serve_backlog(self, batch_id: int, watermark_us: int) -> None:
-        """Go on with what waits while the source is quiet: the next batch only comes with a tick."""
+        """Serve waiting records while the source is quiet: the next batch only comes with a tick."""
         until = time.monotonic() + _QUIET_S
         while time.monotonic() < until and not self.stopping.is_set():
             if not self.work.changing and not self.work.waits:

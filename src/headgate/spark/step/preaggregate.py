@@ -193,7 +193,7 @@ class Preaggregation:
         Parameters
         ----------
         frame : DataFrame
-            Of a batch's rows.
+            Frame of a batch's rows.
         hole : plan node
             Its leaf.
         """
@@ -216,7 +216,7 @@ class Preaggregation:
         final, partial = _halves(physical(whole))
         sources_of, below = _sources(spark, final), copy_of(spark, partial)
         if sources_of is None or below is None:
-            # Catalyst made other aggregates of ours than this knows to unpack
+            # Catalyst rewrote the aggregates to functions that this code cannot unpack
             return self._never(frame, hole)
         kinds = [data_type(a.dataType()) for a in each(partial.output())]
         schema = T.StructType([T.StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])

@@ -126,7 +126,7 @@ class Progress:
         operators : sequence
             The state that it starts with, in the form of Spark's ``stateOperators``.
         counted : bool
-            Whether somebody counts the rows that it puts out.
+            Whether the rows of the output are counted.
         """
         self.sink = sink.description
         count = max(1, int(spark.conf.get(_KEPT, "100") or 100))

@@ -136,7 +136,7 @@ class Recorder(StepRecorder):
         Parameters
         ----------
         uuid : str
-            Of the checkpoint.
+            Uuid of the checkpoint.
         config : JobConfig
         states : mapping of str to OperatorState
         latest : Manifest or None

@@ -44,7 +44,7 @@ from headgate.spark.worker.slot import SlotTask
 from headgate.tables.arena import RunDirectory
 
 _HEARTBEAT_STEPS = 40
-"""Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
+"""Quiet batches after which a manifest is written nevertheless: Spark keeps 100 batches of offsets, and
 a restart must be able to tell quiet batches from lost ones."""
 
 
@@ -61,7 +61,7 @@ class StatefulWork:
     checkpoint : Checkpoint
         Opened.
     uuid : str
-        Of the checkpoint.
+        Uuid of the checkpoint.
     run : RunDirectory
         The arena directory of this run.
     sink : Sink

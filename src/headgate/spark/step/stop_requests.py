@@ -30,7 +30,7 @@ class StopRequests:
             self._done(asked.id, _LATER)
 
     def poll(self) -> bool:
-        """Return whether somebody wants the query to stop."""
+        """Return whether a request to stop is there; note new requests in the journal."""
         for asked in self._pending():
             if asked.command is not None:
                 self._requests.append(asked.id)

@@ -136,7 +136,7 @@ class UsersFailure:
     Attributes
     ----------
     kind, text : str
-        Of the exception; the first line.
+        Class of the exception, and the first line of its text.
     place : str
         As ``in jobs.py line 3``; "" where no line of theirs ran.
     """

@@ -59,5 +59,5 @@ def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
 
 
 def _plain(why: str) -> str:
-    """Return a reason as it stands inside of a sentence."""
+    """Return a reason in a form for the inside of a sentence."""
     return _STATE.sub("", why).strip().rstrip(".")

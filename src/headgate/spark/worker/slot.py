@@ -318,7 +318,7 @@ def _waiting(
 ) -> tuple[pa.Table, dict[int, tuple[int, int]]]:
     """Return the rows that wait from now on, and where those of each key (see `share_key`) are.
 
-    What the slot has merged of its shares waits for their owners, behind what waits here.
+    Merged rows of shares wait for their owners, behind the slot's own waiting rows.
     """
     segments: dict[int, tuple[int, int]] = {}
     shares, start = facts.shares_at(slot), 0
