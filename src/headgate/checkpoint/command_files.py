@@ -241,7 +241,7 @@ class CommandFiles:
         self._files.put(_in(_HELD), json.dumps(dict(until_s)).encode())
 
     def held_until_s(self) -> dict[str, float]:
-        """Return what `hold` noted.
+        """Return the holds that `hold` noted.
 
         Raises
         ------

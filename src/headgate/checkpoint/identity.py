@@ -177,7 +177,7 @@ def _window(size_us: int, advance_us: int, offset_us: int) -> str:
 
 
 def _stages(stages: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the rows of each stage of pools are."""
+    """Return the columns and types of each stage of pools."""
     return {
         name: [f"{field['name']} {json.dumps(field['type'])}" for field in schema["fields"]]
         for name, schema in (stages or {}).items()
@@ -185,7 +185,7 @@ def _stages(stages: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _states(states: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return what each state of a processor holds."""
+    """Return the columns and types of each state of a processor."""
     return {name: _of_state(state) for name, state in (states or {}).items()}
 
 

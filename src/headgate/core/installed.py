@@ -90,7 +90,7 @@ class Plugin:
 
 
 def installed(group: str) -> dict[str, Plugin]:
-    """Return what is installed of a group by name, in alphabetical order; nothing is loaded."""
+    """Return the installed plugins of a group by name, in alphabetical order, without loading them."""
     entries: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in entry_points(group=group):
         entries[entry.name] = (*entries.get(entry.name, ()), entry)

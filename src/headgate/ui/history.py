@@ -97,7 +97,7 @@ class JournalHistory:
     def describe(
         self, checkpoint: str, now_ms: int, driver: DriverSeen, points: int = POINTS_MAX
     ) -> dict[str, Any]:
-        """Return what the page shows.
+        """Return the content of the page.
 
         Returns
         -------

@@ -17,7 +17,7 @@ _one_at_a_time = threading.Lock()
 
 
 def checkpoint_content(checkpoint: Path) -> dict[str, Any]:
-    """Return what `hg.inspect` says of a checkpoint, and ``error``, empty where there is none."""
+    """Return the result of `hg.inspect` of a checkpoint, and ``error``, empty without an error."""
     try:
         return {"error": "", **inspect(checkpoint)}
     except HeadgateError as error:

@@ -95,7 +95,7 @@ class Shelf:
         return [self._entry(name, book) for name, book in books]
 
     def query(self, name: str, points: int) -> dict[str, Any] | None:
-        """Return what the page shows of a query, as `JournalHistory.tell`; None where there is none."""
+        """Return the page's content for a query, as `JournalHistory.describe`; None if unknown."""
         book = self._books.get(name)
         if book is None or book.is_fleet:
             return None

@@ -181,7 +181,7 @@ def launched(
 def giving_back(
     inner: StreamingQuery, where: Place, *held: Callable[[], None]
 ) -> Callable[[], None]:
-    """Return what gives back what a query held, the last one first, and leaves its checkpoint."""
+    """Return a function that releases a query's resources, the last first, and leaves its checkpoint."""
 
     def release() -> None:
         with ExitStack() as undo:  # what one cannot give back does not keep the others

@@ -289,7 +289,7 @@ class RunningQuery(Generic[R]):
             self._inner.explain(extended)
 
     def exception(self) -> Exception | None:
-        """Return what the query failed with, or None."""
+        """Return the exception of the query, or None."""
         return self._end.failure
 
     def _before_end(self) -> None:

@@ -313,7 +313,7 @@ def _steering(
     executors: Executors,
     checkpoint: Checkpoint,
 ) -> tuple[Controller | None, Commands]:
-    """Return what steers a query, and what takes the commands of its users."""
+    """Return the controller of a query, if any, and the handler of its users' commands."""
     controller = _controller(settings, job, executors, configured.machine_cores(spark))
     commands = Commands(
         CommandFiles(checkpoint.files),
@@ -366,7 +366,7 @@ _WHOLE_GROUPS = "in real time key groups are not split"
 def _controller(
     settings: QuerySettings, job: LiveJob, executors: Executors, machine_cores: int | None
 ) -> Controller | None:
-    """Return what steers the query; None without an SLO or without operators."""
+    """Return the controller of the query; None without an SLO or without operators."""
     policy, operators = settings.policy, job.query.operators
     if not settings.slos or not operators:
         if policy is not None and policy.name != "static":
@@ -404,7 +404,7 @@ def _controller(
 
 
 def identity(spark: SparkSession, plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:
-    """Return what of a query its checkpoint depends on."""
+    """Return the parts of a query on which its checkpoint depends."""
     return {
         "meaning": meaning(spark, plan.operators),
         "key_groups": config.key_groups,

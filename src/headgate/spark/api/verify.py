@@ -128,7 +128,7 @@ class _BatchReader:
         return call
 
     def _rows_until(self, name: str, args: tuple[Any, ...]) -> DataFrame | None:
-        """Return what the job had read of a table; None of any other source."""
+        """Return the rows of a table that the job had read; None for other sources."""
         if name not in ("table", "load") or not args:
             return None
         return rows_until(

@@ -192,7 +192,7 @@ def _outcome(
 
 
 def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> list[str]:
-    """Return what is wrong with an executor, one sentence each.
+    """Return the problems of an executor, one sentence each.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def _speculation(spark: SparkSession) -> list[str]:
 
 
 def _settings(spark: SparkSession) -> list[str]:
-    """Return what each setting of `hg.session` that is missing would buy."""
+    """Return for each missing setting of `hg.session` its benefit."""
     return [
         f"{setting.key} is not {setting.value}; with it, {setting.why}."
         for setting in SETTINGS
@@ -334,7 +334,7 @@ def _wait_for_executors(pool: ExecutorPool) -> bool:
 def _everybody(
     spark: SparkSession, pool: ExecutorPool, mark: Path | StoreMark | None
 ) -> dict[str, tuple[HostFacts, float]]:
-    """Return what each executor said, by its name, and by how much its clock is off at least."""
+    """Return the facts of each executor by its name, and the least offset of its clock."""
     seen: dict[str, tuple[HostFacts, float]] = {}
     for index in range(_ROUNDS[1]):
         tasks = max(1, pool.cores)

@@ -79,7 +79,7 @@ class HostFacts:
 
 
 def collect_facts(mark: Path | StoreMark | None = None) -> HostFacts:
-    """Return what this process can say of its host.
+    """Return the facts that this process can find out about its host.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ def session(
 
 
 def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
-    """Return what spark-submit and the files of the cluster say; starts the JVM, which reads them.
+    """Return the settings of spark-submit and of the cluster's files; starts the JVM, which reads them.
 
     Parameters
     ----------

@@ -508,7 +508,7 @@ class Fleet:
             return dict(self._members)
 
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
-        """Return what the policy may see: jobs that can be decided about, and slots left for them."""
+        """Return the policy's view: jobs that are ready for a decision, and the slots left for them."""
         round_s = self.limits.round_s
         times = [member.hosts(round_s) for member in members.values()]
         self._loads = self._hosts.loads(times, round_s)

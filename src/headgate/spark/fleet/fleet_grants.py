@@ -60,7 +60,7 @@ class FleetGrants:
             return bool(self._ledger.waiting)
 
     def of(self, job: str) -> dict[str, int]:
-        """Return what a job is granted, by operator."""
+        """Return the granted slots of a job, by operator."""
         with self._lock:
             return self._ledger.of(job)
 

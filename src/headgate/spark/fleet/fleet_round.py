@@ -19,7 +19,7 @@ def fleet_round(
     granted: Mapping[str, Mapping[str, int]],
     hosts: Sequence[HostLoad] = (),
 ) -> FleetRound:
-    """Return what a round saw of the jobs that have not ended, under a budget of `slots_max`."""
+    """Return a round's observations of the jobs that have not ended, under a budget of `slots_max`."""
     jobs = []
     for name, member in members.items():
         if member.state in (JobState.GONE, JobState.FAILED):

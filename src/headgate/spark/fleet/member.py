@@ -158,7 +158,7 @@ class Member:
         return over or (not self.own_policy and self.query._slots.changing())
 
     def unspent(self, granted: Mapping[str, int], seconds: float) -> dict[str, int]:
-        """Return what its own policy made do with for so long, where that is less than granted.
+        """Return the slots that the job's own policy used for that long, where fewer than granted.
 
         Called once a round.
         """
@@ -177,7 +177,7 @@ class Member:
         return {op: n for op, n in most.items() if n < granted[op]}
 
     def view(self, granted: Mapping[str, int]) -> FleetJob:
-        """Return what a policy may see of it, its slots as they are granted."""
+        """Return the job's view for a policy, with slots as they are granted."""
         self._probe.note_progress(self.query.lastProgress)
         values = self._probe.values(self.utility.intents)
         requests = self.requests

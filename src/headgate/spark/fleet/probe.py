@@ -169,7 +169,7 @@ class Probe:
             self._inner.lost(operator, slot)
 
     def bound_ms(self, operator: str) -> float:
-        """Return what the query's own observer counts against."""
+        """Return the bound against which the query's own observer counts."""
         return 0.0 if self._inner is None else self._inner.bound_ms(operator)
 
     def asks_origins(self) -> bool:
@@ -177,7 +177,7 @@ class Probe:
         return True
 
     def state(self) -> SloState | None:
-        """Return what the query's own observer says of the SLO."""
+        """Return the state of the SLO from the query's own observer."""
         return None if self._inner is None else self._inner.state()
 
     # -- what the fleet asks ----------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Probe:
             self._lag.note(progress)
 
     def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
-        """Return what was measured for each intent over the window; None where nothing was.
+        """Return the measurement of each intent over the window; None without measurements.
 
         A query that has nothing to do is worth what that is worth: latency 0, juice 1. Of one whose
         batch takes longer than the window only the juice is known: it falls.
@@ -283,7 +283,7 @@ class Probe:
         return job_juice(self._flows()[0])
 
     def _flows(self) -> tuple[list[Flow], float]:
-        """Return what went along each edge of the graph, and what arrived per second."""
+        """Return the flow along each edge of the graph, and the arrivals per second."""
         with self._lock:
             steps, read_s, now_s = list(self._steps), self._read_s, time.monotonic()
         recent = [step for step in steps if step.ended_s > now_s - self._window_s] or steps[-1:]

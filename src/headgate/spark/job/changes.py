@@ -153,12 +153,12 @@ class Changes:
                 self._wanted[name] = Wanted(new, self._grant.by, why, survivors, forced=True)
 
     def assignment(self) -> dict[str, Assignment]:
-        """Return what is in force, per operator."""
+        """Return the assignment in force of each operator."""
         with self._lock:
             return {name: state.assignment for name, state in self._states.items()}
 
     def newest(self, operator: str) -> Assignment:
-        """Return what will be in force at the next boundary, or when a migration has ended."""
+        """Return the assignments that come into force at the next boundary, or after a migration."""
         with self._lock:
             wanted = self._wanted.get(operator)
             if wanted:
@@ -311,7 +311,7 @@ class Changes:
         return self._ready(max(self.newest(name).slots for name in self._states))
 
     def wanted(self, operator: str) -> Wanted | None:
-        """Return what is wanted of an operator, and neither in force, under way nor waiting."""
+        """Return the requested change of an operator that is not in force, under way or waiting yet."""
         with self._lock:
             return self._wanted.get(operator) if self._may_change() else None
 

@@ -44,7 +44,7 @@ class Observer(Protocol):
         """Return whether it looks at `Report.inputs`, `newest_ms` and `results`."""
 
     def state(self) -> SloState | None:
-        """Return what the next batch line says of the SLO; None where there is none."""
+        """Return the state of the SLO for the next batch line; None without an SLO."""
 
 
 class PoolObserver(Protocol):

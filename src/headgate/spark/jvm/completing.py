@@ -31,7 +31,7 @@ class Fills(Protocol):
         """Return a progress, as Spark writes it in JSON, with what its batch did."""
 
     def observed(self, batch: int) -> Any:
-        """Return what ``observe()`` counted above the slots in a batch; None where nothing was."""
+        """Return the metrics of ``observe()`` above the slots in a batch; None without such metrics."""
 
 
 class _Completing:

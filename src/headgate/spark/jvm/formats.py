@@ -149,7 +149,7 @@ def quoted(name: str) -> str:
 
 
 def of_session_catalog(spark: SparkSession, table: Jvm) -> Jvm | None:
-    """Return what Spark's own catalog says of a table; None of one that another catalog has."""
+    """Return a table's entry in Spark's own catalog; None for a table of another catalog."""
     older = ("V1Table", "V2TableWithV1Fallback")
     if any(is_a(spark, table, f"{_CATALOG}.{name}") for name in older):
         return table.v1Table()

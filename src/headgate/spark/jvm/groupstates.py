@@ -74,7 +74,7 @@ def group_state(
 
 
 def change_of(state: GroupState) -> StateChange:
-    """Return what a call has done."""
+    """Return the changes that a call has made."""
     at_ms = int(state._timeout_timestamp)
     return StateChange(
         tuple(state.get) if state._updated else None,

@@ -53,7 +53,7 @@ class JvmLife:
         return False
 
     def meaning(self, error: BaseException) -> EngineGone | None:
-        """Return what an error means if it came of the JVM's end; None for any other."""
+        """Return a clear error if the cause is the JVM's end; None for any other."""
         if isinstance(error, EngineGone):
             return error
         # what Java itself says has come from a JVM that lives

@@ -47,7 +47,7 @@ class Spark43:
         return source.createSink(mode, schema)
 
     def batch_notes(self, offsets: Jvm) -> Jvm:
-        """Return what Spark noted beside the offsets of a batch: an Option."""
+        """Return Spark's notes beside the offsets of a batch, an Option."""
         return offsets.metadataOpt()
 
     def state_rewriter(self, node: Jvm, *fields: Jvm) -> Jvm:

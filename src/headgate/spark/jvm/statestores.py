@@ -28,7 +28,7 @@ _NOT_LOADED = re.compile(r"\[CANNOT_LOAD_STATE_STORE\.\w+\](?:(?!SQLSTATE).){0,2
 
 
 def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
-    """Return what a checkpoint says of its operators' state: a row for each operator and store.
+    """Return the metadata of a checkpoint's state: a row for each operator and store.
 
     Raises
     ------

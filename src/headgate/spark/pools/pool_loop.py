@@ -206,7 +206,7 @@ class PoolLoop:
     # -- the port of an engine --------------------------------------------------------------------
 
     def monitor(self) -> Interval:
-        """Return what happened since the last decision; NotReady before anything was measured."""
+        """Return the measurements since the last decision; NotReady before the first ones."""
         operators = {}
         for name, state in self.states.items():
             seen = state.interval(self.config, self._parents[name])

@@ -156,7 +156,7 @@ def _is_stateful(plan: Jvm) -> bool:
 
 
 def _reader_of(node: Jvm) -> NodeReader | None:
-    """Return what reads a node that becomes an operator; None of any other."""
+    """Return the reader of a node that becomes an operator; None for any other node."""
     reader = _READERS.get(class_name(node))
     return reader if reader is not None and reader.applies(node) else None
 
@@ -177,7 +177,7 @@ class _QueryReader:
         self.notes: list[str] = []
 
     def above(self, plan: Jvm) -> Jvm:
-        """Return what stands above the operators, over their placeholders."""
+        """Return the plan above the operators, over their placeholders."""
         reader = _reader_of(plan)
         if reader is not None:
             return self._operator(reader, plan).output_plan

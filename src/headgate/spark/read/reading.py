@@ -119,7 +119,7 @@ class Reading:
         return [(plan, self.arrived(each(plan.output()))) for plan in plans]
 
     def _by_kafka(self, taken: Taken) -> Taken:
-        """Return what an operator takes in with when Kafka got a record, where it comes from there."""
+        """Return an operator's input with the time at which Kafka got a record, if from Kafka."""
         pair = kafka_arrival(self.spark, taken.plan)
         if pair is None:
             return taken

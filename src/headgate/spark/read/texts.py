@@ -370,7 +370,7 @@ def interval(micros: int) -> str:
 
 
 def _silent(function: Jvm, name: str) -> str:
-    """Return what an expression's SQL leaves out."""
+    """Return the facts of an expression that its SQL omits."""
     if name in ("First", "Last", "AnyValue") and function.ignoreNulls():
         return " IGNORE NULLS"
     if name == "HyperLogLogPlusPlus":

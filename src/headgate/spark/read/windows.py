@@ -77,7 +77,7 @@ def gap_of(session: Jvm) -> Jvm | None:
 
 
 def _added_interval(expression: Jvm) -> Jvm | None:
-    """Return what is added to a time in `expression`, of several sums by the outermost."""
+    """Return the interval added to a time in `expression`; the outermost of several sums."""
     if class_name(expression) in ("TimestampAddInterval", "TimeAdd"):
         return list(each(expression.children()))[1]
     for child in each(expression.children()):

@@ -104,7 +104,7 @@ def confluent() -> Any:
 
 
 def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
-    """Return what a writer's options say of Kafka.
+    """Return the target in Kafka from a writer's options.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ class Merging(Protocol):
 
 
 def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | None) -> Merging:
-    """Return what carries out a merge.
+    """Return the object that carries out a merge.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class MergeSink:
 
 
 def writer_of(query_id: str, name: str | None) -> str:
-    """Return what names the merges of a query in a table."""
+    """Return the name of a query's merges in a table."""
     return query_id if name is None else f"{query_id}/{name}"
 
 

@@ -354,7 +354,7 @@ class SparkMetrics:
         return self._operators[operator].success
 
     def record_cost(self, operator: str) -> tuple[float | None, float | None]:
-        """Return what a record takes a slot of `operator`, and the share of that which is computing."""
+        """Return the time per record at a slot of `operator`, and the share of computing in it."""
         useful = self._operators[operator].useful
         return useful.record_s, useful.computing
 

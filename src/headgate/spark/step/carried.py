@@ -120,7 +120,7 @@ class CarriedLog:
             self._checkpoint.write_intent(latest.step, {**intent, **note})
 
     def _commit_of(self, latest: Manifest) -> dict[str, str]:
-        """Return what `note_commit` has noted of this very manifest."""
+        """Return the commit that `note_commit` has noted for this manifest."""
         intent = self._checkpoint.read_intent(latest.step) or {}
         if intent.get("digest") != latest.digest:
             return {}

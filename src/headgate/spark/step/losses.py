@@ -108,7 +108,7 @@ class Losses:
 
 
 def stages_beside(context: SparkContext) -> Callable[[int], list[int]]:
-    """Return what says which stages the job of a stage had; to be asked by the batches' thread."""
+    """Return a function for the stages of a stage's job; only the batches' thread may call it."""
     tracker = context.statusTracker()
 
     def stages(stage: int) -> list[int]:

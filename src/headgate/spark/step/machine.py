@@ -116,7 +116,7 @@ class Work(Protocol[R]):
         """Take note that a step is final."""
 
     def result(self, outputs: Outputs) -> DataFrame:
-        """Return what the sink gets of a step's outputs."""
+        """Return the DataFrame of a step's outputs for the sink."""
 
     def done(self, outcome: Outcome[R], begun: Begun) -> None:
         """Write down a step that is out, and tell those who watch."""
@@ -557,7 +557,7 @@ class StepMachine(Generic[R]):
         return manifest, reports, attempts
 
     def _traffic_since(self) -> Traffic | None:
-        """Return what was asked of the checkpoint's store since the last call."""
+        """Return the requests to the checkpoint's store since the last call."""
         now = self.checkpoint.files.traffic()
         if now is None:
             return None
@@ -630,7 +630,7 @@ class StepMachine(Generic[R]):
 
 
 def _left(error: BaseException) -> EngineError:
-    """Return what to say of a query's function that ended with ``sys.exit`` or the like."""
+    """Return the error for a query's function that ended with ``sys.exit`` or the like."""
     place = users_place(frames_of(error.__traceback__))
     msg = (
         f"the query's own function ended with {type(error).__name__}{place and f' {place}'}; call the "

@@ -335,7 +335,7 @@ class StatefulWork:
     def _fed(
         self, spark: SparkSession, head: PlannedOperator, reports: Sequence[Report]
     ) -> DataFrame:
-        """Return what an operator reads of what others, which are done, have put out in this step."""
+        """Return an operator's input: the output of other operators in this step."""
         put_out = {}
         for parent in head.parents:
             outputs = Outputs.reported([r for r in reports if r.operator == parent.id])
@@ -346,7 +346,7 @@ class StatefulWork:
         return exchange.fed_input(spark, head, put_out, self.config.key_groups)
 
     def _leaf_of(self, operator: PlannedOperator, frame: DataFrame) -> Jvm:
-        """Return what an operator has put out as a leaf of the plan of those that read it."""
+        """Return an operator's output as a leaf for the plans of its readers."""
         return leaf(frame.sparkSession, operator.placeholder.output(), internal_rows(frame))
 
     def _agreed(self, chain: list[PlannedOperator], reports: Sequence[Report]) -> list[Report]:
@@ -454,7 +454,7 @@ class StatefulWork:
         self.migrations.committed(step)
 
     def result(self, outputs: Outputs) -> DataFrame:
-        """Return what the user's plan makes of what slots put out."""
+        """Return the result of the user's plan over the slots' output."""
         return self._results.stored(outputs, self.checkpoint)
 
     def done(self, outcome: Outcome[Report], begun: Begun) -> None:

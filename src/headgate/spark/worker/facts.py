@@ -25,12 +25,12 @@ class _Told:
 
     @classmethod
     def of(cls, context: TaskContext, operator: str) -> Self:
-        """Return what a task of `operator` was told."""
+        """Return the instructions of a task of `operator`."""
         return cls.from_json(context.getLocalProperty(cls.PROPERTY + operator) or "{}")
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the instructions that `to_json` wrote."""
         return cls(**json.loads(text))
 
     def to_json(self) -> str:
@@ -140,7 +140,7 @@ class SlotFacts(_Told):
     def request(
         self, slot: int, token: str, watermark_us: int, checkpoint: Checkpoint, operator: str
     ) -> Request:
-        """Return what is asked of `slot`."""
+        """Return the request to `slot`."""
         held, whole = frozenset(self.held), frozenset(self.snapshots)
         groups = {
             g: GroupState(

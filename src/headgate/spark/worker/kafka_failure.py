@@ -25,7 +25,7 @@ _GOES_ON = "start the query again: it goes on where it was"
 
 
 def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
-    """Return what a text of the JVM says of Kafka, as one sentence; None where it is not about that.
+    """Return one sentence about Kafka from a text of the JVM; None if it is about something else.
 
     Parameters
     ----------
