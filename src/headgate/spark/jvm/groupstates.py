@@ -1,4 +1,4 @@
-"""PySpark's own ``GroupState``, as its workers make it, and what a function has told one."""
+"""Makes PySpark's own ``GroupState`` as its workers do, and reads a function's changes from it."""
 
 from __future__ import annotations
 
