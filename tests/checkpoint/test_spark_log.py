@@ -46,7 +46,7 @@ def committed(place: Path, batch: int, source: str, evict_ms: int, *, noted: boo
     before = checkpoint.latest()
     engine: dict[str, Any] = {"sources": [source]}
     if noted:
-        engine[FIELD] = LogNotes(place).take(batch)
+        engine[FIELD] = LogNotes(place).note(batch)
     step = 0 if before is None else before.step + 1
     marks = {"late_us": 0, "evict_us": evict_ms * 1000}
     previous = before.digest if before else None
@@ -76,7 +76,7 @@ def place(tmp_path: Path, noted: bool) -> Path:
     committed(tmp_path, 4, "a4", 6000, noted=noted)
     end(tmp_path, 4, 7000)
     if noted:
-        Checkpoint(tmp_path).write_note({**LogNotes(tmp_path).take(4), "step": 1})
+        Checkpoint(tmp_path).write_note({**LogNotes(tmp_path).note(4), "step": 1})
     return tmp_path
 
 
@@ -165,7 +165,7 @@ def test_spark_put_back_alone_is_refused(place: Path) -> None:
 def test_headgates_part_put_back_alone_is_refused(place: Path, noted: bool) -> None:
     (place / "headgate/manifests/000000000001").unlink()
     if noted:
-        Checkpoint(place).write_note({**LogNotes(place).take(3), "step": 0})
+        Checkpoint(place).write_note({**LogNotes(place).note(3), "step": 0})
     with pytest.raises(
         CheckpointError, match="offsets/4 has data that no manifest of headgate covers"
     ):
@@ -217,7 +217,7 @@ def test_a_planned_batch_begins_where_the_one_before_has_ended(place: Path) -> N
 @pytest.mark.parametrize("noted", [True], indirect=True)
 def test_the_intent_of_a_step_that_was_begun_knows_its_batch(place: Path) -> None:
     begin(place, 5, 7000, "a5", 5)
-    log = LogNotes(place).take(5)
+    log = LogNotes(place).note(5)
     Checkpoint(place).write_intent(2, {"step": 2, FIELD: log})
     check(place)
     changed(place / "offsets/5", "a5", "a6")
@@ -242,7 +242,7 @@ def test_what_is_written_beside_the_manifests_may_be_lost_and_is_told(
     place: Path, name: str
 ) -> None:
     """It is not forced to disk, so a machine that stops may leave it empty."""
-    Checkpoint(place).write_intent(2, {"step": 2, FIELD: LogNotes(place).take(4)})
+    Checkpoint(place).write_intent(2, {"step": 2, FIELD: LogNotes(place).note(4)})
     file = place / "headgate" / name
     raw = file.read_bytes()
     file.write_bytes(b"")
@@ -290,11 +290,11 @@ def test_the_directory_itself_may_be_a_link(place: Path) -> None:
     link.symlink_to(place)
     check(link)
     assert newest_note(Checkpoint(link), None) == newest_note(Checkpoint(place), None)
-    assert LogNotes(link).take(4) == LogNotes(place).take(4)
+    assert LogNotes(link).note(4) == LogNotes(place).note(4)
 
 
 def test_a_note_has_what_a_restart_reads_and_nothing_else(place: Path) -> None:
-    taken = LogNotes(place).take(4)
+    taken = LogNotes(place).note(4)
     assert sorted(taken["files"]) == [
         "commits/3", "commits/4", "metadata", "offsets/3", "offsets/4",
         "sources/0/.3.crc", "sources/0/2.compact", "sources/0/3",

@@ -146,9 +146,9 @@ def test_a_stop_that_comes_to_nothing_stops_no_later_query(held: Path) -> None:
     events: list[Event] = []
     requests = StopRequests(files, events.append)
     assert files.answer(late)["refused"] == "this run began after it was asked for; ask again."
-    assert not requests.look()
+    assert not requests.poll()
     asked = files.ask(Command("stop", "somebody", "at last"))
-    assert requests.look()
+    assert requests.poll()
     assert files.answer(asked) is None
     assert [(event.act, event.by, event.reason) for event in events] == [
         ("stop", "somebody", "at last")

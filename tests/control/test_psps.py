@@ -332,7 +332,7 @@ def test_dabs_refuses_a_band_that_is_none(change: dict[str, float]) -> None:
         Dabs(**change)  # type: ignore[arg-type]
 
 
-def test_the_time_of_an_event_comes_from_a_benchmark_and_is_corrected() -> None:
+def test_the_time_of_an_event_follows_the_measurements() -> None:
     estimate = ServiceTimeEstimate(0.025)
     estimate.observe(processed=40.0, useful_s=2.0)
     assert estimate.event_s == pytest.approx(0.025 + 0.025 / 8)  # StreamSwitch's weight of a sample
@@ -355,7 +355,7 @@ def test_a_weight_of_zero_keeps_the_benchmarks_value() -> None:
     assert estimate.event_s == 0.02
 
 
-def test_an_event_that_takes_no_time_is_refused() -> None:
+def test_a_time_of_an_event_that_is_not_above_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="event_s=0"):
         ServiceTimeEstimate(0.0)
 

@@ -4,7 +4,7 @@ import pytest
 
 from headgate.core.assignment import Assignment, rescale, spread
 from headgate.core.errors import ConfigError
-from headgate.migration.plan import Plan, Subscale, by_speed, divide, schedule, uniform
+from headgate.migration.plan import Plan, Subscale, divide, schedule, uniform
 
 PAPER = [(8, 12, 128, 111, 14, 40), (25, 30, 256, 229, 45, 40), (8, 9, 64, 28, 7, 7)]
 
@@ -30,25 +30,6 @@ def test_uniform_gives_flinks_ranges_and_the_next_epoch() -> None:
     for i in range(3):
         owned = new.groups_of(i)
         assert (owned[0], owned[-1]) == (-(-i * 7 // 3), ((i + 1) * 7 - 1) // 3)
-
-
-def test_slots_get_groups_in_proportion_to_their_speed() -> None:
-    new = by_speed(spread(2, 20), (1.0, 2.0, 1.0, 0.5, 0.5))
-    assert [len(new.groups_of(slot)) for slot in range(5)] == [4, 8, 4, 2, 2]
-    assert new.slot_of == tuple(sorted(new.slot_of))
-    assert new.epoch == 1
-
-
-def test_equal_speeds_give_uniform_ranges() -> None:
-    for slots in (1, 3, 7, 12):
-        old = spread(5, 128)
-        assert by_speed(old, (0.3,) * slots) == uniform(old, slots)
-
-
-@pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_speed_that_is_none_is_refused(speed: float) -> None:
-    with pytest.raises(ConfigError, match="of slot 1 is out of range"):
-        by_speed(spread(2, 8), (1.0, speed))
 
 
 def test_a_large_pair_is_divided_as_equally_as_possible_in_order() -> None:

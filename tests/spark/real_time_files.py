@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from headgate.core.installed import SOURCES, Plugin, installed
-from headgate.spark.realtime import feed
+from headgate.spark.realtime import source_feeds
 
 # workers do not have this file
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -54,7 +54,7 @@ def install(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     spark.dataSource.register(WrittenFiles)
     entry = EntryPoint(NAME, f"{__name__}:WrittenFiles", SOURCES)
     known = {**installed(SOURCES), NAME: Plugin("source", NAME, (entry,))}
-    monkeypatch.setattr(feed, "installed", lambda _: known)
+    monkeypatch.setattr(source_feeds, "installed", lambda _: known)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def read(log: Path) -> dict[str, bytes]:
 def committed(of: Checkpoint, batch: int) -> Manifest:
     job = of.open({"keys": 1})
     carried = CarriedLog(of)
-    carried.take(batch)
+    carried.read_log(batch)
     made = Manifest(job, 0, batch, 0, {}, {"evict_us": 0}, {}, {})
     return of.commit(carried.into(made))
 

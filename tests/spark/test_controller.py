@@ -94,7 +94,7 @@ class Job:
         Operators that `ticks_late` names finish what came as many time slots before; `results` has what
         else the reports of an operator say.
         """
-        for name, (_, new) in self.changes.take().items():
+        for name, (_, new) in self.changes.put_in_force().items():
             self.controller.assigned(name, new)
         started_ms = self.began_ms + 400.0 * number
         tick = int(started_ms // 100) + 1
@@ -185,10 +185,10 @@ def test_a_policys_change_comes_into_force_at_the_next_boundary():
     c = changes()
     assert c.propose("a", wanted(3, epoch=1))
     assert c.assignment()["a"].slots == 2
-    ((before, new),) = c.take().values()
+    ((before, new),) = c.put_in_force().values()
     assert (before.slots, new.assignment.slots, new.decided) == (2, 3, True)
     assert c.assignment()["a"].epoch == 1
-    assert c.take() == {}
+    assert c.put_in_force() == {}
 
 
 @pytest.mark.parametrize("why", ["out of date", "frozen", "a user has asked"])
@@ -196,7 +196,7 @@ def test_a_policys_change_is_refused_where_it_does_not_fit(why):
     c = changes()
     if why == "out of date":
         c.ask(c.scaled(4), "user")
-        c.take()
+        c.put_in_force()
     elif why == "frozen":
         c.freeze()
     else:
@@ -208,7 +208,7 @@ def test_a_user_overrules_what_a_policy_asked_for():
     c = changes()
     c.propose("a", wanted(3, epoch=1))
     c.ask(c.scaled(5), "user")
-    ((_, new),) = c.take().values()
+    ((_, new),) = c.put_in_force().values()
     assert (new.assignment.slots, new.decided, new.survivors) == (
         5,
         False,
@@ -221,7 +221,7 @@ def test_freezing_gives_up_what_was_asked_for_and_ends_by_itself():
     c.ask(c.scaled(4), "user")
     c.freeze(time.time() + 3600)
     assert c.frozen
-    assert c.take() == {}
+    assert c.put_in_force() == {}
     with pytest.raises(ConfigError, match="frozen"):
         c.ask(c.scaled(4), "user")
     c.freeze(time.time() - 1)
@@ -507,10 +507,10 @@ def test_rollback_goes_back_to_the_assignment_of_an_epoch(tmp_path):
     job = Job(tmp_path)
     for slots in (3, 5):
         job.changes.ask(job.changes.scaled(slots), "user")
-        job.changes.take()
+        job.changes.put_in_force()
     of_epoch_1 = job.changes.at(1)["a"].slot_of
     job.commands.do(Command("rollback", "user", "", {"epoch": 1}))
-    job.changes.take()
+    job.changes.put_in_force()
     assert job.changes.assignment()["a"].slot_of == of_epoch_1
     assert job.changes.epoch == 3
 
@@ -537,7 +537,7 @@ def test_of_many_changes_a_few_are_remembered_and_a_rollback_finds_the_others(tm
         writer.write(Start("j", "q", GROUPS, slots, operators=(OperatorInfo("a", ""),)))
         for step in range(200):
             job.changes.ask(job.changes.scaled(2 + step % 2), "user")
-            ((before, new),) = job.changes.take().values()
+            ((before, new),) = job.changes.put_in_force().values()
             after = new.assignment
             slot_of[after.epoch] = after.slot_of
             writer.write(
@@ -563,7 +563,7 @@ def test_an_operator_that_did_not_change_for_long_is_rolled_back_to_what_it_had(
     c = Changes({n: OperatorState.fresh(2, GROUPS) for n in "ab"}, slots_max=6)
     for step in range(200):
         c.ask(c.scaled(2 + step % 2, "a"), "user")
-        c.take()
+        c.put_in_force()
     assert c.at(190)["b"].slot_of == spread(2, GROUPS).slot_of
 
 

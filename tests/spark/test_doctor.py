@@ -17,7 +17,7 @@ import pytest
 from headgate.cli.answer import exit_code
 from headgate.cli.cluster import doctor_lines
 from headgate.spark.cluster.doctor import Needs, _outside, _unreachable, doctor, judge
-from headgate.spark.cluster.host_facts import HostFacts, look
+from headgate.spark.cluster.host_facts import HostFacts, collect_facts
 from headgate.spark.jvm import contract
 
 GB = 10**9
@@ -104,7 +104,7 @@ def test_an_arena_directory_that_is_no_directory_is_told_not_raised(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HEADGATE_ARENA_DIR", str(tmp_path / "file"))
-    facts = look()
+    facts = collect_facts()
     assert facts.arena == ""
     assert "cannot keep state" in judge(facts, 0.0, facts, Needs(1))[0]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headgate.spark.cluster.doctor import Needs, judge
-from headgate.spark.cluster.host_facts import look
+from headgate.spark.cluster.host_facts import collect_facts
 from headgate.spark.cluster.store_mark import marked_store
 from headgate_lab.testing import s3_server
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
@@ -31,7 +31,7 @@ def test_a_store_that_driver_and_worker_can_use_is_no_problem_and_nothing_stays(
 ) -> None:
     with marked_store(PLACE) as (mark, problems):
         assert problems == []
-        facts = look(mark)
+        facts = collect_facts(mark)
         assert (facts.store_problem, facts.checkpoint_problem) == (None, None)
         assert len(store.objects) == 1
     assert store.objects == {}
@@ -40,7 +40,7 @@ def test_a_store_that_driver_and_worker_can_use_is_no_problem_and_nothing_stays(
 def test_a_worker_without_the_right_to_write_is_named_with_the_remedy(store: FaultyS3) -> None:
     with marked_store(PLACE) as (mark, _):
         store.faults.append(S3Fault(s3_server.FORBIDDEN))
-        facts = look(mark)
+        facts = collect_facts(mark)
     sound = replace(facts, store_problem=None)
     (text,) = set(judge(facts, 0.0, facts, Needs(1))) - set(judge(sound, 0.0, sound, Needs(1)))
     assert text.startswith(f"executor {facts.executor} on {facts.host} cannot use the checkpoint's")

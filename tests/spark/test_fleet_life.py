@@ -387,7 +387,7 @@ def changing_member():
 def test_a_job_is_changing_until_its_slots_are_in_force():
     changes, member = changing_member()
     assert member.changing(GRANT)
-    changes.take()
+    changes.put_in_force()
     assert not member.changing(GRANT)
 
 
@@ -400,7 +400,7 @@ def test_a_change_that_was_given_up_by_a_freeze_is_not_waited_for():
 def test_a_change_that_a_user_replaced_is_not_waited_for():
     changes, member = changing_member()
     member.query.scale(2, operator="op")
-    changes.take()
+    changes.put_in_force()
     assert not member.changing(GRANT)
 
 

@@ -171,10 +171,10 @@ def test_a_change_that_waits_for_executors_is_not_pending_and_is_taken_when_they
     changes = Changes(states, 8, lambda slots: there[0] or slots < 3)
     changes.ask({"one": spread(3, 8)}, "user")
     assert not changes.pending
-    assert changes.take() == {}
+    assert changes.put_in_force() == {}
     there[0] = True
     assert changes.pending
-    assert changes.take()["one"][1].assignment.slots == 3
+    assert changes.put_in_force()["one"][1].assignment.slots == 3
 
 
 def test_no_warning_comes_where_all_was_given() -> None:

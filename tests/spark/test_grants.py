@@ -54,7 +54,7 @@ class Budget(RuleBasedStateMachine):
             job = self.jobs[name] = Job(slots)
             others = self.ledger.taken({n: h for n, h in self.held.items() if n != name})
             self.told({name: self.ledger.enter(name, {"op": slots}, others)})
-            job.changes.take()  # its first batch
+            job.changes.put_in_force()  # its first batch
             self.ledger.cut(sorted(self.jobs))
 
     @rule(name=JOBS)
@@ -104,7 +104,7 @@ class Budget(RuleBasedStateMachine):
     def batch_begins(self, data):
         name = data.draw(st.sampled_from(sorted(self.jobs)))
         job = self.jobs[name]
-        job.changes.take()
+        job.changes.put_in_force()
         assert job.held <= self.ledger.of(name)["op"]
 
     @invariant()
@@ -128,7 +128,7 @@ def test_a_change_that_waits_for_its_boundary_is_dropped_when_its_slots_are_take
     changes.limit(Grant({"op": 6}))
     changes.ask(changes.scaled(6, "op"), "user")
     changes.limit(Grant({"op": 3}, "henge", "another is worth more"))
-    (taken,) = changes.take().values()
+    (taken,) = changes.put_in_force().values()
     assert (taken[1].assignment.slots, taken[1].by, taken[1].reason) == (
         3,
         "henge",
@@ -141,7 +141,7 @@ def test_a_policy_may_say_which_slots_go_until_the_boundary():
     changes.limit(Grant({"op": 2}, "henge"))
     mine = rescale(changes.assignment()["op"], 2)
     assert changes.propose("op", Wanted(mine, "streamswitch", "merged", (0, 1), decided=True))
-    (taken,) = changes.take().values()
+    (taken,) = changes.put_in_force().values()
     assert taken[1].by == "streamswitch"
 
 
@@ -149,7 +149,7 @@ def test_a_frozen_job_gives_its_slots_up_when_it_thaws():
     changes = Changes({"op": OperatorState.fresh(4, GROUPS)}, GROUPS)
     changes.freeze()
     changes.limit(Grant({"op": 2}, "henge"))
-    assert not changes.take()
+    assert not changes.put_in_force()
     changes.thaw()
-    changes.take()
+    changes.put_in_force()
     assert changes.assignment()["op"].slots == 2

@@ -108,7 +108,7 @@ def test_a_merge_that_others_were_in_the_way_of_is_tried_again(monkeypatch, said
                 raise AnalysisException(said)
 
     with nullcontext() if calls == 3 else pytest.raises(EngineError, match=said):
-        merge_rows.attempted(merge, False)
+        merge_rows.merge_with_retries(merge, False)
     # after an attempt nobody knows: the commit may have been heard by the table only
     assert told == [False, None, None][:calls]
 

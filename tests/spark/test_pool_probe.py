@@ -107,12 +107,12 @@ def test_juice_falls_while_the_source_has_more_than_was_read(watched):
         source = {"startOffset": end - 100, "endOffset": end, "latestOffset": latest}
         return {"batchId": batch, "sources": [{**source, "numInputRows": 100}]}
 
-    watched.probe.look(progress(1, 100, 200))
+    watched.probe.note_progress(progress(1, 100, 200))
     watched.step(report("a", 100, 100), report("b", 100, 100), at_s=10.0)
     watched.states["a"].waiting = 0
     watched.step(report("a", 100, 100), report("b", 100, 100), at_s=20.0)
     assert value(watched, Metric.JUICE) == pytest.approx(1.0)
-    watched.probe.look(progress(2, 200, 500))
+    watched.probe.note_progress(progress(2, 200, 500))
     # of 200 read and 200 more that were not, 200 were served
     assert value(watched, Metric.JUICE) == pytest.approx(0.5)
 

@@ -32,7 +32,7 @@ from headgate.spark.read.declaration import declared
 from headgate.spark.read.logical import _check_with_spark
 from headgate.spark.read.types import leaves
 from headgate.spark.settings import kafka
-from headgate.spark.settings.options import taken
+from headgate.spark.settings.options import check_option
 from headgate.spark.sinks import jdbc_merge, kafka_sink, sinks
 from headgate.spark.step import output
 from headgate.spark.worker.state_handle import SlotHandle
@@ -93,7 +93,7 @@ OLD_POSTGRES = SimpleNamespace(rows=lambda sql: [["140007"]], columns=lambda sql
     ("call", "error", "says"),
     [
         (lambda: kafka.kafka_target({"topic": "t"}), ConfigError, 'add .option("kafka.bootstrap'),
-        (lambda: taken("headgate.nope", 1), ConfigError, 'unknown option "headgate.nope"'),
+        (lambda: check_option("headgate.nope", 1), ConfigError, 'unknown option "headgate.nope"'),
         (lambda: sinks.require_path({}, "orc"), ConfigError, 'format "orc" needs a place to write'),
         (memory_sink(), ConfigError, 'format "memory" needs a table name'),
         (memory_sink(partition_by=["a"]), ConfigError, '"memory" takes no partitionBy'),

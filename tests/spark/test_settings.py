@@ -152,7 +152,7 @@ OPTION_VALUES = {
 def test_an_option_that_may_not_be_that_is_refused_when_it_is_set(key: str) -> None:
     for value in OPTION_VALUES[key]:
         with pytest.raises(ConfigError) as raised:
-            own.taken(key, value)
+            own.check_option(key, value)
         said = str(raised.value)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         assert said == f'{key}="{text}" is not allowed; use {own.OPTIONS[key].allowed}.'
@@ -161,7 +161,7 @@ def test_an_option_that_may_not_be_that_is_refused_when_it_is_set(key: str) -> N
 def test_a_grouping_that_is_not_known_is_refused_with_the_nearest() -> None:
     for text in ("lest-work", "shuffle, map-1: lest-work"):
         with pytest.raises(ConfigError, match=r'is not allowed; use .*; did you mean "least-work"'):
-            own.taken("headgate.grouping", text)
+            own.check_option("headgate.grouping", text)
 
 
 def test_the_writer_takes_options_in_any_case_and_as_what_they_are(spark: SparkSession) -> None:

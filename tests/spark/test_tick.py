@@ -87,7 +87,7 @@ class NoNotes:
     def committed(self, step: int) -> None: ...
     def close(self) -> None: ...
 
-    def take(self) -> dict[str, object]:
+    def note(self) -> dict[str, object]:
         return {}
 
 

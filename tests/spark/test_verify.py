@@ -138,6 +138,6 @@ def test_who_waits_for_a_comparison_is_told_how_far_it_is(
     monkeypatch.setattr(waiting, "_EVERY_S", 0.01)
     told: list[str] = []
     came = threading.Event()
-    with waiting.telling(spark, "it", lambda line: (told.append(line), came.set())):
+    with waiting.report_progress(spark, "it", lambda line: (told.append(line), came.set())):
         assert came.wait(30)
     assert told[0].startswith("it: 0 s, "), told

@@ -38,7 +38,7 @@ def told(events: list[Event], points: int = 2_000) -> dict:
     history = JournalHistory()
     for event in events:
         history.absorb(event)
-    return history.tell("ck", NOW_MS, DriverSeen(), points)
+    return history.describe("ck", NOW_MS, DriverSeen(), points)
 
 
 def test_all_curves_have_a_value_for_each_batch() -> None:
@@ -74,7 +74,7 @@ def test_the_heat_map_joins_columns_and_loses_no_record() -> None:
     heat = HeatMap()
     for second in range(10 * HEAT_COLUMNS):
         heat.add(second * 1_000, GroupRecords("a", [second % (HEAT_ROWS + 5)], [2]))
-    found = heat.tell()
+    found = heat.describe()
     assert found["column_ms"] == 16_000
     assert found["groups"] == HEAT_ROWS + 5
     assert len(found["rows"]) == HEAT_ROWS

@@ -94,7 +94,7 @@ class Checkpoint:
     path : str or path
         Spark's ``checkpointLocation``: a POSIX path, a ``file:`` URI, or a `store_url`.
     options : mapping, optional
-        Of the store, see `headgate.core.stores`.
+        Options of the store; see `headgate.core.stores`.
     log : Path, optional
         Where Spark keeps its own log of a checkpoint on a store; nobody but its driver asks.
     known : bool
@@ -188,7 +188,7 @@ class Checkpoint:
         return self._job
 
     def later_meaning(self) -> dict[str, Any]:
-        """Return what the state means where that was written after ``identity.json``, else nothing."""
+        """Return the meaning of the state from `_LATER`, if it was written after ``identity.json``."""
         if not self.files.exists(_LATER):
             return {}
         meaning = self._json(_LATER)
@@ -389,7 +389,7 @@ class Checkpoint:
         self.files.put(_NOTE, sealed(json_line(note))[0], durable=False)
 
     def read_note(self) -> dict[str, Any] | None:
-        """Return what `write_note` wrote last, None if it never did.
+        """Return the newest note of `write_note`; None if there is none.
 
         Raises
         ------

@@ -59,7 +59,7 @@ class Command:
     by, reason : str
         For the journal.
     arguments : mapping
-        Of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator``,
+        Arguments of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator``,
         ``partitioning`` and ``hold_s`` (seconds) of scale, ``epoch`` of rollback.
     """
 
@@ -241,7 +241,7 @@ class CommandFiles:
         self._files.put(_in(_HELD), json.dumps(dict(until_s)).encode())
 
     def held_until_s(self) -> dict[str, float]:
-        """Return what `hold` noted.
+        """Return the holds that `hold` noted.
 
         Raises
         ------

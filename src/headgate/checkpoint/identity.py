@@ -42,7 +42,7 @@ def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str
     old, new : mapping
         Identities: the checkpoint's and the query's.
     location : str
-        Of the checkpoint.
+        Location of the checkpoint, for the message.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def _window(size_us: int, advance_us: int, offset_us: int) -> str:
 
 
 def _stages(stages: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the rows of each stage of pools are."""
+    """Return the columns and types of each stage of pools."""
     return {
         name: [f"{field['name']} {json.dumps(field['type'])}" for field in schema["fields"]]
         for name, schema in (stages or {}).items()
@@ -185,7 +185,7 @@ def _stages(stages: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _states(states: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return what each state of a processor holds."""
+    """Return the columns and types of each state of a processor."""
     return {name: _of_state(state) for name, state in (states or {}).items()}
 
 

@@ -237,7 +237,7 @@ def files_at(
     below : str
         The directory in it.
     options : mapping, optional
-        Of the store, without their prefix.
+        Options of the store, without their prefix.
     known : bool
         Whether the store has answered somebody of this job already: then it is waited for longer.
 

@@ -1,6 +1,6 @@
 """Copies a journal to and from an object store, in pieces; the driver writes it on its own disk.
 
-An object cannot be appended to. The newest piece is written anew as the journal grows, until the piece is
+An object cannot be appended to. The newest piece is written again as the journal grows, until it is
 large enough and the next one begins. A piece belongs to the driver that began it.
 """
 

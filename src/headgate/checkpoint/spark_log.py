@@ -70,7 +70,7 @@ class LogNotes:
         self._log = log.resolve()  # the directory itself may be a link that somebody typed
         self._files: dict[str, list[int]] = {}
 
-    def take(self, batch: int) -> dict[str, Any]:
+    def note(self, batch: int) -> dict[str, Any]:
         """Return a note of what there is up to a batch that Spark has begun; for one thread at a time."""
         files = {}
         needed = needed_files(self._log, batch)

@@ -42,7 +42,7 @@ class Spool:
                 return data
 
     def clear(self) -> None:
-        """Begin anew; existing views stay valid."""
+        """Start again with an empty spool; existing views stay valid."""
         with self._lock:
             self._forget()
 

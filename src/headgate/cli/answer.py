@@ -107,7 +107,7 @@ def answer(
         if debug:
             traceback.print_exc()
         code = error_code(error)
-        text = tell(error)
+        text = report_error(error)
         failure = {"error": {"kind": type(error).__name__, "message": text}}
         lines = [_json(failure)] if as_json else []
     for line in lines:
@@ -115,7 +115,7 @@ def answer(
     raise typer.Exit(code)
 
 
-def tell(error: BaseException) -> str:
+def report_error(error: BaseException) -> str:
     """Say on stderr in one sentence why a command ended; return the sentence.
 
     What was not foreseen is named by its kind; of several lines, as the JVM writes them, the first.

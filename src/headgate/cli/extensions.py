@@ -25,7 +25,7 @@ def load(app: typer.Typer) -> None:
     for extension in entry_points(group=GROUP):
         try:
             extension.load()(app)
-        except Exception as error:  # code of somebody else: the other commands work all the same
+        except Exception as error:  # code of another distribution: the other commands still work
             why = shown(f"{type(error).__name__}: {error}")
             typer.echo(f"headgate: commands of {extension.value} cannot be loaded: {why}", err=True)
     there = {

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from headgate.cli.answer import BAD_INPUT, error_code, tell
+from headgate.cli.answer import BAD_INPUT, error_code, report_error
 from headgate.core.input import checked_path, checked_text, finite
 
 
@@ -52,7 +52,7 @@ class GatedGroup(TyperGroup):
             if type(error).__name__ == "NoArgsIsHelpError":
                 typer.echo(str(error))
                 sys.exit(BAD_INPUT)
-            tell(error)
+            report_error(error)
             code = error_code(error)
         sys.exit(code if isinstance(code, int) else 0)
 

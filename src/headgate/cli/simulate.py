@@ -24,7 +24,7 @@ Out = Annotated[
 _OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
 
 _SHOWN = frozenset({"paper", "reaches", "correlation", "seeds", "rate_factors"})
-"""Values of a figure that are no plain ones, and shown all the same."""
+"""Values of a figure that are not plain, and are shown nevertheless."""
 
 
 def policies_of(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Times of an engine in micro-batches, as far as more slots shorten them and as far as they do not."""
+"""Splits a batch's time into a part that more slots shorten and a part that they do not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BatchTimes:
     cores : int
         Slot tasks that run at once.
     tasks : float64[n, 2]
-        Of the newest tasks, oldest first: their records, and the seconds that each of these took.
+        Records and seconds per record of the newest tasks, oldest first.
     tasks_seen : int
         How many tasks there have been, those included that `tasks` has forgotten.
     """

@@ -41,7 +41,7 @@ class Sample:
         read up to a limit. None where no source tells of any.
 
     batch : BatchTimes or None
-        How batches spend their time, as far as is known by then; None of a continuous engine, and where
+        How batches spend their time, if known by then; None of a continuous engine, and where
         slots do not wait for each other.
 
     References

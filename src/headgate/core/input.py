@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NoReturn
 from headgate.core.errors import ConfigError
 
 DEPTH_MAX = 64
-"""Brackets within brackets. Chosen: no file of ours has ten, and Python's stack holds a thousand."""
+"""Brackets within brackets. Chosen: no file of headgate has ten, and Python's stack holds a thousand."""
 
 FLOAT_MAX = 1e18
 """The greatest number that a file may hold: sums and products of many of them stay finite."""
@@ -43,7 +43,7 @@ TEXT_MAX = 10_000
 """Characters of one word of a command line."""
 
 _SHOWN = 300
-"""Characters of somebody's text that a sentence quotes."""
+"""Most characters of a user's text that a message quotes."""
 
 _NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 4095
 """What a POSIX file system takes."""
@@ -219,7 +219,7 @@ def open_file(path: str | os.PathLike[str], what: str, *, follow: bool = True) -
     path, what
         The file, and its name in the error.
     follow : bool
-        Whether it may be a symbolic link: the path is one that somebody typed.
+        Whether it may be a symbolic link: the user typed the path.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def read_file(
     Raises
     ------
     ConfigError
-        As of `open_file`, or it is larger.
+        The cases of `open_file`, or the file is larger.
     """
     try:
         with open_file(path, what, follow=follow) as file:

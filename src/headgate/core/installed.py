@@ -83,14 +83,14 @@ class Plugin:
             yield
         except HeadgateError:
             raise
-        except (Exception, SystemExit) as error:  # code of somebody else may raise anything
+        except (Exception, SystemExit) as error:  # code of another distribution may raise anything
             why = shown(f"{type(error).__name__}: {error}")
             msg = f"{self} cannot be {done}: {why}; repair or remove that distribution."
             raise ConfigError(msg) from error
 
 
 def installed(group: str) -> dict[str, Plugin]:
-    """Return what is installed of a group by name, in alphabetical order; nothing is loaded."""
+    """Return the installed plugins of a group by name, in alphabetical order, without loading them."""
     entries: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in entry_points(group=group):
         entries[entry.name] = (*entries.get(entry.name, ()), entry)

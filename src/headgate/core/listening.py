@@ -1,4 +1,4 @@
-"""Tells whether somebody listens at an address, which libraries of stores and brokers try for long."""
+"""Checks that a server listens at an address before libraries of stores and brokers retry for long."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def local_path(location: str | os.PathLike[str], what: str = "checkpoint") -> Pa
     Parameters
     ----------
     location : str or path
-        As somebody wrote it: a ``pathlib.Path`` has lost one of the slashes of ``s3a://``.
+        The text as the user wrote it: a ``pathlib.Path`` has lost one of the slashes of ``s3a://``.
     what : str
         What lies there, for the message.
 

@@ -50,7 +50,7 @@ class Slo:
     statistic : str
         One of `LATENCIES` or `RATES`.
     bound : float
-        Of a latency the largest allowed, in seconds; of juice the least share, in (0, 1]; of
+        The largest latency allowed, in seconds; the least share of juice, in (0, 1]; of
         throughput the least number of records per second.
     window_s : float
         T: length of the sliding window, in seconds.

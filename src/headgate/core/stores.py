@@ -81,7 +81,7 @@ def store_url(location: str | os.PathLike[str]) -> str | None:
     Parameters
     ----------
     location : str or path
-        As somebody wrote it; a ``pathlib.Path``, which has lost a slash, is understood, too.
+        The text as the user wrote it; a ``pathlib.Path``, which has lost a slash, is accepted, too.
 
     Raises
     ------

@@ -10,7 +10,7 @@ LOGGER = logging.getLogger("headgate.query")
 LOGGER.addHandler(logging.NullHandler())  # a program without logging gets the same by exceptions
 
 
-def tell(event: Event, journal: str) -> None:
+def log_event(event: Event, journal: str) -> None:
     """Log a start, a change of slots, a retry, an order of people, and an end; other events say nothing.
 
     Ends by a failure are errors, retries and refused orders are warnings, all else is information.

@@ -130,7 +130,7 @@ class SloState:
     earlier release left these out."""
 
     held_until_ms: Whole | None = None
-    """Until when the policy may not change the number of slots, since somebody holds it; ms since 1970,
+    """Until when the policy may not change the number of slots, since a user holds it; ms since 1970,
     null where nobody does."""
 
 

@@ -172,7 +172,7 @@ def locate(path: str | os.PathLike[str]) -> Path:
     checked_path(path)
     local = local_path(path)
     if is_file(local):
-        # a link that somebody typed is meant; one in a checkpoint is not
+        # a link that the user typed is followed; a link in a checkpoint is not
         return local.resolve() if local.is_symlink() else local
     for place in JOURNAL_PLACES:
         if is_file(local / place):

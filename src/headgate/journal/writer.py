@@ -16,7 +16,7 @@ from headgate.core.errors import EngineError
 from headgate.core.input import open_regular
 from headgate.journal.codec import encode
 from headgate.journal.listeners import call_listeners
-from headgate.journal.log import tell
+from headgate.journal.log import log_event
 from headgate.journal.schema import Event
 
 TAIL_BYTES = 1 << 16
@@ -69,7 +69,7 @@ class JournalWriter:
                     _cut_torn_line(self._file)  # the next event must not end up in this one's line
                 msg = f"cannot append to the journal {self.path}: {error.strerror}; free space."
                 raise EngineError(msg) from error
-        tell(stamped, str(self.path))
+        log_event(stamped, str(self.path))
         call_listeners(str(self.path), stamped)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Buckets:
     Attributes
     ----------
     sum_s : float
-        Of all of them, in s.
+        Sum of all latencies, in s.
     """
 
     def __init__(self, edges_s: tuple[float, ...]) -> None:
@@ -115,20 +115,20 @@ class QueryTotals:
         self.slots_wanted: dict[str, int] = {}
         self.executors: int | None = None
         self._take: dict[type, Callable[[Any], None]] = {
-            Start: self._started,
-            Restart: self._restarted,
-            Batch: self._committed,
-            Stop: self._stopped,
-            AssignmentChange: self._assigned,
-            Applied: self._applied,
-            Decided: self._decided,
-            MigrationStep: self._migrated,
-            Retry: self._retried,
-            SlotLost: self._lost,
-            ControlAct: self._controlled,
-            GrantChange: self._granted,
-            SlotRequest: self._requested,
-            ExecutorChange: self._resized,
+            Start: self._add_start,
+            Restart: self._add_restart,
+            Batch: self._add_batch,
+            Stop: self._add_stop,
+            AssignmentChange: self._add_assignment,
+            Applied: self._add_applied_change,
+            Decided: self._add_decision,
+            MigrationStep: self._add_migration_step,
+            Retry: self._add_retry,
+            SlotLost: self._add_slot_lost,
+            ControlAct: self._add_control_act,
+            GrantChange: self._add_grant,
+            SlotRequest: self._add_request,
+            ExecutorChange: self._add_executor_change,
         }
 
     def absorb(self, event: Event) -> None:
@@ -177,20 +177,20 @@ class QueryTotals:
             return 0.0
         return waiting * spent_ms / 1e3 / served if served else None
 
-    def _started(self, start: Start) -> None:
+    def _add_start(self, start: Start) -> None:
         self.start, self.is_up = start, True
         self.starts += 1
         self._windows_before = {}
         if not self.slots_now:
             self.slots_now = {operator.id: start.slots for operator in start.operators}
 
-    def _restarted(self, _: Restart) -> None:
+    def _add_restart(self, _: Restart) -> None:
         self.restarts += 1
 
-    def _stopped(self, _: Stop) -> None:
+    def _add_stop(self, _: Stop) -> None:
         self.is_up = False
 
-    def _committed(self, batch: Batch) -> None:
+    def _add_batch(self, batch: Batch) -> None:
         self.is_up = True
         if self.batch is not None and batch.step <= self.batch.step:
             return
@@ -242,7 +242,7 @@ class QueryTotals:
             self.windows_met[operator] += met - met_before
         self._windows_before = dict(slo.windows_of)
 
-    def _assigned(self, change: AssignmentChange) -> None:
+    def _add_assignment(self, change: AssignmentChange) -> None:
         self.slots_now[change.operator] = change.slots_after
         if change.slots_before != change.slots_after:
             by = {"user": "user", "--scale-at": "schedule"}.get(change.by, "policy")
@@ -250,35 +250,35 @@ class QueryTotals:
         self.groups_moved[change.operator] += change.groups_moved
         self.bytes_moved[change.operator] += change.bytes_moved
 
-    def _applied(self, applied: Applied) -> None:
+    def _add_applied_change(self, applied: Applied) -> None:
         self.rescale_durations.add(applied.took_ms / 1e3)
         self.rescale_durations.sum_s += applied.took_ms / 1e3
 
-    def _decided(self, decided: Decided) -> None:
+    def _add_decision(self, decided: Decided) -> None:
         policy = decided.policy.partition("(")[0]
         for wish in decided.wishes:
             self.decisions[policy, wish.kind, str(decided.acts).lower()] += 1
             self.slots_wanted[wish.operator] = wish.slots
 
-    def _migrated(self, step: MigrationStep) -> None:
+    def _add_migration_step(self, step: MigrationStep) -> None:
         self.suspended_s[step.operator] += step.suspended_s
 
-    def _retried(self, _: Retry) -> None:
+    def _add_retry(self, _: Retry) -> None:
         self.retries += 1
 
-    def _lost(self, lost: SlotLost) -> None:
+    def _add_slot_lost(self, lost: SlotLost) -> None:
         self.slots_lost[lost.operator] += 1
 
-    def _controlled(self, act: ControlAct) -> None:
+    def _add_control_act(self, act: ControlAct) -> None:
         self.controls[act.act, str(act.refused is not None).lower()] += 1
 
-    def _granted(self, grant: GrantChange) -> None:
+    def _add_grant(self, grant: GrantChange) -> None:
         self.slots_granted = dict(grant.granted)
 
-    def _requested(self, request: SlotRequest) -> None:
+    def _add_request(self, request: SlotRequest) -> None:
         self.slots_wanted |= request.requested
 
-    def _resized(self, change: ExecutorChange) -> None:
+    def _add_executor_change(self, change: ExecutorChange) -> None:
         self.executors = change.executors_after
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
-from headgate.core.assignment import Assignment, check_slots, spread
+from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
 
 SUBSCALE_GROUPS_MIN = 7
@@ -45,7 +43,7 @@ class Plan:
     Parameters
     ----------
     old, new : Assignment
-        Of the same key groups.
+        Assignments of the same key groups.
     hosts : tuple of str
         Entry s is the host of slot s, for the slots of either assignment. A host is named by its
         arena: one that dies and comes back has another name.
@@ -120,38 +118,6 @@ def uniform(current: Assignment, slots: int) -> Assignment:
     """
     ranges = spread(slots, current.key_groups)
     return Assignment(ranges.slot_of, slots, current.epoch + 1)
-
-
-def by_speed(current: Assignment, speeds: Sequence[float]) -> Assignment:
-    """Return the next epoch with contiguous ranges of key groups in proportion to slots' speeds.
-
-    With equal speeds the ranges are those of `uniform`. A slot much slower than the others may own
-    nothing.
-
-    Parameters
-    ----------
-    speeds : sequence of float
-        By slot, in any unit; > 0.
-
-    Raises
-    ------
-    ConfigError
-        A speed is not above 0 or not finite, or there are more slots than key groups.
-
-    References
-    ----------
-    Ours: DRRS V-D runs on hosts that differ, and divides evenly all the same.
-    """
-    for slot, speed in enumerate(speeds):
-        if not 0 < speed < math.inf:
-            msg = f"speed {speed:g} of slot {slot} is out of range; use a finite number above 0."
-            raise ConfigError(msg)
-    check_slots(len(speeds), current.key_groups)
-    # Exact, so that equal speeds give equal ranges.
-    edges = [Fraction(0), *accumulate(Fraction(speed) for speed in speeds)]
-    starts = [math.ceil(edge * current.key_groups / edges[-1]) for edge in edges]
-    slot_of = [s for s, (start, end) in enumerate(pairwise(starts)) for _ in range(start, end)]
-    return Assignment(tuple(slot_of), len(speeds), current.epoch + 1)
 
 
 def divide(

@@ -34,7 +34,7 @@ class SubscaleProgress:
     groups : tuple of int
         Ascending. A change of target may take groups out, see `Migration`.
     order : int or None
-        Of the instruction that is not fully answered; None when it is, or when it failed.
+        Number of the instruction without all answers; None if all are there, or if it failed.
     sent : int
         The boundary after which that instruction was last given.
     answered : set of int

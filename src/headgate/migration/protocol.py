@@ -139,9 +139,9 @@ class Migration:
         self.story.append(event)
         match event:
             case Requested():
-                self._requested(event)
+                self._on_request(event)
             case events.Boundary():
-                self._passed(event)
+                self._on_boundary(event)
             case events.HostLost():
                 if event.after >= self._boundary:
                     self._set_hosts(event.hosts)
@@ -151,7 +151,7 @@ class Migration:
             case events.Failed():
                 self._fail(event)
             case _:
-                self._answered(event)
+                self._on_answer(event)
         return self._go_on()
 
     def resume(self) -> tuple[Instruction, ...]:
@@ -167,7 +167,7 @@ class Migration:
 
     # Events.
 
-    def _requested(self, request: Requested) -> None:
+    def _on_request(self, request: Requested) -> None:
         plan = Plan(self._owned(), request.target, request.hosts)
         why = self.refusal(request)
         if why is not None:
@@ -187,7 +187,7 @@ class Migration:
         self._set_hosts(request.hosts)
         self._aim(request.target)
 
-    def _passed(self, boundary: events.Boundary) -> None:
+    def _on_boundary(self, boundary: events.Boundary) -> None:
         if boundary.number <= self._boundary:
             return
         if max(boundary.in_force, default=-1) >= self._orders:
@@ -204,7 +204,7 @@ class Migration:
             elif self._boundary - progress.sent >= PATIENCE_BOUNDARIES:
                 self._repeat(progress)
 
-    def _answered(self, answer: Answer) -> None:
+    def _on_answer(self, answer: Answer) -> None:
         self._check_group(answer.group)
         progress = self._by_order(answer.order)
         if progress is None:

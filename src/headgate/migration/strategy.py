@@ -10,7 +10,7 @@ from headgate.migration.plan import Plan, Subscale
 from headgate.migration.progress import Phase, SubscaleProgress
 
 UNBOUNDED = 2**31 - 1
-"""Records a slot may defer unless a strategy says less: what waits is durable, so that memory sets no
+"""Records a slot may defer unless a strategy says less: waiting records are durable, so memory sets no
 bound. DRRS defers at most 200, in memory (IV-A)."""
 
 ALL_PHASES = (Phase.HOLD, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)

@@ -467,7 +467,7 @@ class _GroupStep:
 
     def _put_out(self, group: int, results: GroupResults) -> None:
         if self.operator.waits_for_time:
-            self.step.put_out(group, results.keys[:, self.operator.layout.time_at])
+            self.step.note_results(group, results.keys[:, self.operator.layout.time_at])
         self.emission.add(results)
 
 

@@ -35,7 +35,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DeduplicateSpec(OperatorSpec):
-    """Describes a deduplication: records told apart by a key.
+    """Describes a deduplication: records are the same if their keys are equal.
 
     Parameters
     ----------

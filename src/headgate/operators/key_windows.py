@@ -94,7 +94,7 @@ class KeyWindows:
         operator = self._operator
         moved = left + operator.window_advance
         if operator.output is None:
-            # Nothing is emitted on the way, so the window moves at once as far as it must.
+            # Nothing is emitted on the way, so the window moves to its last position at once.
             moved = max(moved, operator.earliest_left(watermark))
         states = operator.slid(self._windows(left, moved))
         if any(state is not None for state in states):

@@ -118,7 +118,7 @@ class Operator(Protocol):
         emitted_us : int
             The group's watermark.
         part : int
-            Of a join the side, of a processor the number of the variable.
+            The side of a join, the number of a processor's variable.
         """
         raise NotImplementedError
 

@@ -66,7 +66,7 @@ class _Held:
     table : Table
         Begun.
     due_us : int
-        When it has something to do without a record, as far as is known.
+        Earliest time of work without a record, if known.
     """
 
     group: int

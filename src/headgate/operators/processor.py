@@ -1,7 +1,7 @@
 """Defines a user's own stateful logic over many keys: its declaration, its input and its output.
 
 State is *entries*: rows, each of one key. A variable with entry columns holds any number of entries per
-key, told apart by those columns (a map); an ordered one a list of them; one with neither holds one entry
+key, keyed by those columns (a map); an ordered one a list of them; one with neither holds one entry
 per key at the most (a value). Only what a call changes is written to the changelog.
 """
 
@@ -205,7 +205,7 @@ class Timers:
     Parameters
     ----------
     state : State
-        Of the call; holds `TIMERS` unless the mode is NONE.
+        State of the call; holds `TIMERS` unless the mode is NONE.
     timestamp_ms : int
         Time stamp of the batch; -1 where the mode is NONE, as in Spark.
     watermark_ms : int64[keys]
@@ -285,7 +285,7 @@ class ProcessorSpec(OperatorSpec):
     Parameters
     ----------
     keys : tuple of Leaf
-        Of the columns of the key, as `from_leaves` takes them: one each, more of a struct.
+        Leaves of the key's columns, as `from_leaves` takes them: one per column, more for a struct.
     outputs : pyarrow.Schema
         What it puts out.
     name : str

@@ -179,7 +179,7 @@ class Kept:
     Parameters
     ----------
     leaves : tuple of Leaf
-        Of a record's values.
+        Leaves of a record's values.
     """
 
     leaves: tuple[Leaf, ...]

@@ -39,7 +39,7 @@ class GroupState:
     snapshot : bool
         True where this step shall log the whole state instead of the change.
     stands_us : int or None
-        Of a split group: the watermark by which its records are judged late in this step, at all slots
+        For a split group: the watermark by which its records are judged late in this step, at all slots
         that have a share of the group, and up to which it may emit. Of a group that was split until now:
         the watermark by which its records are judged late. None for other groups.
     """
@@ -222,7 +222,7 @@ class SlotStep:
             group, self.request.groups[group].token, self.request.chain(group)
         )
 
-    def put_out(self, group: int, ends_us: I64) -> None:
+    def note_results(self, group: int, ends_us: I64) -> None:
         """Note when the window of each of a group's results ends, if the request asks for origins."""
         if self.request.origins and len(ends_us):
             ends, counts = np.unique(ends_us, return_counts=True)

@@ -83,7 +83,7 @@ class Case:
     Attributes
     ----------
     reason : str
-        Of the policy's newest decision.
+        Reason of the policy's newest decision.
     """
 
     run: Run

@@ -48,7 +48,7 @@ class NotebookView:
         self._means_ms: deque[float] = deque(maxlen=_BATCHES)
 
     def html(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> str:
-        """Return the query as it stands now.
+        """Return the current state of the query.
 
         Parameters
         ----------

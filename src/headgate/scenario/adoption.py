@@ -43,12 +43,12 @@ def carry_checkpoint(
     conf : mapping, optional
         Settings of the Spark session.
     output_mode : str, optional
-        Of a DataFrame; the workload's own by default.
+        Output mode of a DataFrame; default: the workload's.
 
     Returns
     -------
     dict
-        As of `hg.adopt` and `hg.export`.
+        The result of `hg.adopt` or `hg.export`.
     """
     ours, plain = (target, origin) if act == "adopt" else (origin, target)
     engine = SparkEngine(conf)

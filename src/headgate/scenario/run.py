@@ -25,7 +25,7 @@ PROGRESS_S = 0.25
 """How often progress is reported and the schedule is looked at. Chosen, not tuned."""
 
 FIRST_BATCH_S = 60.0
-"""Time counts from the first committed batch, and after so many s without one all the same.
+"""Time counts from the first committed batch, or from this many seconds after the start.
 
 Chosen, not tuned: a quiet source commits nothing, and the run must end.
 """

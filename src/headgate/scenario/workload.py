@@ -26,13 +26,13 @@ class ServiceBeside(Protocol):
 
     @staticmethod
     def conf(given: Mapping[str, str]) -> dict[str, str]:
-        """Return what the Spark session needs for it, beside what is `given`."""
+        """Return further settings that the Spark session needs, beside `given`."""
 
     def begin(self) -> None:
         """Begin the load: the query runs."""
 
     def output(self, spark: Any, schema: Any) -> Any:
-        """Return what the query wrote, as a DataFrame."""
+        """Return the query's output as a DataFrame."""
 
     def close(self) -> None:
         """End the service."""

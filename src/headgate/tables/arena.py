@@ -115,7 +115,7 @@ class ArenaStore(Store):
         """Remove the group's table from this host, unless it is locked.
 
         A slot that takes it up meanwhile works on in a file without a name, and the next one builds
-        it anew: that costs time, never an answer.
+        it again: that costs time, never an answer.
         """
         for path in () if group in self._held else self._paths(group):
             file = take(path, self._layout)

@@ -27,7 +27,7 @@ _CHUNK = 1 << 24
 """Bytes written at once: a call that takes 2 GB or more writes less than it is asked."""
 
 _known: dict[str, ArenaFile] = {}
-"""Files this process has mapped, by path; mapping anew costs 0.3 us per page touched."""
+"""Files this process has mapped, by path; mapping again costs 0.3 us per page touched."""
 
 
 class ArenaFile:
@@ -185,7 +185,7 @@ class ArenaFile:
         """Rename the file over its path; return whether another one was there."""
         assert self._temporary is not None
         old = _read_nonce(self.path)
-        # If somebody removed the temporary file, this process just works on without a name.
+        # If another process removed the temporary file, this process just works on without a name.
         try:
             os.rename(self._temporary, self.path)
         except FileNotFoundError:
@@ -236,7 +236,7 @@ class ArenaFile:
             del _known[self.path]
             self.path = path
             remember(self)
-            # what undoes the step lies where the file was: whoever takes it up next maps both anew
+            # the undo log lies where the file was: the next user maps both again
             self._went = True
         self.path = path
 
@@ -322,7 +322,7 @@ class ArenaFile:
 def take(path: str, layout: TableLayout) -> ArenaFile | None:
     """Return the file at `path`, mapped, locked by this call, its table attached.
 
-    None if there is none, somebody has it, or it holds no table worth believing. It is attached
+    None if there is none, another process has it, or its table is not valid. It is attached
     under its lock only: before, its owner may be in the middle of a write.
     """
     for _ in range(_TRIES):

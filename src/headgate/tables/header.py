@@ -169,7 +169,7 @@ class Header:
 
         Raises
         ------
-        StateError    The table is not one of ours, not clean, or a field is out of bounds.
+        StateError    The table is not headgate's, is not clean, or a field is out of bounds.
         """
         words = self.words
         if int(words[AT_MAGIC]) != MAGIC or int(words[AT_VERSION]) != VERSION:

@@ -139,7 +139,7 @@ class Store(Protocol):
     def acquire(self, group: int, token: str, chain: Chain) -> Table:
         """Return the group's table at `token`, held by this caller alone.
 
-        Cheapest first: as it is; one step undone; sections applied; built anew from a full section.
+        Cheapest first: as it is; one step undone; sections applied; rebuilt from a full section.
         Raises StateError when the chain does not lead to `token`.
         """
 

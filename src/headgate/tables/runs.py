@@ -109,7 +109,7 @@ def spill_path() -> Path:
 
 
 def in_memory(path: Path) -> bool:
-    """Return whether a directory lies in a file system that is memory, as far as the system says."""
+    """Return whether a directory lies in a file system that is memory, according to the system."""
     try:
         lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -253,7 +253,7 @@ def _remove_unused(path: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _names(path / _LOCK, descriptor):
-            return False  # somebody else has removed it, and a third made it anew
+            return False  # another process has removed it, and a third created it again
         _remove(path)
     except BlockingIOError:
         return False

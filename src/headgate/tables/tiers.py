@@ -63,7 +63,7 @@ class Tiering:
     Attributes
     ----------
     memory_bytes, cold_bytes : int
-        Of the operator's tables on the host, in memory and in the spill directory, after the step.
+        Bytes of the operator's tables on the host after the step, in memory and in the spill directory.
     back, away : int
         Key groups that were moved into memory, and out of it.
     cold : int

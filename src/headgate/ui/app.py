@@ -110,7 +110,7 @@ def _answer(answer: dict[str, Any] | None) -> Response:
 
 
 def _policy(page: str) -> str:
-    """Return what a browser may load: this page's own files, and the one script that is written in it."""
+    """Return the content policy: this page's own files, and its inline script."""
     scripts = re.findall(r"<script type=\"importmap\">(.*?)</script>", page, re.DOTALL)
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
     allowed = " ".join(["'self'", *(f"'sha256-{digest}'" for digest in hashes)])

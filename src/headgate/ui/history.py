@@ -94,16 +94,16 @@ class JournalHistory:
             text = f"{event.policy} wants {wishes}{advice}: {event.reason}"
             self._changes.append((event.at_ms, event.KIND, text))
 
-    def tell(
+    def describe(
         self, checkpoint: str, now_ms: int, driver: DriverSeen, points: int = POINTS_MAX
     ) -> dict[str, Any]:
-        """Return what the page shows.
+        """Return the content of the page.
 
         Returns
         -------
         dict
             diagnosis: as of `headgate.report.diagnose`; slo: as of `headgate.report.summary`, or None;
-            curves: arrays of equal length, with `at_s`; heat: `HeatMap.tell`; slots: as of
+            curves: arrays of equal length, with `at_s`; heat: `HeatMap.describe`; slots: as of
             `headgate.report.top`; changes: [{at_ms, kind, text}], newest first.
         """
         run = self.reading.run
@@ -112,7 +112,7 @@ class JournalHistory:
             "diagnosis": self.reading.diagnosis(checkpoint, now_ms, driver),
             "slo": slo_of(run),
             "curves": self._curves(max(2, min(points, POINTS_MAX))),
-            "heat": self._heat.tell(),
+            "heat": self._heat.describe(),
             "slots": slots,
             "changes": [
                 {"at_ms": at_ms, "kind": kind, "text": text}
@@ -227,7 +227,7 @@ class HeatMap:
             counts[:half] = counts[0::2] + counts[1::2]
             counts[half:] = 0.0
 
-    def tell(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the hottest key groups.
 
         Returns

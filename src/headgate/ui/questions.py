@@ -17,7 +17,7 @@ _one_at_a_time = threading.Lock()
 
 
 def checkpoint_content(checkpoint: Path) -> dict[str, Any]:
-    """Return what `hg.inspect` says of a checkpoint, and ``error``, empty where there is none."""
+    """Return the result of `hg.inspect` of a checkpoint, and ``error``, empty without an error."""
     try:
         return {"error": "", **inspect(checkpoint)}
     except HeadgateError as error:
@@ -33,7 +33,7 @@ def what_if(
     ----------
     checkpoint : Path
     slo, policy, slots_max : str
-        As somebody typed them; empty for what was recorded.
+        The SLOs that the user typed; empty for the recorded SLOs.
 
     Returns
     -------

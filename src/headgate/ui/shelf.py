@@ -95,14 +95,14 @@ class Shelf:
         return [self._entry(name, book) for name, book in books]
 
     def query(self, name: str, points: int) -> dict[str, Any] | None:
-        """Return what the page shows of a query, as `JournalHistory.tell`; None where there is none."""
+        """Return the page's content for a query, as `JournalHistory.describe`; None if unknown."""
         book = self._books.get(name)
         if book is None or book.is_fleet:
             return None
         with book.lock:
             book.refresh(self._now_ms())
             driver = self._driver_of(book.checkpoint)
-            answer = book.history.tell(str(book.checkpoint), self._now_ms(), driver, points)
+            answer = book.history.describe(str(book.checkpoint), self._now_ms(), driver, points)
         return answer | {"id": name, "error": book.error}
 
     def checkpoint(self, name: str) -> Path | None:

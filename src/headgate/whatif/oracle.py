@@ -31,7 +31,7 @@ WEIGHTS = (1e5, 3e3, 1e3, 300.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0)
 the points reach from all windows to about nine in ten."""
 
 _AHEAD = 8
-"""Epochs after a change of slots whose records are served anew to judge it."""
+"""Epochs after a change of slots whose records are served again to judge it."""
 
 _SWEEPS = 12
 """Over all epochs, at the most, per weight."""

@@ -46,7 +46,7 @@ def _epoch(
     Parameters
     ----------
     before, slots : int
-        Of the epoch before and of this one. Those that end have no record, or end after it.
+        Slots of the epoch before, and of this epoch. Slots that end have no record, or end after it.
     free : float64[most]
         When each slot is free; those of the epoch before, then those of this one, ascending.
     """

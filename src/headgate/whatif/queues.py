@@ -202,7 +202,7 @@ class Queues:
         return float(self._stamps[head, ARRIVAL]) if head != NONE else math.inf
 
     def collect_useful_s(self) -> F64:
-        """Return each slot's useful time since the last call, and begin anew."""
+        """Return each slot's useful time since the last call, and start counting from 0."""
         useful_s = self.clocks[:, USEFUL].copy()
         self.clocks[:, USEFUL] = 0.0
         return useful_s
@@ -232,14 +232,14 @@ class Queues:
         """Bring an assignment into force; slots that stood still go on at `resume_s`.
 
         Records move with their key groups, in the order of arrival; those of a group that is split,
-        or whose shares change, are dealt anew.
+        or whose shares change, are dealt again.
 
         Parameters
         ----------
         survivors : sequence of (int or None)
             As `Change.survivors`.
         speeds : float64[new slots]
-            Of the slots that are new, in their order.
+            Speeds of the new slots, in their order.
         """
         before = len(self.places)
         new = [number for number, old in enumerate(survivors) if old is None]

@@ -135,7 +135,7 @@ def replayed(
     whole : bool
         Whether it is the whole run: its success is known since its start only.
     slots_max, policy_text, slo_text, seed, oracle
-        As of `replay`.
+        See `replay`.
     """
     was = _conditions(recorded)
     if slots_max is not None and not 1 <= slots_max <= KEY_GROUPS_MAX:

@@ -64,7 +64,7 @@ class RunResult:
         Parameters
         ----------
         bound_s, window_s : float, optional
-            Of the operator's settings if absent; windows are rounded up to whole ticks.
+            Default: the operator's settings; windows are rounded up to whole ticks.
         from_s : float
             Leaves out the windows that begin earlier: a warm-up.
         """
@@ -83,7 +83,7 @@ class RunResult:
         quantile : float
             The share: 0.95 of a p95.
         window_s, from_s
-            As of `success`.
+            See `success`.
         """
         measures = self.operators[operator]
         first = math.ceil(from_s / self.delta_s - 1e-9)

@@ -60,7 +60,7 @@ def score(
     Parameters
     ----------
     result : RunResult
-        Of a policy on `load`.
+        Result of a policy on `load`.
     points : sequence of Point
         As `oracle` returns them.
     """

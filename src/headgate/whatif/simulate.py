@@ -157,7 +157,7 @@ class WhatIf:
         return None if self.slo.statistic == "mean" else self.slo.quantile
 
     def remedy(self, row: Mapping[str, Any]) -> str:
-        """Return what to do about a policy that does not keep the SLO, by what limits its slots."""
+        """Return advice for a policy that misses the SLO, by the limit of its slots."""
         hot = self._hottest_per_s()
         engine, rate = self.engine, self.service_rate_per_s
         if hot > rate:
@@ -301,7 +301,7 @@ def engine(
     cores : int or None
         None for those of this machine.
     budget : str
-        As of a query: ``auto`` is a share of the bound, ``none`` serves everything.
+        Budget as in a query: ``auto`` is a share of the bound, ``none`` serves everything.
     slot_rate : float or None
         Records per second that a slot may serve, in place of a budget.
 

@@ -394,7 +394,7 @@ def _opened(
 
 
 def _delimiter(path: str) -> str:
-    """Return what separates the columns of a CSV file: of a few characters what its header has most."""
+    """Return the delimiter of a CSV file: of a few characters the most frequent in the header."""
     opened = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
     with opened:
         header = opened.readline(_HEADER_MAX)

@@ -34,7 +34,7 @@ _COSTS = 256
 _WAITING_WINDOWS = 10
 _WAITING_TICKS = 100
 # Chosen, not tuned: a gap longer than this, of ten windows and at least a hundred ticks, is not
-# bridged by a straight line; the examiner starts anew.
+# bridged by a straight line; the examiner starts again.
 
 
 @dataclass

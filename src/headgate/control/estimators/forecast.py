@@ -278,7 +278,7 @@ class Blend:
     memory : float
         What is left of an error's weight after one interval, in [0, 1). Chosen, not tuned.
     power : float
-        Of the error; > 0. Tuned with the smoothing of `daily_blend` on the World Cup 1998 and on two
+        Exponent of the error; > 0. Tuned with `daily_blend`'s smoothing on the World Cup 1998 and on two
         days of 1995: 2 does no better there than the last value, 12 six to fourteen percent better.
 
     References

@@ -1,4 +1,4 @@
-"""Estimates an operator's time per event: measured at the start, corrected while the operator runs."""
+"""Estimates an operator's time per event: a benchmark's value, corrected while the operator runs."""
 
 from __future__ import annotations
 

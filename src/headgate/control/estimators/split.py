@@ -128,7 +128,7 @@ class _Path:
     Attributes
     ----------
     places : int64[O]
-        Of its operators among all.
+        Indices of the path's operators among all operators.
     bounds : float64[O]
         In seconds; they add up to the end-to-end bound.
     """

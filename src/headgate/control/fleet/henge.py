@@ -413,7 +413,7 @@ class Henge:
         return self._revert(view, "no candidate", "No job that misses its SLO can be helped")
 
     def _wanted(self, job: FleetJob) -> dict[str, int]:
-        """Return the extra slots of each congested operator, as far as it may have them."""
+        """Return the extra slots of each congested operator, within its limit."""
         wanted = {}
         for name, operator in job.operators.items():
             congestion = self._p.measure(operator)
@@ -424,7 +424,7 @@ class Henge:
         return wanted
 
     def _reconfigure(self, view: FleetView, name: str, wanted: dict[str, int]) -> FleetDecision:
-        """Give the job `name` the slots in `wanted`, as far as there is room."""
+        """Give the job `name` the slots in `wanted`, up to the free slots."""
         if not self._history:
             self._record(view)
         job = view.jobs[name]

@@ -60,7 +60,7 @@ class Ledger:
         return {} if account is None else dict(account.granted)
 
     def enter(self, job: str, held: Mapping[str, int], taken: int) -> dict[str, int]:
-        """Enter a job with the slots that it holds, as far as there is room; return its grant.
+        """Enter a job with the slots that it holds, up to the free slots; return its grant.
 
         Parameters
         ----------

@@ -74,7 +74,7 @@ def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -
     Parameters
     ----------
     round_s, observe_s
-        As of `in_rounds`.
+        See `in_rounds`.
     **changes
         Other fields of `UnifiedFleetParameters`.
     """

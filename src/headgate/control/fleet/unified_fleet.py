@@ -58,7 +58,7 @@ class UnifiedFleetParameters:
     """How long a job is left alone after a change, seconds; >= 0. Henge 5.1."""
 
     catch_up_s: float = 300.0
-    """Within how long what waits is to be served, seconds; > 0. Chosen: the longest that Henge waits
+    """Time within which waiting records are to be served, seconds; > 0. Chosen: Henge's longest wait
     for an action to take effect."""
 
     kept: int = 2
@@ -83,13 +83,13 @@ class _Known:
     Attributes
     ----------
     rate : Trend
-        Of its input.
+        Trend of the operator's input.
     costs : dict of str to Trend
         By operator, of the time that a record takes a slot.
     beside_s : dict of str to float
         By operator, the least that the job took beside what is projected for the operator.
     backlog_s : dict of str to float
-        Of the round before, by operator; empty after a change.
+        Backlog in the round before, by operator; empty after a change.
     seen_s, changed_s : float
         When that round was, and the last change, in seconds.
     """

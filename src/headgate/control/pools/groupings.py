@@ -10,7 +10,7 @@ from headgate.core.errors import ConfigError, nearest
 GROUPINGS = {
     "round-robin": "one replica after another",
     "shuffle": "any replica at random",
-    "load-aware": "the replica of lowest load, by what waits (PSPS, algorithm 1)",
+    "load-aware": "the replica of lowest load, by waiting events (PSPS, algorithm 1)",
     "as-printed": "the replica of lowest load, by what it processed in the last interval, as PSPS has it",
     "least-work": "the replica that would be done with it first, by what waits and its own speed",
 }

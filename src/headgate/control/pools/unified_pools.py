@@ -34,9 +34,9 @@ class UnifiedPools:
     bound_s : float
         The bound on the mean time in an operator, seconds; > 0.
     epsilon : float
-        As of `Unified`.
+        See `Unified`.
     forecaster : Forecaster, optional
-        Of the input; default: `burst_blend`.
+        Forecasts the input; default: `burst_blend`.
 
     References
     ----------

@@ -282,7 +282,7 @@ class FollowsRules:
 
 
 def misses_price(misses: F64) -> F64:
-    """Return what slots are multiplied by for misses, which are counted in those allowed."""
+    """Return the factor on slots for missed windows, in multiples of the allowed misses."""
     unsafe = np.clip(misses / _SAFE, 1.0, 1.0 / _SAFE)
     over = np.maximum(1.0, misses)
     price: F64 = unsafe ** (math.log(_SAFER) / -math.log(_SAFE))

@@ -15,10 +15,10 @@ _SILENT, _LEAST_LOAD = 0.1, 1e-9
 """What all key groups together count beside their load, as a share of it; and where there is none."""
 
 _OVER = 0.05
-"""A slot may have so much more than its even share before it sheds groups. Chosen."""
+"""Excess over the even share above which a slot sheds groups, as a share of it. Chosen."""
 
 
-def repacked(view: OperatorView, wanted: int, load: F64, over: float = _OVER) -> Change | None:
+def repacked(view: OperatorView, wanted: int, load: F64) -> Change | None:
     """Return the change to `wanted` slots that moves few key groups and leaves no slot overloaded.
 
     Slots that go are those with the least load. A slot sheds groups, the heaviest that fit first,
@@ -31,8 +31,6 @@ def repacked(view: OperatorView, wanted: int, load: F64, over: float = _OVER) ->
         From 1 to the number of key groups.
     load : float64[G]
         What each key group brings, in any unit.
-    over : float
-        As a share of a slot's even share.
 
     Returns
     -------
@@ -65,7 +63,7 @@ def repacked(view: OperatorView, wanted: int, load: F64, over: float = _OVER) ->
     for slot, groups in enumerate(held):
         groups.sort(key=lambda g: (-weight[g], g))
         sums[slot] += float(weight[groups].sum())
-        sums[slot] = _shed(groups, shed, weight, sums[slot], share, share * (1.0 + over))
+        sums[slot] = _shed(groups, shed, weight, sums[slot], share, share * (1.0 + _OVER))
     shed.sort(key=lambda g: (-weight[g], g))
     for group in shed:
         slot = int(np.argmin(sums))

@@ -47,7 +47,7 @@ def scaled(
     slots : mapping of str to float
         Wanted numbers, by operator of the observation; as `rescaled` takes them.
     reason, rule, numbers
-        As of `Decision`.
+        See `Decision`.
 
     Returns
     -------

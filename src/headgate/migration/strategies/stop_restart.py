@@ -18,7 +18,7 @@ class StopRestart(Base):
 
     References
     ----------
-    DRRS I, stop-checkpoint-restart. Differs: the time to start anew is the engine's business; an
+    DRRS I, stop-checkpoint-restart. Differs: the time to start again is the engine's business; an
     engine that really stops does so when all are held.
     """
 

@@ -37,7 +37,7 @@ class SideRecords:
     of : int64[n]
         The number of each record's key, -1 for a record that cannot match.
     bounds : int64[c, n]
-        As of `bounds_of`.
+        The result of `bounds_of`.
     """
 
     of: I64

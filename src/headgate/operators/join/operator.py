@@ -1,7 +1,7 @@
 """Runs a join of two streams over the key groups of one slot.
 
 A row is ``[meta | key nulls, key words ..., side, number | nulls, expiry, matched, strings ..., other
-words ...]``: every record that may still meet one is a row, told apart by the number it arrived under.
+words ...]``: every record that may still match is a row, identified by its number of arrival.
 `expiry` is the watermark at which no partner can come any more.
 
 References

@@ -86,7 +86,7 @@ def job_config(settings: QuerySettings, cores: int) -> JobConfig:
 
 
 def limits(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any]:
-    """Return what a policy is held to, as fields of `ControlConfig`."""
+    """Return the limits of a policy, as fields of `ControlConfig`."""
     least, most, _ = settings.slots
     at_most = job.slots_max
     if most == "auto" and job.slot_rate is None:
@@ -98,7 +98,7 @@ def limits(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any
 def parameters(
     settings: QuerySettings, job: JobConfig, cores: int, machine: int | None
 ) -> dict[str, Any]:
-    """Return what the journal's header says of the settings; `machine` as `machine_cores` has it."""
+    """Return the settings for the journal's header; `machine` is the result of `machine_cores`."""
     values = dataclasses.asdict(job) | (limits(settings, job, cores) if settings.slos else {})
     policy = settings.policy.name if settings.policy is not None else registry.DEFAULT
     return values | {

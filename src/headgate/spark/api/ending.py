@@ -28,9 +28,9 @@ from, in seconds. Not tuned."""
 _GIVES_UP_AFTER_S = 30.0
 """How long `stop` waits for code that does not end in any way, in seconds. Not tuned."""
 _LOOK_S = 1.0
-"""How often it is looked whether somebody outside wants the query to stop, in seconds."""
+"""Seconds between two checks for a request to stop in the checkpoint."""
 _AGAIN_S = 1.0
-"""How often jobs are cancelled, and code is raised from, that begin anew or go on, in seconds."""
+"""Seconds between two attempts to cancel jobs that are still running."""
 
 
 class Batches(Protocol):
@@ -47,7 +47,7 @@ class Batches(Protocol):
 
     @property
     def failed(self) -> Exception | None:
-        """Return the error that made the query fail, as far as headgate knows."""
+        """Return the error that made the query fail, if headgate knows it."""
 
     @property
     def is_of_this_thread(self) -> bool:
@@ -69,7 +69,7 @@ class Ending:
     before : callable, optional
         Called when the query is to stop and no batch is under way.
     look : callable, optional
-        Called every second while the query runs: whether somebody outside wants it to stop.
+        Called every second while the query runs: whether a request to stop is there.
     reads : callable, optional
         Returns what the query reads of Kafka, and where, for the sentence that says why it failed.
     """
@@ -234,7 +234,7 @@ class Ending:
         try:
             self._failure = self._awaited()
             self._close(self._failure)
-        except Exception as error:  # the query has ended all the same
+        except Exception as error:  # the query has ended nevertheless
             self._failure = self._failure or error
         finally:
             self._asked.put(False)

@@ -131,7 +131,7 @@ def _of_mode(error: UnsupportedQuery) -> bool:
 
 
 def _stages(df: DataFrame, chosen: Groupings) -> list[str]:
-    """Return what of a stateless query would run on pools of replicas, and what hinders it."""
+    """Describe the stages of a stateless query that can run on pools, and the reasons against it."""
     try:
         stages = read_pipeline(df, "psps").stages
     except NoPythonStage:
@@ -147,7 +147,7 @@ def _stages(df: DataFrame, chosen: Groupings) -> list[str]:
 
 
 def _memory(bound: int) -> str:
-    """Return what a bound on memory means on this host."""
+    """Describe the effect of a bound on memory on this host."""
     return (
         f"memory        at most {format_bytes(bound)} of each host's for state in {arena_root()}; "
         f"key groups that are touched least lie in {spill_path()}"
@@ -155,7 +155,7 @@ def _memory(bound: int) -> str:
 
 
 def _requests(store: str) -> str:
-    """Return what a checkpoint on a store is going to cost."""
+    """Describe the expected requests of a checkpoint on a store."""
     per_h = 3600 * (_REQUESTS_PER_BATCH + _REQUESTS_PER_S)
     return (
         f"store         {store}: about {_REQUESTS_PER_BATCH} requests per batch, {_REQUESTS_PER_S} per "

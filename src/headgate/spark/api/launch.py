@@ -65,7 +65,7 @@ def check_name(spark: SparkSession, name: str | None) -> None:
         raise ConfigError(msg)
 
 
-def noted(where: Place, run: Q) -> Q:
+def register_run(where: Place, run: Q) -> Q:
     """Return a query that has started on a checkpoint, and take note of it."""
     for place in [place for place, known in _runs.items() if not known.isActive]:
         _runs.pop(place, None)
@@ -99,7 +99,7 @@ def _name(where: Place) -> str:
 
 
 def _same(where: Place) -> str:
-    """Return a text that is the same for a directory by whatever links somebody goes there."""
+    """Return a text that identifies a directory, by whatever links it is reached."""
     return where.url or os.path.realpath(where.path)
 
 
@@ -158,7 +158,7 @@ def launched(
     Parameters
     ----------
     writer : DataStreamWriter
-        Of the machine's stream.
+        Writer of the machine's stream.
     undo : ExitStack
         Stops the machine if the query does not start as it should.
     finite : bool
@@ -166,7 +166,7 @@ def launched(
     """
     intake = machine.work.intake
     writer = writer.foreachBatch(machine.process)
-    undo.callback(machine.give_up)  # in case Spark has started the query all the same
+    undo.callback(machine.give_up)  # Spark may have started the query nevertheless
     with ExitStack() as files:
         if not limits(intake.stream):
             files.enter_context(raw_local_files(machine.spark))
@@ -181,7 +181,7 @@ def launched(
 def giving_back(
     inner: StreamingQuery, where: Place, *held: Callable[[], None]
 ) -> Callable[[], None]:
-    """Return what gives back what a query held, the last one first, and leaves its checkpoint."""
+    """Return a function that releases a query's resources, the last first, and leaves its checkpoint."""
 
     def release() -> None:
         with ExitStack() as undo:  # what one cannot give back does not keep the others

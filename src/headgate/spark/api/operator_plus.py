@@ -51,7 +51,7 @@ def stateful(
     state: Schema | Sequence[Schema | None] | None = None,
     ordered: bool = False,
 ) -> DataFrame:
-    """Return what a generalised stateful operator puts out: a streaming DataFrame.
+    """Return the output of a generalised stateful operator, a streaming DataFrame.
 
     It has the column `time`, the right boundary of the window that put a row out, and those of `schema`.
     It runs by ``hg.writeStream`` and by plain Spark, in output mode append.
@@ -199,7 +199,7 @@ def _call_of(operator: OperatorPlus, names: Sequence[str], number: int) -> Calla
 
 
 def _inputs(inputs: Sequence[DataFrame], states: Sequence[T.DataType | None]) -> list[InputColumns]:
-    """Return what rows carry of each input; where it begins is known once the rows are."""
+    """Return the columns that rows carry of each input; their position is set later."""
     zone = inputs[0].sparkSession.conf.get("spark.sql.session.timeZone")
     return [
         InputColumns(df.columns, 0, to_arrow_schema(df.schema, timezone=zone), df.schema, state)

@@ -89,5 +89,5 @@ class PoolQuery(RunningQuery[ReplicaReport]):
         return list(self._work.loop.decisions)
 
     def batches(self) -> list[BatchLine]:
-        """Return what each batch with rows did, the last 10,000."""
+        """Return the figures of the last 10,000 batches with rows."""
         return list(self._work.batches)

@@ -34,7 +34,7 @@ class QueryView:
         self._lock = threading.Lock()  # a cell and the display thread may render at the same time
 
     def html(self) -> str:
-        """Return the query as it stands now."""
+        """Return the current state of the query as HTML."""
         driver = DriverSeen(holds=self._is_active(), owner="this program")
         with self._lock:
             return self._view.html(self._checkpoint, wall_clock_ms(), driver)

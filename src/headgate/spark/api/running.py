@@ -46,7 +46,7 @@ class RunningQuery(Generic[R]):
     inner : StreamingQuery
         Spark's.
     control : CommandFiles
-        Where somebody outside may ask it to stop.
+        Requests to stop, left in the checkpoint.
     finite : bool
         Whether the sources end, after which what waits is served.
     release : callable
@@ -81,7 +81,7 @@ class RunningQuery(Generic[R]):
             rest=rest,
             close=self._close,
             before=self._await_commit,
-            look=self._stops.look,
+            look=self._stops.poll,
             reads=lambda: kafka_sources(plan),
         )
         self._end.start()
@@ -116,7 +116,7 @@ class RunningQuery(Generic[R]):
         Parameters
         ----------
         every_s : float
-            How often it is shown anew, in seconds.
+            Seconds between two updates.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class RunningQuery(Generic[R]):
             self._inner.explain(extended)
 
     def exception(self) -> Exception | None:
-        """Return what the query failed with, or None."""
+        """Return the exception of the query, or None."""
         return self._end.failure
 
     def _before_end(self) -> None:

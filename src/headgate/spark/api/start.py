@@ -24,8 +24,8 @@ from headgate.spark.api.launch import (
     giving_back,
     journal_of,
     launched,
-    noted,
     opened,
+    register_run,
 )
 from headgate.spark.api.metrics import show_metrics
 from headgate.spark.api.pool_query import PoolQuery
@@ -230,7 +230,7 @@ def _start_pools(
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
     release = giving_back(inner, where, hide, unlock, machine.close)
-    return noted(where, PoolQuery(inner, machine, work, finite=finite, release=release))
+    return register_run(where, PoolQuery(inner, machine, work, finite=finite, release=release))
 
 
 def _start_slots(
@@ -308,7 +308,7 @@ def _start_slots(
         inner, where, hide, run.close, run.end, executors.leave, unlock, machine.close
     )
     made = Query if flow is None else RealTimeQuery
-    return noted(
+    return register_run(
         where, made(inner, machine, work, controller, commands, finite=finite, release=release)
     )
 
@@ -328,7 +328,7 @@ def _steering(
     executors: Executors,
     checkpoint: Checkpoint,
 ) -> tuple[Controller | None, Commands]:
-    """Return what steers a query, and what takes the commands of its users."""
+    """Return the controller of a query, if any, and the handler of its users' commands."""
     controller = _controller(settings, job, executors, configured.machine_cores(spark))
     commands = Commands(
         CommandFiles(checkpoint.files),
@@ -381,7 +381,7 @@ _WHOLE_GROUPS = "in real time key groups are not split"
 def _controller(
     settings: QuerySettings, job: LiveJob, executors: Executors, machine_cores: int | None
 ) -> Controller | None:
-    """Return what steers the query; None without an SLO or without operators."""
+    """Return the controller of the query; None without an SLO or without operators."""
     policy, operators = settings.policy, job.query.operators
     if not settings.slos or not operators:
         if policy is not None and policy.name != "static":
@@ -419,7 +419,7 @@ def _controller(
 
 
 def identity(spark: SparkSession, plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:
-    """Return what of a query its checkpoint depends on."""
+    """Return the parts of a query on which its checkpoint depends."""
     return {
         "meaning": meaning(spark, plan.operators),
         "key_groups": config.key_groups,

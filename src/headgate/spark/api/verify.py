@@ -23,7 +23,7 @@ from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
 from headgate.operators.spec import AggregateSpec
 from headgate.spark.api.comparison import compare
-from headgate.spark.api.waiting import telling
+from headgate.spark.api.waiting import report_progress
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
@@ -128,7 +128,7 @@ class _BatchReader:
         return call
 
     def _rows_until(self, name: str, args: tuple[Any, ...]) -> DataFrame | None:
-        """Return what the job had read of a table; None of any other source."""
+        """Return the rows of a table that the job had read; None for other sources."""
         if name not in ("table", "load") or not args:
             return None
         return rows_until(
@@ -236,7 +236,7 @@ def verify(
     if mode == "append" and latest is not None:
         query = read(build(spark, **dict(options or {})), mode)
         expected = closed(expected, query, latest)
-    with telling(spark, "verify, Spark's batch answer beside the output", progress):
+    with report_progress(spark, "verify, Spark's batch answer beside the output", progress):
         differences = compare(expected, output)
     return differences | {"dropped": {"late": late}}
 

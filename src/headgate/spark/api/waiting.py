@@ -1,4 +1,4 @@
-"""Tells on stderr how far Spark's work is while somebody waits for it."""
+"""Writes the progress of Spark's tasks to stderr while a call waits for them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contextlib import contextmanager, suppress
 from pyspark.sql import SparkSession
 
 _EVERY_S = 10.0
-"""How often a line is written; nothing is said of what ends before. Chosen."""
+"""Seconds between two lines; work that ends before the first one writes none. Chosen."""
 
 
 @contextmanager
-def telling(
+def report_progress(
     spark: SparkSession, what: str, tell: Callable[[str], object] | None = None
 ) -> Iterator[None]:
-    """Within, say every ten seconds how many tasks of Spark's running stages are done.
+    """Write a line every ten seconds with the done tasks of Spark's running stages, within the context.
 
     Parameters
     ----------
     what : str
-        Of what is waited for.
+        The work that is waited for, for the line.
     tell : callable, optional
         Takes a line; default: writes it on stderr.
     """
@@ -38,7 +38,7 @@ def telling(
             ):  # a session that ends meanwhile is the waiting thread's matter
                 say(f"{what}: {time.monotonic() - began_s:.0f} s, {_tasks(spark)}")
 
-    thread = threading.Thread(target=run, name="headgate-telling", daemon=True)
+    thread = threading.Thread(target=run, name="headgate-progress", daemon=True)
     thread.start()
     try:
         yield

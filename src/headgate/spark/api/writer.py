@@ -85,7 +85,7 @@ class Writer(SparkWriter):
             return self._with(options=options)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if own.is_own(key):
-            key, text = own.taken(key, value)
+            key, text = own.check_option(key, value)
         return self._with(options={**options, key: text})
 
     def options(self, **options: Any) -> Writer:

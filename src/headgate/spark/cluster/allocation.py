@@ -40,7 +40,7 @@ def follow_slots(
     Parameters
     ----------
     specs : sequence of Spec
-        Of the query's operators.
+        Specs of the query's operators.
     run : str
         Unique within the application.
     write : callable

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headgate.core.errors import CheckpointError
 from headgate.core.size import format_bytes, parse_bytes
 from headgate.core.stores import store_url
-from headgate.spark.cluster.host_facts import HostFacts, answer_name, look
+from headgate.spark.cluster.host_facts import HostFacts, answer_name, collect_facts
 from headgate.spark.cluster.location import check_seen, resolved
 from headgate.spark.cluster.session import SETTINGS, session
 from headgate.spark.cluster.store_mark import StoreMark, marked_store
@@ -106,7 +106,7 @@ def doctor(
         except (JvmError, PySparkException) as error:
             problems.append(_unreachable(error))
             return answer | _outcome(problems, _settings(spark), None, ["executors"])
-        driver = look()
+        driver = collect_facts()
         problems += [text for host in seen.values() for text in judge(*host, driver, needs)]
         if isinstance(mark, Path):
             problems += _unanswered(mark, seen)
@@ -192,7 +192,7 @@ def _outcome(
 
 
 def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> list[str]:
-    """Return what is wrong with an executor, one sentence each.
+    """Return the problems of an executor, one sentence each.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def _speculation(spark: SparkSession) -> list[str]:
 
 
 def _settings(spark: SparkSession) -> list[str]:
-    """Return what each setting of `hg.session` that is missing would buy."""
+    """Return for each missing setting of `hg.session` its benefit."""
     return [
         f"{setting.key} is not {setting.value}; with it, {setting.why}."
         for setting in SETTINGS
@@ -334,7 +334,7 @@ def _wait_for_executors(pool: ExecutorPool) -> bool:
 def _everybody(
     spark: SparkSession, pool: ExecutorPool, mark: Path | StoreMark | None
 ) -> dict[str, tuple[HostFacts, float]]:
-    """Return what each executor said, by its name, and by how much its clock is off at least."""
+    """Return the facts of each executor by its name, and the least offset of its clock."""
     seen: dict[str, tuple[HostFacts, float]] = {}
     for index in range(_ROUNDS[1]):
         tasks = max(1, pool.cores)
@@ -362,7 +362,7 @@ class _Look:
     mark: Path | StoreMark | None
 
     def __call__(self, _: int) -> HostFacts:
-        facts = look(self.mark)
+        facts = collect_facts(self.mark)
         time.sleep(_HOLD_S)
         return facts
 

@@ -2,7 +2,7 @@
 
 A change that needs more cores than there are waits until the new executors run and have their Python
 workers ready: slots that shared the old cores meanwhile would gain nothing, and would be placed where
-they do not stay. If the cluster has none to give, the change is made all the same, and slots share
+they do not stay. If the cluster has none to give, the change is made nevertheless, and slots share
 cores. No batch waits for any of this.
 """
 

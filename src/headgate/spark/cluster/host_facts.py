@@ -78,8 +78,8 @@ class HostFacts:
     store_problem: str | None = None
 
 
-def look(mark: Path | StoreMark | None = None) -> HostFacts:
-    """Return what this process can say of its host.
+def collect_facts(mark: Path | StoreMark | None = None) -> HostFacts:
+    """Return the facts that this process can find out about its host.
 
     Parameters
     ----------

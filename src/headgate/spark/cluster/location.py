@@ -40,7 +40,7 @@ class Place:
     forced : bool
         Whether it goes after a failure, too.
     url : str or None
-        Of a checkpoint on an object store.
+        Address of a checkpoint on an object store.
     options : mapping
         Of that store, see `headgate.core.stores`.
     """

@@ -157,7 +157,7 @@ def session(
 
 
 def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
-    """Return what spark-submit and the files of the cluster say; starts the JVM, which reads them.
+    """Return the settings of spark-submit and of the cluster's files; starts the JVM, which reads them.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def check(spark: SparkSession, location: str) -> None:
 
 
 def partitions_wanted(spark: SparkSession) -> str | None:
-    """Return what a number of shuffle partitions that somebody chose does here, None of a default."""
+    """Return the effect of a user's number of shuffle partitions; None for the default."""
     chosen = str(spark.conf.get(_PARTITIONS))
     if chosen in (_SPARKS_PARTITIONS, _DEFAULTS[_PARTITIONS]):
         return None
@@ -305,7 +305,7 @@ def advice(spark: SparkSession, location: str) -> str | None:
     Parameters
     ----------
     location : str
-        Of a query's checkpoint.
+        Location of a query's checkpoint.
     """
     for setting in SETTINGS:
         if not setting.running:

@@ -20,7 +20,7 @@ class StoreMark:
     url : str
         A `headgate.core.stores.store_url`.
     name : str
-        Of the file.
+        Name of the file.
     """
 
     url: str

@@ -32,7 +32,7 @@ class Warming:
         self._spark = spark
 
         def load_the_first() -> None:
-            # what is no Python of ours would be read as a worker's address, and can end the JVM
+            # output of another program would be read as a worker's address, and can end the JVM
             check_interpreter(spark)
             _load(spark, (), 1)
 

@@ -74,7 +74,7 @@ class Prepared:
     own_policy: bool
 
     def first_slots(self, cores: int) -> int:
-        """Return the slots that it will begin with, as far as that is known before it is read."""
+        """Return the job's first slots, if known before its plan is read."""
         first = self.settings.slots.start
         return min(4, cores) if first == "auto" else int(first)
 

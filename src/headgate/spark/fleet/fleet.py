@@ -464,7 +464,7 @@ class Fleet:
                 )
 
     def _wait_for_round(self) -> bool:
-        """Wait until the next round, and grant meanwhile what waits; return whether all is over."""
+        """Wait until the next round, and admit waiting jobs; return whether the fleet has ended."""
         until_s = time.monotonic() + self.limits.round_s
         while (left_s := until_s - time.monotonic()) > 0.0 and not self._over.is_set():
             self._over.wait(min(left_s, _SETTLE_S) if self._grants.waits else left_s)
@@ -508,7 +508,7 @@ class Fleet:
             return dict(self._members)
 
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
-        """Return what the policy may see: jobs that can be decided about, and slots left for them."""
+        """Return the policy's view: jobs that are ready for a decision, and the slots left for them."""
         round_s = self.limits.round_s
         times = [member.hosts(round_s) for member in members.values()]
         self._loads = self._hosts.loads(times, round_s)
@@ -528,7 +528,7 @@ class Fleet:
         )
 
     def _promised(self) -> int:
-        """Return the slots that jobs not started yet will begin with, as far as that is known."""
+        """Return the slots that jobs not started yet will begin with, if known."""
         with self._lock:
             coming = {n: p for n, p in self._starting.items() if n not in self._members}
             return sum(

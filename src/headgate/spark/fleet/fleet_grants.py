@@ -17,7 +17,7 @@ after another needs some seconds for each."""
 
 
 class FleetGrants:
-    """Grants a fleet's slots to its jobs, as its policy wants and as far as there is room.
+    """Grants a fleet's slots to its jobs, as its policy decides, within the budget.
 
     Safe to use from several threads.
 
@@ -60,7 +60,7 @@ class FleetGrants:
             return bool(self._ledger.waiting)
 
     def of(self, job: str) -> dict[str, int]:
-        """Return what a job is granted, by operator."""
+        """Return the granted slots of a job, by operator."""
         with self._lock:
             return self._ledger.of(job)
 
@@ -70,7 +70,7 @@ class FleetGrants:
             return self._ledger.taken(self._held(), but) + self._promised()
 
     def enter(self, member: Member) -> None:
-        """Grant a job what it comes with, as far as there is room; strike out one that has ended."""
+        """Grant a job its first slots, within the budget; remove a job that has ended."""
         with self._lock:
             name = member.name
             if member.state in (JobState.GONE, JobState.FAILED):
@@ -78,7 +78,7 @@ class FleetGrants:
             elif name not in self._ledger:
                 held = member.slots
                 granted = self._ledger.enter(name, held, self.taken())
-                why = "What it comes with, as far as there is room."
+                why = "The job's first slots, within the budget."
                 self._tell(member, granted, held, "fleet", why)
                 self._cut(f"{name} has come.")
 
@@ -105,7 +105,7 @@ class FleetGrants:
         self._why |= dict.fromkeys(cut, ("budget", why))
 
     def settle(self) -> None:
-        """Grant what was wanted as far as there is room: less at once, more when others gave it up."""
+        """Grant the wanted slots within the budget: fewer at once, more when others give up theirs."""
         with self._lock:
             held = self._held()
             for name, changed in self._ledger.settle(held, self._promised()).items():

@@ -29,7 +29,7 @@ class FleetJournal:
     Parameters
     ----------
     path : path or None
-        Of the journal.
+        Path of the journal.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ def fleet_round(
     granted: Mapping[str, Mapping[str, int]],
     hosts: Sequence[HostLoad] = (),
 ) -> FleetRound:
-    """Return what a round saw of the jobs that have not ended, under a budget of `slots_max`."""
+    """Return a round's observations of the jobs that have not ended, under a budget of `slots_max`."""
     jobs = []
     for name, member in members.items():
         if member.state in (JobState.GONE, JobState.FAILED):
@@ -80,7 +80,7 @@ def every_s(trigger: Mapping[str, object]) -> float:
 
 
 def measured(job: FleetJob) -> FleetJob:
-    """Return a job whose utility can be told; raises what the user's own function raises."""
+    """Return a job whose utility can be computed; errors of the user's function are raised."""
     if job.reported:
         _ = job.attained
     return job

@@ -37,7 +37,7 @@ class Entrance:
     place : int
         Which input of the operator.
     name : str
-        Of the source, where Spark tells nothing of it.
+        Name of the source, if Spark reports nothing of it.
     sources : tuple of int
         The sources that feed it, by their places among those of Spark's progress.
     """
@@ -103,7 +103,7 @@ class Graph:
         return {entrance.operator for entrance in self.entrances} - followed
 
     def origins(self) -> Origins:
-        """Return what follows the query's results back to its sources."""
+        """Return the tracker that follows the query's results back to its sources."""
         first: dict[str, tuple[str, ...]] = {entrance.operator: () for entrance in self.entrances}
         above: dict[str, tuple[str, ...]] = {n: (parent,) for n, parent in self.parents.items()}
         return Origins(first | above, self.windows_us)
@@ -125,7 +125,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Read:
-    """A committed step, as far as flows go.
+    """Holds the flows of a committed step.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class Span:
 
 
 def told(reports: Sequence[Report]) -> dict[str, Told]:
-    """Return what a step's reports say of each operator."""
+    """Return the counts of each operator in a step's reports."""
     flows: dict[str, Told] = {}
     for report in reports:
         executed = report.served + report.late_records
@@ -200,7 +200,7 @@ def told(reports: Sequence[Report]) -> dict[str, Told]:
 def flows_of(
     graph: Graph, span: Span, waiting: Mapping[tuple[str, int], float], lag: SourceLag
 ) -> tuple[list[Flow], float]:
-    """Return what went along each edge, and how many records arrived at the sources per second.
+    """Return the flow along each edge, and the records per second that arrived at the sources.
 
     Parameters
     ----------

@@ -38,11 +38,11 @@ class HostLoad:
     Attributes
     ----------
     cores : int
-        Of its executors.
+        Cores of the host's executors.
     runnable : float
         Tasks that were runnable (ran, or waited for a core) at a time, mean of the round.
     load : float or None
-        As of `HostTime`; for people.
+        See `HostTime`; shown to people only.
     """
 
     host: str
@@ -66,7 +66,7 @@ class Hosts:
     Parameters
     ----------
     cores : int
-        Of a local session, which is one host.
+        Cores of a local session, which is one host.
     """
 
     def __init__(self, spark: SparkSession, cores: int) -> None:
@@ -152,7 +152,7 @@ def times_of(
     Parameters
     ----------
     reports : sequence of Report
-        Of all operators of the step.
+        Reports of all operators of the step.
     slots_s : float
         How long the step was at its slots, in seconds.
     usual_s : float

@@ -1,4 +1,4 @@
-"""Counts the records at a query's sources that Spark has not read yet, as far as a source tells."""
+"""Counts the records at a query's sources that Spark has not read yet, if the source reports them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SourceLag:
         return len(self._noted[-1].sources) if self._noted else 0
 
     def since(self, batch: int) -> list[ProgressAt]:
-        """Return what was noted of the batches from `batch` on."""
+        """Return the notes of the batches from `batch` on."""
         return [noted for noted in self._noted if noted.batch >= batch]
 
     def behind(self, source: int, batch: int) -> float:

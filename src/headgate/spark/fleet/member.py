@@ -150,7 +150,7 @@ class Member:
     def changing(self, granted: Mapping[str, int]) -> bool:
         """Return whether what it was granted is not in force yet.
 
-        A job without a policy holds what it is granted, unless somebody wanted it to hold less; what
+        A job without a policy holds what it is granted, unless a user asked for fewer slots; what
         another one does within its grant is its own business.
         """
         held = self.query._slots.held()
@@ -158,7 +158,7 @@ class Member:
         return over or (not self.own_policy and self.query._slots.changing())
 
     def unspent(self, granted: Mapping[str, int], seconds: float) -> dict[str, int]:
-        """Return what its own policy made do with for so long, where that is less than granted.
+        """Return the slots that the job's own policy used for that long, where fewer than granted.
 
         Called once a round.
         """
@@ -177,8 +177,8 @@ class Member:
         return {op: n for op, n in most.items() if n < granted[op]}
 
     def view(self, granted: Mapping[str, int]) -> FleetJob:
-        """Return what a policy may see of it, its slots as they are granted."""
-        self._probe.look(self.query.lastProgress)
+        """Return the job's view for a policy, with slots as they are granted."""
+        self._probe.note_progress(self.query.lastProgress)
         values = self._probe.values(self.utility.intents)
         requests = self.requests
         operators = {
@@ -219,7 +219,7 @@ class Member:
         return refused
 
     def limit(self, granted: Mapping[str, int], by: str, reason: str) -> str:
-        """Have it hold at most so many slots; return why it cannot be told, empty where it can."""
+        """Limit the job to a number of slots; return why it cannot be reached, or an empty text."""
         try:
             self.query._slots.limit(Grant(dict(granted), by, reason))
         except Exception as error:

@@ -143,7 +143,7 @@ class PoolProbe:
 
     # -- what the fleet asks ----------------------------------------------------------------------
 
-    def look(self, progress: Mapping[str, Any] | None) -> None:
+    def note_progress(self, progress: Mapping[str, Any] | None) -> None:
         """Take note of the newest progress of Spark's, which tells what its source has."""
         now_s = time.monotonic()
         with self._lock:
@@ -154,7 +154,7 @@ class PoolProbe:
                 self._behind.popleft()
 
     def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
-        """Return what was measured for each intent over the window; None where nothing was."""
+        """Return the measurement of each intent over the window; None without measurements."""
         steps, length_s, idle = self._recent()
         if not steps and not idle:
             return None
@@ -241,7 +241,7 @@ class PoolProbe:
         return total_ms / count / 1e3 + sink_s
 
     def _flows(self, steps: Sequence[_PoolStep]) -> list[Flow]:
-        """Return what went along each edge of the graph of stages.
+        """Return the flow along each edge of the graph of stages.
 
         What a stage executed is shared out among those that it reads by what they sent.
         """

@@ -41,7 +41,7 @@ class _Step:
     read : Read
         What it read and put out.
     reports : tuple of Report
-        Of all operators, without what they put out.
+        Reports of all operators, without their output.
     results : list of Finished
         What left the last operators, where its age is not that of the records that came.
     sink_s : float
@@ -51,7 +51,7 @@ class _Step:
     waiting : dict of str to int
         Records that wait at each operator after it.
     rate_per_s : dict of str to float
-        Records per second that each operator's slots serve together, as far as is known.
+        Records per second that each operator's slots serve together, if known.
     """
 
     began_s: float
@@ -169,7 +169,7 @@ class Probe:
             self._inner.lost(operator, slot)
 
     def bound_ms(self, operator: str) -> float:
-        """Return what the query's own observer counts against."""
+        """Return the bound against which the query's own observer counts."""
         return 0.0 if self._inner is None else self._inner.bound_ms(operator)
 
     def asks_origins(self) -> bool:
@@ -177,18 +177,18 @@ class Probe:
         return True
 
     def state(self) -> SloState | None:
-        """Return what the query's own observer says of the SLO."""
+        """Return the state of the SLO from the query's own observer."""
         return None if self._inner is None else self._inner.state()
 
     # -- what the fleet asks ----------------------------------------------------------------------
 
-    def look(self, progress: Mapping[str, Any] | None) -> None:
+    def note_progress(self, progress: Mapping[str, Any] | None) -> None:
         """Take note of the newest progress of Spark's, which tells what its sources have."""
         if progress is not None:
             self._lag.note(progress)
 
     def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
-        """Return what was measured for each intent over the window; None where nothing was.
+        """Return the measurement of each intent over the window; None without measurements.
 
         A query that has nothing to do is worth what that is worth: latency 0, juice 1. Of one whose
         batch takes longer than the window only the juice is known: it falls.
@@ -283,7 +283,7 @@ class Probe:
         return job_juice(self._flows()[0])
 
     def _flows(self) -> tuple[list[Flow], float]:
-        """Return what went along each edge of the graph, and what arrived per second."""
+        """Return the flow along each edge of the graph, and the arrivals per second."""
         with self._lock:
             steps, read_s, now_s = list(self._steps), self._read_s, time.monotonic()
         recent = [step for step in steps if step.ended_s > now_s - self._window_s] or steps[-1:]
@@ -309,7 +309,7 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
     Parameters
     ----------
     first : collection of str
-        As of `_aged`.
+        See `_aged`.
     """
     aged = [_aged(step, first) for step in steps]
     merged = histogram.merge(part for part, _ in aged)

@@ -1,4 +1,4 @@
-"""Changes of assignments: asked for at any time, in force from the next batch boundary on."""
+"""Keeps requested changes of assignments, which come into force at the next batch boundary."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ them all."""
 
 @dataclass(frozen=True)
 class Wanted:
-    """An assignment that shall hold from the next step on.
+    """Holds a requested assignment, with its source and reason.
 
     Attributes
     ----------
     by, reason : str
-        For the journal.
+        Source and reason of the request, for the journal.
     survivors : tuple of (int or None)
         As `Change.survivors`.
     decided : bool
-        True where the control loop decided it, which waits to hear that it is in force.
+        True if the control loop decided the change; the loop is notified when it is in force.
     forced : bool
-        True where slots are given up that are no longer granted; a policy may say which instead.
+        True if slots above the grant are given up; a policy's own choice of slots replaces the change.
     """
 
     assignment: Assignment
@@ -50,7 +50,7 @@ class Changes:
     Parameters
     ----------
     states : mapping of str to OperatorState
-        By operator; changed by `take` only.
+        By operator; changed by `put_in_force` only.
     slots_max : int
         The most slots that may be asked for.
     ready : callable
@@ -111,13 +111,13 @@ class Changes:
         Parameters
         ----------
         until_s : mapping of str to float
-            By operator, seconds since 1970; one that is absent is not held.
+            By operator, seconds since 1970; operators that are absent are not held.
         """
         with self._lock:
             self._held_until_s = dict(until_s)
 
     def holds(self) -> dict[str, float]:
-        """Return until when the number of slots of operators is kept, seconds since 1970."""
+        """Return the end of the hold on each operator's slots, seconds since 1970."""
         now_s = time.time()
         with self._lock:
             return {name: until for name, until in self._held_until_s.items() if until > now_s}
@@ -126,7 +126,7 @@ class Changes:
         """Hold no more slots than `grant` allows: what is above goes at the next boundary.
 
         Key groups of slots that go are spread over those that stay, unless a policy says better in time.
-        While assignments are frozen they stay as they are, until the thaw, and slots that somebody holds
+        While assignments are frozen they stay as they are, until the thaw, and slots that a user holds
         until the hold ends.
         """
         with self._lock:
@@ -138,7 +138,7 @@ class Changes:
         return self._grant.most(operator, self._slots_max)
 
     def _give_up(self) -> None:
-        """Want the slots away that are above the grant."""
+        """Request changes that give up the slots above the grant."""
         if self._grant is UNLIMITED or self.frozen:
             return
         held_until = self.holds()
@@ -153,12 +153,12 @@ class Changes:
                 self._wanted[name] = Wanted(new, self._grant.by, why, survivors, forced=True)
 
     def assignment(self) -> dict[str, Assignment]:
-        """Return what is in force, per operator."""
+        """Return the assignment in force of each operator."""
         with self._lock:
             return {name: state.assignment for name, state in self._states.items()}
 
     def newest(self, operator: str) -> Assignment:
-        """Return what will be in force at the next boundary, or when a migration has ended."""
+        """Return the assignments that come into force at the next boundary, or after a migration."""
         with self._lock:
             wanted = self._wanted.get(operator)
             if wanted:
@@ -221,7 +221,7 @@ class Changes:
     def at(
         self, epoch: int, past: Iterable[tuple[int, Mapping[str, Assignment]]] = ()
     ) -> dict[str, Assignment]:
-        """Return the assignments that held in an epoch, to be asked for again.
+        """Return the assignments of an earlier epoch, for a rollback.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class Changes:
         Raises
         ------
         ConfigError
-            Nothing is known of that epoch.
+            The epoch is unknown.
         """
         held: dict[int, dict[str, Assignment]] = {}
         with self._lock:
@@ -254,13 +254,13 @@ class Changes:
             self._held[epoch] = self._held.get(epoch, {}) | dict(held)
             while len(self._held) > _EPOCHS_KEPT:
                 oldest, second = sorted(self._held)[:2]
-                # what did not change with the second oldest still held in it
+                # operators that did not change in the second oldest epoch keep the oldest assignment
                 self._held[second] = self._held.pop(oldest) | self._held[second]
 
     def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
         """Ask for new assignments in which slots keep their numbers.
 
-        What a policy has asked for is given up.
+        Requests of a policy are dropped.
 
         Raises
         ------
@@ -279,9 +279,9 @@ class Changes:
                 self._wanted[name] = Wanted(new, by, reason, survivors)
 
     def propose(self, operator: str, wanted: Wanted) -> bool:
-        """Ask for what a policy decided.
+        """Request the change that a policy decided.
 
-        False if it is out of date or not granted, a user has asked, or somebody holds the slots.
+        False if it is out of date or not granted, a user has asked, or the slots are held.
         """
         with self._lock:
             held = self._states[operator].assignment
@@ -304,30 +304,30 @@ class Changes:
             return self._may_change()
 
     def _may_change(self) -> bool:
-        """Return whether something is wanted, and does not wait for executors."""
+        """Return whether a change is requested and need not wait for executors."""
         self._give_up()
         if not self._wanted:
             return False
         return self._ready(max(self.newest(name).slots for name in self._states))
 
     def wanted(self, operator: str) -> Wanted | None:
-        """Return what is wanted of an operator, and neither in force, under way nor waiting."""
+        """Return the requested change of an operator that is not in force, under way or waiting yet."""
         with self._lock:
             return self._wanted.get(operator) if self._may_change() else None
 
     def claim(self, operator: str, target: Assignment) -> None:
-        """Take what is wanted of an operator into a migration's hands, which heads for `target`."""
+        """Hand an operator's requested change over to a migration towards `target`."""
         with self._lock:
             del self._wanted[operator]
             self._heading[operator] = target
 
     def heads_for(self, operator: str, target: Assignment) -> None:
-        """Take note of where a migration that an earlier run began is going."""
+        """Note the target of a migration that an earlier run began."""
         with self._lock:
             self._heading[operator] = target
 
     def ended(self, operator: str) -> None:
-        """Take note that an operator's migration has ended."""
+        """Note that an operator's migration has ended."""
         with self._lock:
             self._heading.pop(operator, None)
 
@@ -346,8 +346,8 @@ class Changes:
             self.remember(new.epoch, {operator: new})
             return new
 
-    def take(self, kept: Collection[str] = ()) -> dict[str, tuple[Assignment, Wanted]]:
-        """Put what is wanted in force; return, per operator, what held before and what holds now.
+    def put_in_force(self, kept: Collection[str] = ()) -> dict[str, tuple[Assignment, Wanted]]:
+        """Put requested changes in force; return old assignment and change by operator.
 
         Parameters
         ----------

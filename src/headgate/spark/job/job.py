@@ -168,7 +168,7 @@ class OperatorState:
         )
 
     def engine_facts(self) -> dict[str, Any]:
-        """Return what the manifest keeps beside heads and assignment."""
+        """Return the operator's entries in the manifest beside heads and assignment."""
         return {
             "full_steps": self.full_steps,
             "emitted_us": self.emitted_us,
@@ -180,7 +180,7 @@ class OperatorState:
         }
 
     def standing(self) -> dict[int, int]:
-        """Return what records of some groups are judged late by, as `GroupState.stands_us`."""
+        """Return the watermarks by which records of some groups are late: `GroupState.stands_us`."""
         return {
             group: max(self.emitted_us[group], self.stands_us.get(group, 0))
             for group in self.assignment.split.keys() | self.stands_us.keys()
@@ -306,7 +306,7 @@ class OperatorState:
         return known
 
     def _deal(self, group: int, shares_before: int) -> None:
-        """Deal what waits of a key group to its shares anew, where their number has changed.
+        """Distribute a key group's waiting rows over its shares, if the number of shares has changed.
 
         Whose they are makes no difference to what comes out: only such groups are split.
         """

@@ -50,7 +50,7 @@ class _Kept:
     newest_ms : dict of int to (dict of int to float)
         When the newest record of each key group and slice came to it.
     put_out : deque of (float, float, float)
-        Of its last steps: when its results were out, their mean latency and the least, ms.
+        For each of the last steps: time of its results, their mean and least latency, ms.
     """
 
     window_us: int | None

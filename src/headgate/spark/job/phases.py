@@ -29,7 +29,7 @@ class Beside:
     Parameters
     ----------
     name : str
-        Of the thread.
+        Name of the thread.
     """
 
     def __init__(self, name: str) -> None:

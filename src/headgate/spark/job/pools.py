@@ -1,4 +1,4 @@
-"""The pool of one stage between two batches: who is active, what waits, what was measured."""
+"""Keeps the pool of one stage between two batches: active replicas, waiting rows, measurements."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class PoolState:
         return state
 
     def facts(self) -> dict[str, Any]:
-        """Return what the manifest keeps."""
+        """Return the pool's entries in the manifest."""
         return {
             "active": self.active,
             "backlog": {str(j): segments for j, segments in self.backlog.items() if segments},
@@ -176,7 +176,7 @@ class PoolState:
         self.pool = self.pool.resized(wanted, self.queued())
 
     def forget(self) -> int:
-        """Drop what waits, as a restart does; return how many rows."""
+        """Drop waiting rows, as a restart does; return their number."""
         lost = sum(self.queued())
         self.backlog.clear()
         return lost
@@ -224,7 +224,7 @@ class PoolState:
         return round_robin(count, len(active), cursor).replica
 
     def _row_s(self, config: PoolConfig) -> F64:
-        """Return what a row takes each active replica; one that has served none is as the others."""
+        """Return the time per row of each active replica; the others' mean for a new replica."""
         if config.replica_rate is not None or not self.speeds:
             return np.ones(len(self.active))
         usual = float(np.mean([speed.event_s for speed in self.speeds.values()]))
@@ -297,7 +297,7 @@ class PoolState:
             self.backlog.pop(replica, None)
 
     def interval(self, config: PoolConfig, parents: Mapping[int, str]) -> OperatorInterval | None:
-        """Return what the stage did since the last call, None while the time of a row is unknown.
+        """Return the stage's work since the last call; None while the time per row is unknown.
 
         Parameters
         ----------

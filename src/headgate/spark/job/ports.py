@@ -44,7 +44,7 @@ class Observer(Protocol):
         """Return whether it looks at `Report.inputs`, `newest_ms` and `results`."""
 
     def state(self) -> SloState | None:
-        """Return what the next batch line says of the SLO; None where there is none."""
+        """Return the state of the SLO for the next batch line; None without an SLO."""
 
 
 class PoolObserver(Protocol):
@@ -84,7 +84,7 @@ class SlotHolder(Protocol):
         """Return the slots in force, by operator."""
 
     def holds(self) -> dict[str, float]:
-        """Return until when somebody holds the slots of operators, seconds since 1970."""
+        """Return the end of the hold on each operator's slots, seconds since 1970."""
 
     def changing(self) -> bool:
         """Return whether slots that were asked for are not in force yet."""

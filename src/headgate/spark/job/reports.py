@@ -103,7 +103,7 @@ class Report:
     inputs : tuple of InputCounts
         What came of each input of the operator.
     results : dict of int to (dict of int to int)
-        As of `Served`.
+        See `Served`.
     tiering : Tiering or None
         Where memory is bounded: what became of its key groups.
     """
@@ -178,7 +178,7 @@ class ReplicaReport:
     useful_s : float
         Time in the user's function.
     histogram : Sparse
-        Of the latencies of the rows served.
+        Latencies of the served rows.
     too_old : int
         Rows dropped for their age, of those that waited and those that came.
     origins : dict of int to int

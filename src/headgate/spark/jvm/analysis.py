@@ -101,12 +101,12 @@ def state_watermark_ms(
 
     Parameters
     ----------
-    mine, other : attribute set
-        Of the side asked about, and of the other one.
+    own, other : attribute set
+        Attributes of this side, and of the other side.
     condition : expression or None
         The join's.
     watermark_ms : int
-        Of the other side.
+        Watermark of the other side.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """The progress that Spark makes of a batch, completed before anybody sees it.
 
-A listener of ours, the first of the session, puts what a query's slots did into Spark's very object:
+The session's first listener, headgate's, adds the work of a query's slots to Spark's own object:
 so the listeners behind it have it, and ``spark.streams``, the metrics and the UI, which keep the same
 object. Events of our own would reach listeners twice, and events completed in PySpark's listener class
 would not reach the JVM's listeners and the metrics.
@@ -31,7 +31,7 @@ class Fills(Protocol):
         """Return a progress, as Spark writes it in JSON, with what its batch did."""
 
     def observed(self, batch: int) -> Any:
-        """Return what ``observe()`` counted above the slots in a batch; None where nothing was."""
+        """Return the metrics of ``observe()`` above the slots in a batch; None without such metrics."""
 
 
 class _Completing:
@@ -81,7 +81,7 @@ class _Completing:
         """Do nothing."""
 
     def onQueryProgress(self, event: Jvm) -> None:
-        """Complete the progress, if it is of a query of ours."""
+        """Complete the progress of a headgate query."""
         progress = event.progress()
         fields = json.loads(progress.json())
         figures = self._queries.get(fields["runId"])

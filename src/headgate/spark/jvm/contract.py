@@ -48,7 +48,7 @@ class PrivateCall:
 
     @classmethod
     def read(cls, line: str) -> PrivateCall:
-        """Return what a line of the table says."""
+        """Return the call that a line of the table describes."""
         owner, member, arguments, *minors = line.rstrip("\n").split("\t")
         return cls(owner, member, int(arguments), tuple(" ".join(minors).split()))
 

@@ -12,7 +12,7 @@ __all__ = ["JavaError", "JvmError", "SaidBySpark"]
 
 
 class SaidBySpark(PySparkException):
-    """An error of ours that programs for PySpark catch: its words are ours, its condition is Spark's.
+    """A headgate error that programs for PySpark catch: headgate's words, Spark's error condition.
 
     Spark's own error is its ``__cause__``.
     """

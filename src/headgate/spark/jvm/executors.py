@@ -93,7 +93,7 @@ class ExecutorPool:
 
 
 def living_executors(spark: SparkSession) -> Callable[[], frozenset[str]]:
-    """Return what says which executors are registered; none where tasks run in the driver's process."""
+    """Return a function for the ids of registered executors; empty in local mode."""
     pool = ExecutorPool(spark)
     if pool.in_driver:
         return frozenset

@@ -1,4 +1,4 @@
-"""Catalyst's expressions and types: from and to PySpark's columns and types, and new ones of ours."""
+"""Converts Catalyst's expressions and types to PySpark's and back, and makes new expressions."""
 
 from __future__ import annotations
 

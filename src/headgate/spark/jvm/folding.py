@@ -52,7 +52,7 @@ def arguments_of(function: Jvm) -> list[Jvm]:
 
 
 def _sorted_by(expression: Jvm) -> Jvm:
-    """Return what a sort order within a function sorts by; anything else as it is."""
+    """Return the child of a sort order within a function; other expressions unchanged."""
     return expression.child() if class_name(expression) == "SortOrder" else expression
 
 
@@ -69,7 +69,7 @@ def _over(spark: SparkSession, function: Jvm, known: dict[str, Jvm]) -> Jvm:
 
 
 def folded(spark: SparkSession, function: Jvm, items: Column, fields: Sequence[str]) -> Column:
-    """Return what an aggregate function makes of the items of an array.
+    """Return the result of an aggregate function over the items of an array.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def _same(expression: Jvm) -> str:
 
 
 def of_words(spark: SparkSession, function: Jvm, words: Column, count: int) -> Column:
-    """Return what an imperative function evaluates to over its buffer's `count` words, an array."""
+    """Return the result of an imperative function over its buffer of `count` words, an array."""
     row = F.struct(*[F.element_at(words, i + 1).alias(f"w{i}") for i in range(count)])
     return _Object(spark, function).call(_IMPERATIVE, "eval", function.dataType(), [row])
 
@@ -255,7 +255,7 @@ def as_bytes(kind: T.DataType, value: Column) -> Column:
 
 
 def from_bytes(kind: T.DataType, value: Column) -> Column:
-    """Return what `as_bytes` took."""
+    """Return the value that `as_bytes` encoded."""
     collector, _ = _collector(kind)
     held = collector.call(_TYPED, "deserialize", collector.kind("java.lang.Object"), [value])
     array = collector.call(_TYPED, "eval", collector.value.dataType(), [held])

@@ -39,7 +39,7 @@ def clustering(spark: SparkSession, columns: Sequence[str]) -> dict[str, str]:
 
 
 class Format:
-    """A format by its name, found as ``DataStreamWriter`` finds it; raises what Spark has against it.
+    """Finds a format by its name as ``DataStreamWriter`` does; raises Spark's errors.
 
     Attributes
     ----------
@@ -98,12 +98,12 @@ class Format:
 
 
 class NamedTable:
-    """A table by the name that a user wrote; raises what Spark has against the name.
+    """Finds a table by the name that a user wrote; raises Spark's errors about the name.
 
     Attributes
     ----------
     parts : list of str
-        Of the name: catalog, database, table, as far as given.
+        Parts of the name: catalog and database, if they are there, and table.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
@@ -149,7 +149,7 @@ def quoted(name: str) -> str:
 
 
 def of_session_catalog(spark: SparkSession, table: Jvm) -> Jvm | None:
-    """Return what Spark's own catalog says of a table; None of one that another catalog has."""
+    """Return a table's entry in Spark's own catalog; None for a table of another catalog."""
     older = ("V1Table", "V2TableWithV1Fallback")
     if any(is_a(spark, table, f"{_CATALOG}.{name}") for name in older):
         return table.v1Table()

@@ -29,7 +29,7 @@ def to_series(rows: pa.RecordBatch, timezone: str, *, prefer_int_ext_dtype: bool
     rows : RecordBatch
         With one column or more.
     timezone : str
-        Of the session: what timestamps are shown in.
+        The session's time zone, in which timestamps are shown.
     prefer_int_ext_dtype : bool
         Integers with nulls stay integers; Spark 4.1 does not know it.
     """

@@ -1,4 +1,4 @@
-"""PySpark's own ``GroupState``, as its workers make it, and what a function has told one."""
+"""Makes PySpark's own ``GroupState`` as its workers do, and reads a function's changes from it."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def group_state(
     value : tuple or None
         What is kept of the key.
     schema : StructType
-        Of the state.
+        Schema of the state.
     timeout : str
         As in ``GroupStateTimeout``.
     timestamp_ms : int
-        Of the batch.
+        Processing time of the batch.
     watermark_ms : int or None
         None where the stream has none.
     timed_out : bool
@@ -74,7 +74,7 @@ def group_state(
 
 
 def change_of(state: GroupState) -> StateChange:
-    """Return what a call has done."""
+    """Return the changes that a call has made."""
     at_ms = int(state._timeout_timestamp)
     return StateChange(
         tuple(state.get) if state._updated else None,

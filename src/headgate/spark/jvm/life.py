@@ -1,7 +1,7 @@
 """Tells whether Spark's JVM still lives.
 
 A JVM that was killed answers with whatever the socket says: ``Connection refused``, ``Answer from Java
-side is empty``. Waits and questions of ours ask here what such an error means, and end with one sentence.
+side is empty``. headgate's calls ask here for the meaning of such an error, and end with one sentence.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class JvmLife:
         return False
 
     def meaning(self, error: BaseException) -> EngineGone | None:
-        """Return what an error means if it came of the JVM's end; None for any other."""
+        """Return a clear error if the cause is the JVM's end; None for any other."""
         if isinstance(error, EngineGone):
             return error
         # what Java itself says has come from a JVM that lives

@@ -20,7 +20,7 @@ _ELSEWHERE = ("CTERelationRef",)
 def summed_columns(frame: DataFrame) -> list[bool]:
     """Return of each column of a batch query whether it may come from such arithmetic.
 
-    A column of a user's function over many rows counts as one; so does what cannot be told.
+    A column of a user's function over many rows counts as one; so does a column of unknown origin.
     """
     plan = analysed(frame)
     known = _walk(plan)

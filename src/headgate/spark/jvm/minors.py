@@ -47,11 +47,11 @@ class Spark43:
         return source.createSink(mode, schema)
 
     def batch_notes(self, offsets: Jvm) -> Jvm:
-        """Return what Spark noted beside the offsets of a batch: an Option."""
+        """Return Spark's notes beside the offsets of a batch, an Option."""
         return offsets.metadataOpt()
 
     def state_rewriter(self, node: Jvm, *fields: Jvm) -> Jvm:
-        """Return what writes the state of a stopped query anew."""
+        """Return the JVM object that rewrites the state of a stopped query."""
         return node(*fields)
 
 

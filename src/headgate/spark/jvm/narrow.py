@@ -1,6 +1,6 @@
 """Computes a plan of `select` and `where` over a few rows, in the calling thread and without a job.
 
-Catalyst compiles the plan once. Planning it anew for the rows of each epoch takes tens of milliseconds,
+Catalyst compiles the plan once. A new plan for the rows of each epoch takes tens of milliseconds,
 and a job some more.
 """
 
@@ -36,10 +36,10 @@ class NarrowPlan:
     Parameters
     ----------
     frame : DataFrame
-        Of a projection over the leaf; with the column `_KEPT` last where rows may be dropped.
+        Frame of a projection over the leaf; with the column `_KEPT` last where rows may be dropped.
     leaf : plan node
     schema : StructType
-        Of the leaf's rows.
+        Schema of the leaf's rows.
     file : Path
         Where the JVM may write rows; on this host.
     """
@@ -75,7 +75,7 @@ class NarrowPlan:
         leaf : plan node
             Its only leaf.
         schema : StructType
-            Of the leaf's rows.
+            Schema of the leaf's rows.
         file : Path
             Where the JVM may write rows; on this host.
         """

@@ -27,7 +27,7 @@ class CountedRows:
         self.rows: Jvm = self._execution.toRdd()
 
     def metrics(self) -> Jvm:
-        """Return what was counted so far, a map of the JVM's from name to row."""
+        """Return the metrics counted so far, a JVM map from name to row."""
         converters = java_class(self._spark, "scala.jdk.javaapi.CollectionConverters")
         return converters.asJava(self._execution.observedMetrics())
 

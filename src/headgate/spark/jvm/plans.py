@@ -1,4 +1,4 @@
-"""Plans of Catalyst's, and rows under them: made, taken apart, put together anew, run."""
+"""Makes, takes apart, rebuilds and runs Catalyst's plans."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def union(spark: SparkSession, plans: Iterable[Jvm]) -> Jvm:
 def without_constraints(frame: DataFrame) -> DataFrame:
     """Return the same rows by a node of which Catalyst infers no constraints.
 
-    It does so for the input of every batch, and writes each constraint anew for each column that is
+    It does so for the input of every batch, and rewrites each constraint for each column that is
     another's under a new name: a hash of n such columns becomes 2**n constraints.
     """
     spark, plan = frame.sparkSession, analysed(frame)
@@ -226,7 +226,7 @@ class Graft:
         while not node.equals(old):
             children = list(each(node.children()))
             if len(children) != 1:
-                self._path = None  # a union: found anew each time
+                self._path = None  # a union: looked up each time
                 break
             self._path.insert(0, node)
             node = children[0]
@@ -292,7 +292,7 @@ class ArrowMap:
     """
 
     def __init__(self, function: Callable[..., Any], schema: StructType) -> None:
-        # As DataFrame.mapInArrow makes it, anew each time; the stubs know user functions only.
+        # As DataFrame.mapInArrow makes it, a new one each time; the stubs know user functions only.
         self._udf = pandas_udf(  # type: ignore[call-overload]
             function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
         )

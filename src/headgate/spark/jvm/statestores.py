@@ -28,7 +28,7 @@ _NOT_LOADED = re.compile(r"\[CANNOT_LOAD_STATE_STORE\.\w+\](?:(?!SQLSTATE).){0,2
 
 
 def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
-    """Return what a checkpoint says of its operators' state: a row for each operator and store.
+    """Return the metadata of a checkpoint's state: a row for each operator and store.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def state_rows(
     operator : int
         Spark's number of it.
     options : str
-        Of the source: ``joinSide``, ``stateVarName``, ``storeName`` and so on.
+        Options of the source: ``joinSide``, ``stateVarName``, ``storeName`` and so on.
 
     Raises
     ------
@@ -130,7 +130,7 @@ _REWRITING = {
 
 
 def rewriting_session(spark: SparkSession) -> SparkSession:
-    """Return a session like `spark` in which state can be written anew."""
+    """Return a session like `spark` in which state can be rewritten."""
     session = clone_of(spark)
     for key, value in _REWRITING.items():
         session.conf.set(key, value)
@@ -208,14 +208,14 @@ def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> Dat
     hashed : int
         How many of these say in which partition an entry is.
     partitions : int
-        Of the state.
+        Number of the state's partitions.
     """
     names = rows.columns
     key, value = ([F.col(name) for name in part] for part in (names[:keys], names[keys:]))
     kinds = [T.StructType(part) for part in (rows.schema.fields[:keys], rows.schema.fields[keys:])]
     spread = rows.repartition(partitions, *key[:hashed]) if hashed else rows.coalesce(1)
     return spread.select(
-        F.lit(None).alias("partition_key"),  # of use to who spreads entries anew
+        F.lit(None).alias("partition_key"),  # needed to distribute entries again
         _row_bytes(kinds[0], key).alias("key_bytes"),
         _row_bytes(kinds[1], value).alias("value_bytes"),
         F.lit("default").alias("column_family_name"),

@@ -39,7 +39,7 @@ def options_of(leaf: Jvm) -> dict[str, str]:
 
 
 def united(plan: Jvm) -> list[Jvm]:
-    """Return what a plan unites; the plan itself where it is no union."""
+    """Return the children of a union; the plan itself if it is no union."""
     return list(each(plan.children())) if class_name(plan) == "Union" else [plan]
 
 

@@ -39,7 +39,7 @@ class Tick:
     spark : SparkSession
         The session that the query is started in.
     checkpoint : Path
-        Of the query; its offsets are read, and those of an older headgate's tick rewritten, so the
+        The query's checkpoint; offsets are read, and those of an older headgate's tick rewritten, so the
         checkpoint's lock must be held.
 
     Attributes

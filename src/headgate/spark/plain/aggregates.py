@@ -21,7 +21,7 @@ SESSION_START = ("sessionStartTime", T.TimestampType())
 
 
 def parts_of(operator: PlannedOperator) -> AggregateParts:
-    """Return what an aggregate consists of."""
+    """Return the parts of an aggregate: its functions, keys and time."""
     assert operator.aggregate is not None
     return operator.aggregate
 

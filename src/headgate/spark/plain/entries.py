@@ -36,9 +36,9 @@ class EntriesTask:
     Attributes
     ----------
     part : int
-        As of `Operator.entries`.
+        See `Operator.entries`.
     tokens, steps, emitted_us : sequence
-        As of `OperatorState`.
+        See `OperatorState`.
     store : mapping of str to str
         Options of the checkpoint's store.
     """
@@ -113,7 +113,7 @@ class OurState:
     ordered: bool
 
     def part(self, values: Sequence[T.StructField], part: int = 0) -> DataFrame:
-        """Return what `Operator.entries` gives of all key groups: ``k0 ..``, then `values`."""
+        """Return the rows of `Operator.entries` of all key groups: ``k0 ..``, then `values`."""
         keys = [T.StructField(k.name, types.spark_type(k.leaf)) for k in self.operator.keys]
         state, checkpoint = self.state, self.checkpoint
         task = EntriesTask(

@@ -52,7 +52,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     Parameters
     ----------
     writer : Writer
-        Of the query, as it was started; its checkpoint is only read, and the query must be stopped.
+        Writer of the query, as it was started; its checkpoint is only read; the query must be stopped.
     checkpoint : str
         The plain query's ``checkpointLocation``, which must not be there yet. Its state has as many
         partitions as ``spark.sql.shuffle.partitions`` says, and is kept in RocksDB.

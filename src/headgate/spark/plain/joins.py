@@ -1,7 +1,7 @@
 """Rows that wait in a join of plain Spark's as records of either side.
 
 Every pair of them has met already; what comes of it in the step that adopts is given to nobody. A row
-whose partner has gone is told apart by the column `MET`, or it would come out alone one day.
+whose partner has gone is marked by the column `MET`, or it would be emitted without a partner later.
 """
 
 from __future__ import annotations

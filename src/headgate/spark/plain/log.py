@@ -264,7 +264,7 @@ def refuse_used(path: Path) -> None:
 
 @contextmanager
 def fresh(path: Path) -> Iterator[None]:
-    """Have a directory made within; what there is of it goes again where that fails.
+    """Create a directory within the context; remove it if the context fails.
 
     Raises
     ------

@@ -32,9 +32,9 @@ class Placing:
     Attributes
     ----------
     keys, inputs, initial : pyarrow.Schema
-        As of `Processor`; a record says which variable it is of, and has the columns of all.
+        See `Processor`; a record has the number of its variable, and the columns of all variables.
     names : tuple of str
-        Of the variables, in the order of their numbers; the timers' is empty.
+        Names of the variables, in the order of their numbers; empty for timers.
     """
 
     keys: pa.Schema

@@ -17,7 +17,7 @@ from headgate.spark.job.pools import PoolConfig, PoolState
 from headgate.spark.pools.pool_record import PoolRecorder
 
 RESTARTED = "restart"
-"""Why rows are dropped: a policy that restarts the job drops what waits."""
+"""Why rows are dropped: a policy that restarts the job drops waiting rows."""
 
 _KEPT = 10_000
 """Decisions that `PoolQuery.decisions` remembers; a query may run for months."""
@@ -206,7 +206,7 @@ class PoolLoop:
     # -- the port of an engine --------------------------------------------------------------------
 
     def monitor(self) -> Interval:
-        """Return what happened since the last decision; NotReady before anything was measured."""
+        """Return the measurements since the last decision; NotReady before the first ones."""
         operators = {}
         for name, state in self.states.items():
             seen = state.interval(self.config, self._parents[name])

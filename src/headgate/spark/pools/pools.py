@@ -103,7 +103,7 @@ class PoolWork:
     checkpoint : Checkpoint
         Opened.
     uuid : str
-        Of the checkpoint.
+        Uuid of the checkpoint.
 
     Attributes
     ----------
@@ -294,7 +294,7 @@ class PoolWork:
         )
 
     def _rows(self, name: str, outputs: Outputs, session: SparkSession | None = None) -> DataFrame:
-        """Return what a stage put out, with what goes along with each row."""
+        """Return the output of a stage, with the columns that accompany each row."""
         stage = self.pipeline.stages[self._numbers[name]]
         entries = [entry for entry in outputs.entries if entry["operator"] == name]
         schema = stage.raw_schema
@@ -338,7 +338,7 @@ class PoolWork:
         self.loop.step = step + 1
 
     def result(self, outputs: Outputs) -> DataFrame:
-        """Return what stands above the last stages, over what their replicas put out."""
+        """Return the plan above the last stages, over the output of their replicas."""
         return self._top.over(lambda name: self._rows(name, outputs, self._results))
 
     def done(self, outcome: Outcome[ReplicaReport], begun: Begun) -> None:

@@ -37,7 +37,7 @@ def check_brokers(plan: Jvm) -> None:
 
 
 def kafka_sources(plan: Jvm) -> list[str]:
-    """Return what a plan reads of Kafka, a source each: such as ``subscribe=clicks at host:9092``."""
+    """Return a text for each Kafka source of a plan, such as ``subscribe=clicks at host:9092``."""
     leaves = [leaf for leaf in streams_of(plan) if is_kafka(leaf)]
     return [f"{_topics(leaf)} at {option_of(leaf, _SERVERS)}" for leaf in leaves]
 

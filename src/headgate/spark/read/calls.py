@@ -78,7 +78,7 @@ class Round:
         return f"{names} ({SCALAR[kind_of(self.calls[0])]})"
 
     def stage_of(self, kept: int) -> tuple[ScalarCalls, list[Jvm]]:
-        """Return what a replica runs, and the arguments that it is given behind `kept` columns."""
+        """Return the function of a replica, and its arguments behind `kept` columns."""
         kind = kind_of(self.calls[0])
         arguments: list[Jvm] = []
         calls = []

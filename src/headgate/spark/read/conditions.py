@@ -67,7 +67,7 @@ class ConditionReader:
         self.whole: Jvm | None = _plain(spark, condition.get()) if condition.isDefined() else None
 
     def conjuncts(self) -> list[Jvm]:
-        """Return the conjuncts as they stand."""
+        """Return the conjuncts of the condition, unchanged."""
         return list(_conjuncts(self.whole))
 
     def between(self) -> Jvm | None:
@@ -114,7 +114,7 @@ class ConditionReader:
         return sides[0] if sides else None
 
     def _pair(self, comparison: Jvm) -> tuple[Jvm, Jvm, bool] | None:
-        """Return what a comparison compares, the left stream's first, and whether that turned it."""
+        """Return the operands of a comparison, the left stream's first, and whether they were swapped."""
         first, second = each(comparison.children())
         sides = self._side(first), self._side(second)
         if sides == (0, 1):

@@ -61,7 +61,7 @@ class AggregateFunctions:
     grouping : sequence of expression
         The node's, for messages.
     order : RecordOrder
-        Of the records, where it is given: then the first record is the least one, whoever comes first.
+        Order of the records, if any: then ``first`` is the least record, not the first to arrive.
     """
 
     def __init__(self, spark: SparkSession, grouping: Sequence[Jvm], order: RecordOrder) -> None:
@@ -78,7 +78,6 @@ class AggregateFunctions:
         self.parts: list[AggregatePart] = []
         self._condition: Column | None = None
         self._known: list[tuple[Jvm, list[str]]] = []
-        self._ansi = self.spark.conf.get("spark.sql.ansi.enabled") == "true"
 
     def add_end(self, end_us: Column) -> None:
         """Add a session's end, which comes before all aggregates; call this first."""
@@ -138,7 +137,7 @@ class AggregateFunctions:
         return substitute(self.spark, function.evaluateExpression(), pairs)
 
     def how(self) -> str:
-        """Return how aggregates are made that no kernel of ours knows, for people."""
+        """Describe for people how aggregates without a kernel are computed."""
         ways = [f"{', '.join(calls)}: {way}" for way, calls in self.ways.items()]
         return "".join(f"; {way_text}" for way_text in ways)
 

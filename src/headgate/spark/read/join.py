@@ -319,7 +319,7 @@ class _JoinReader:
         )
 
     def _output_plan(self, placeholder: Jvm) -> Jvm:
-        """Return what the Join puts out, as far as it is used, and what is left of its condition."""
+        """Return the used output columns of the Join, and the rest of its condition."""
         declared = {a.exprId().toString(): a for a in each(self.node.output())}
         typed: list[Column] = []
         named, first = [], 0

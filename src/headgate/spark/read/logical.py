@@ -60,7 +60,7 @@ _RELAYED = {
 """Between two operators, what rows and markers pass in one job; all else makes two jobs of it."""
 
 _OF_SCALA = {"FlatMapGroupsWithState", "TransformWithState"}
-"""What keeps state in Spark's own way and is no operator of ours."""
+"""Nodes that keep state in Spark's own way and become no operator."""
 
 
 def shown(df: DataFrame, mode: str) -> list[str]:
@@ -102,7 +102,7 @@ def read(
     ordered : tuple of str
         Names of columns that order records, where their order makes a difference.
     whole_windows, asks_kafka : bool
-        As of `Reading`.
+        See `Reading`.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def _is_stateful(plan: Jvm) -> bool:
 
 
 def _reader_of(node: Jvm) -> NodeReader | None:
-    """Return what reads a node that becomes an operator; None of any other."""
+    """Return the reader of a node that becomes an operator; None for any other node."""
     reader = _READERS.get(class_name(node))
     return reader if reader is not None and reader.applies(node) else None
 
@@ -167,7 +167,7 @@ class _QueryReader:
     Parameters
     ----------
     reading : Reading
-        Of the query, before its first operator.
+        Reading of the query, before its first operator.
     """
 
     def __init__(self, reading: Reading) -> None:
@@ -177,7 +177,7 @@ class _QueryReader:
         self.notes: list[str] = []
 
     def above(self, plan: Jvm) -> Jvm:
-        """Return what stands above the operators, over their placeholders."""
+        """Return the plan above the operators, over their placeholders."""
         reader = _reader_of(plan)
         if reader is not None:
             return self._operator(reader, plan).output_plan
@@ -203,7 +203,7 @@ class _QueryReader:
         return operator.output_plan
 
     def _check_above(self, plan: Jvm) -> None:
-        """Refuse what has a state of its own that is no operator of ours."""
+        """Refuse a node with state that becomes no operator."""
         if class_name(plan) in _OF_SCALA:
             words = wording(plan)
             msg = f"cannot keep {words.name} above a stateful operator; {words.instead}, {WAY_OUT}."

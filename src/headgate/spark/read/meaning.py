@@ -24,7 +24,7 @@ VERSION = 1
 
 
 def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
-    """Return what the state of a query's operators means, as JSON."""
+    """Return the meaning of the state of a query's operators, as JSON."""
     parts = {op.id: _of_operator(spark, op) for op in operators}
     return {"version": VERSION, "operators": {name: part for name, part in parts.items() if part}}
 

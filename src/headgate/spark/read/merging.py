@@ -38,7 +38,7 @@ _LEAVES = (T.DoubleType, T.LongType, T.IntegerType, T.ShortType, T.ByteType, T.B
 
 
 def program_of(spark: SparkSession, function: Jvm) -> Program | None:
-    """Return what merges the buffers of a declarative aggregate; None where no program can."""
+    """Return the program that merges buffers of a declarative aggregate; None if there is none."""
     left = list(each(function.aggBufferAttributes()))
     if not all(isinstance(data_type(a.dataType()), _LEAVES) for a in left):
         return None

@@ -79,7 +79,7 @@ class _Rewritten:
         ]
 
     def plan(self, kind: str) -> Jvm:
-        """Return what puts out the rows of a join of that kind."""
+        """Return the plan with the output rows of a join of that kind."""
         if kind == "LEFT SEMI":
             return project(
                 self._spark, each(self._join.output()), self._with_pairs(0, "LeftSemi")[0]
@@ -133,7 +133,7 @@ def _references(expression: Jvm) -> list[Jvm]:
 
 
 def _content(spark: SparkSession, attribute: Jvm) -> Column:
-    """Return what of a record is compared; never as event time, by which Spark drops records."""
+    """Return the compared columns of a record, without event time, by which Spark drops records."""
     value, kind = column(spark, attribute), data_type(attribute.dataType())
     if isinstance(kind, T.TimestampType):
         value = F.unix_micros(value)

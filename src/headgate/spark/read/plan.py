@@ -88,7 +88,7 @@ class AggregateParts:
     keeps_start : bool
         Whether the start of a session is a key too.
     advance_us : int
-        Between the starts of the windows that every record comes into, microseconds; 0 where somebody
+        Between the starts of the windows that every record comes into, microseconds; 0 where a user
         below looks into windows, and may leave some out, or where there are none.
     order : tuple of attribute
         Columns that order the records of some of its functions.
@@ -164,11 +164,11 @@ class PlannedOperator:
         Operators whose results of a step it reads once all of them are done, each at its placeholder in
         `input_plan`: where there are several, or what stands between cannot let markers through.
     node : plan node or None
-        The node that was read, as it stands in the query.
+        The node of the query's plan that was read.
     aggregate : AggregateParts or None
-        Of an aggregate.
+        Parts of an aggregate; None for other operators.
     join : tuple of JoinPart
-        Of a join: its left and its right side.
+        Left and right side of a join; empty for other operators.
     """
 
     id: str

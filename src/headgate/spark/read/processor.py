@@ -353,7 +353,7 @@ class _GroupStateReader(_ProcessorReader):
 
 
 def _name(user: object) -> str:
-    """Return what messages call the user's code."""
+    """Return the name of the user's code for messages."""
     if isinstance(user, GroupStateProcessor):
         return f"applyInPandasWithState {getattr(user.function, '__name__', 'function')}"
     return type(user).__name__

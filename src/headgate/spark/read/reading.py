@@ -58,11 +58,11 @@ class Reading:
     ordered : tuple of str
         Names of the columns that order records; none where their order is left to chance.
     number : int
-        Of the operator that the node becomes, counted from the source upwards.
+        Number of the operator that the node becomes, from the source upwards.
     feeds : tuple of PlannedOperator
         The operators whose results it reads, as `PlannedOperator` has it.
     node : plan node or None
-        The node as it stands in `plan`.
+        The node in `plan`.
     whole_windows : bool
         Whether overlapping windows are kept each by itself, and not as slices that they share.
     asks_kafka : bool
@@ -119,7 +119,7 @@ class Reading:
         return [(plan, self.arrived(each(plan.output()))) for plan in plans]
 
     def _by_kafka(self, taken: Taken) -> Taken:
-        """Return what an operator takes in with when Kafka got a record, where it comes from there."""
+        """Return an operator's input with the time at which Kafka got a record, if from Kafka."""
         pair = kafka_arrival(self.spark, taken.plan)
         if pair is None:
             return taken

@@ -205,7 +205,7 @@ class _Reader:
         (self._python,) = tree_patterns(self.spark, ["PYTHON_UDF"])
 
     def above(self, plan: Jvm) -> _Part:
-        """Return what stands above the stages, over holes for their rows."""
+        """Return the plan above the stages, over holes for their rows."""
         name = class_name(plan)
         if name in _STATEFUL or (name == "Join" and _streams(plan) > 1):
             msg = (
@@ -341,7 +341,7 @@ class _Reader:
         return _Part(hole.leaf, [hole])
 
     def _fed(self, part: _Part) -> _Part:
-        """Return what a stage reads with `_CARRIED` at its end; of the source they are made here."""
+        """Return a stage's input with the columns `_CARRIED` at its end, which are added to a source."""
         if part.holes:
             return part
         rows = of_rows(self.spark, part.plan)

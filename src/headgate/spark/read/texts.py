@@ -79,7 +79,7 @@ class Texts:
     ----------
     plan : plan node
     shared : Texts, optional
-        Of the node above, which gathers the same facts.
+        Texts of the node above, which gathers the same facts.
 
     Attributes
     ----------
@@ -317,7 +317,7 @@ class Texts:
         around = dict(self._variables)
         names = []
         for variable in each(function.arguments()):
-            # Spark numbers them anew in each session
+            # Spark numbers them again in each session
             names.append(f"x{len(self._variables)}")
             self._variables[id_of(variable)] = names[-1]
         text = f"({', '.join(names)} -> {self._text(function.function())})"
@@ -370,7 +370,7 @@ def interval(micros: int) -> str:
 
 
 def _silent(function: Jvm, name: str) -> str:
-    """Return what an expression's SQL leaves out."""
+    """Return the facts of an expression that its SQL omits."""
     if name in ("First", "Last", "AnyValue") and function.ignoreNulls():
         return " IGNORE NULLS"
     if name == "HyperLogLogPlusPlus":

@@ -77,7 +77,7 @@ def gap_of(session: Jvm) -> Jvm | None:
 
 
 def _added_interval(expression: Jvm) -> Jvm | None:
-    """Return what is added to a time in `expression`, of several sums by the outermost."""
+    """Return the interval added to a time in `expression`; the outermost of several sums."""
     if class_name(expression) in ("TimestampAddInterval", "TimeAdd"):
         return list(each(expression.children()))[1]
     for child in each(expression.children()):
@@ -123,7 +123,7 @@ def time_column_of(expression: Jvm) -> Jvm:
 def check_window(
     spark: SparkSession, node: Jvm, expression: Jvm, time_column: Jvm, numbers: tuple[int, int, int]
 ) -> None:
-    """Make the window anew from what was read and compare: the reader must never guess."""
+    """Rebuild the window from the values read and compare: the reader must never guess."""
     size, advance, offset = numbers
     below = of_rows(spark, next(each(node.children())))
     window = F.window(

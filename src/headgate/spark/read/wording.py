@@ -88,7 +88,7 @@ _SHOWN: Mapping[str, Callable[[Jvm], str]] = {"Repartition": _repartition, "Join
 
 
 def wording(plan: Jvm) -> Wording:
-    """Return what a node of a plan is to its user; for one we have no word for, what Spark prints."""
+    """Return the user's word for a node of a plan; Spark's text if there is no such word."""
     name = class_name(plan)
     known = _WORDINGS.get(name)
     if known is None:

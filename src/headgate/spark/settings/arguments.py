@@ -59,7 +59,7 @@ def check_policy(policy: object, parameters: Mapping[str, object]) -> None:
 
 
 def check_slots(least: object, most: object, start: object) -> None:
-    """Raise ConfigError unless these are numbers of slots, least <= start <= most as far as given."""
+    """Raise ConfigError unless these are numbers of slots, least <= start <= most, where they are set."""
     numbers = [whole("slots min", least, 1)]
     for name, value in (("start", start), ("max", most)):
         if value != "auto":

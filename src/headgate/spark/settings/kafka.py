@@ -68,7 +68,7 @@ class KafkaTarget:
     servers : str
         As ``bootstrap.servers`` has it.
     topic : str or None
-        Of all records; None where each says its own.
+        Topic of all records; None if each record has its own.
     client : mapping
         For librdkafka, ``bootstrap.servers`` among it.
     transaction_s : float
@@ -104,7 +104,7 @@ def confluent() -> Any:
 
 
 def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
-    """Return what a writer's options say of Kafka.
+    """Return the target in Kafka from a writer's options.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def _check(module: Any, client: Mapping[str, Any]) -> None:
 
 
 def _against(module: Any, client: Mapping[str, Any]) -> str | None:
-    """Return what librdkafka has against settings; None where it takes them."""
+    """Return librdkafka's error about settings; None if they are valid."""
     try:
         module.Producer({**client, "bootstrap.servers": "", "log_level": 0})
     except (module.KafkaException, ValueError, TypeError) as error:

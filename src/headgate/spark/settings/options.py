@@ -347,7 +347,7 @@ def is_own(key: str) -> bool:
     return key.lower().startswith(PREFIX)
 
 
-def taken(key: str, value: object) -> tuple[str, str]:
+def check_option(key: str, value: object) -> tuple[str, str]:
     """Return the name and the text of an option of headgate's as the table has them.
 
     Parameters

@@ -16,7 +16,7 @@ from headgate.loop import steering
 from headgate.spark.settings import options as own
 
 _ENDS = {"availableNow", "once"}
-"""Triggers that end the query once it has read what there is."""
+"""Triggers that end the query once all data at the start has been read."""
 
 
 class SlotRange(NamedTuple):
@@ -47,7 +47,7 @@ class QuerySettings:
     options : mapping of str to str
         The sink's and headgate's own, see `headgate.spark.settings.options`.
     function, row_function : callable or None
-        Of ``foreachBatch`` and ``foreach``.
+        The user's functions of ``foreachBatch`` and ``foreach``.
     budget : str or None
         A duration, "auto", or None for none.
     policy : Policy or None

@@ -40,7 +40,7 @@ def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
     client : module
         ``confluent_kafka``.
     topics : mapping
-        Of the cluster's metadata.
+        Topics in the cluster's metadata.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def _settings(target: KafkaTarget) -> dict[str, Any]:
 def _asked(
     client: Any, settings: dict[str, Any], until_s: float, ask: Callable[[Any], int | None]
 ) -> int | None:
-    """Return what a reader is told, asked again while the broker cannot say."""
+    """Return the reader's answer; ask again while the broker has none."""
     while True:
         reader = client.Consumer(settings)
         try:

@@ -48,7 +48,7 @@ class KafkaSink:
     options : mapping of str to str
         The writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
     schema : StructType
-        Of the results.
+        Schema of the results.
     checkpoint : Path
         The query's.
     newest_output : callable
@@ -193,7 +193,7 @@ def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]
     Parameters
     ----------
     parts : sequence of (int, mapping)
-        As of `_parts`.
+        The result of `_parts`.
     topic : str or None
 
     Raises

@@ -76,7 +76,7 @@ def merge(
     url: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Merge:
-    """Return what merges a stream's rows into a table, for ``foreachBatch``.
+    """Return a function for ``foreachBatch`` that merges a stream's rows into a table.
 
     ::
 

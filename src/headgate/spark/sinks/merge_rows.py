@@ -22,7 +22,7 @@ _CONFLICT = re.compile(
     r"Concurrent\w+Exception|DELTA_CONCURRENT|CommitFailedException|CommitStateUnknownException"
     r"|Found conflicting|could not serialize|deadlock detected"
 )
-"""What Delta, Iceberg and PostgreSQL say where somebody else wrote to the table at the same time."""
+"""Texts of Delta, Iceberg and PostgreSQL if another program wrote to the table at the same time."""
 
 _SEVERAL = "HEADGATE_SEVERAL_ROWS"
 _COUNT, _RANK = "headgate_count", "headgate_rank"
@@ -71,7 +71,7 @@ def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
         raise EngineError(msg) from error
 
 
-def attempted(merge: Callable[[bool | None], None], again: bool | None) -> None:
+def merge_with_retries(merge: Callable[[bool | None], None], again: bool | None) -> None:
     """Merge a step, and again where others were in the way: its number keeps it from being there twice.
 
     Parameters
@@ -93,7 +93,7 @@ def attempted(merge: Callable[[bool | None], None], again: bool | None) -> None:
 
 
 def ahead(table: str, batch: int) -> CheckpointError:
-    """Return what is wrong where a table has a step that the checkpoint does not know of."""
+    """Return the error for a table with a step that the checkpoint lacks."""
     msg = (
         f"table {table} has output {batch} of this query already, and the checkpoint does not know of "
         "it: it is a copy, or was put back; go on from the newest checkpoint, or begin a new one."

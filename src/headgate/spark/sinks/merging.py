@@ -20,7 +20,7 @@ from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.tables import commit_setting, identity, kind_of_name, last_merge
 from headgate.spark.sinks.jdbc_merge import JdbcMerge
-from headgate.spark.sinks.merge_rows import ahead, attempted, failing, one_row_per_key
+from headgate.spark.sinks.merge_rows import ahead, failing, merge_with_retries, one_row_per_key
 from headgate.spark.sinks.merge_statement import SPARK, MergedColumns, MergeSpec
 from headgate.spark.sinks.table_sinks import check_same, comes_again, wanted
 
@@ -51,7 +51,7 @@ class Merging(Protocol):
 
 
 def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | None) -> Merging:
-    """Return what carries out a merge.
+    """Return the object that carries out a merge.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class MergeSink:
     Parameters
     ----------
     columns : tuple of str
-        Of the result.
+        Columns of the result.
     checkpoint : Path
         The query's.
     """
@@ -119,11 +119,13 @@ class MergeSink:
         again = comes_again(self._known, batch)
         with self._stream.numbered(batch, frame):
             writer = writer_of(self._stream.query_id, self._name)
-            attempted(lambda again: self._merging.write(writer, batch, frame, again=again), again)
+            merge_with_retries(
+                lambda again: self._merging.write(writer, batch, frame, again=again), again
+            )
 
 
 def writer_of(query_id: str, name: str | None) -> str:
-    """Return what names the merges of a query in a table."""
+    """Return the name of a query's merges in a table."""
     return query_id if name is None else f"{query_id}/{name}"
 
 
@@ -160,7 +162,7 @@ def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
         )
         raise ConfigError(msg)
     writer = writer_of(query_id, spec.name)
-    attempted(lambda again: merging.write(writer, batch, frame, again=again), None)
+    merge_with_retries(lambda again: merging.write(writer, batch, frame, again=again), None)
 
 
 class _TableMerge:
@@ -182,7 +184,7 @@ class _TableMerge:
         return self._spec.statement(SPARK, self._spec.table, _ROWS, columns)
 
     def _check_same(self, batch: int) -> None:
-        """Refuse a table that is gone, or was made anew since the last step."""
+        """Refuse a table that is gone, or was created again since the last step."""
         with failing(self._spec.table):
             now = identity(self._session, self._spec.table)
         check_same(self._spec.table, self._identity, now, batch)

@@ -300,7 +300,7 @@ class _TableFinder:
         return _format_sink(self._spark, target, self._plan, (name, path))
 
     def _create(self, name: str) -> str:
-        """Return what makes the table: columns that may be null, and nothing else of the options."""
+        """Return the SQL that creates the table: columns that may be null, and no other options."""
         target = self._target
         made = (
             f"CREATE TABLE {name} ({self._plan.schema().asNullable().toDDL()}) USING {self._format}"

@@ -146,18 +146,18 @@ class KnownTable:
     Attributes
     ----------
     identity : callable
-        What tells it from one made anew; None where there is no table.
+        Unique id of the table; None if there is no table.
     columns : callable
         Refuses a table that lacks columns of the result.
     silent : bool
-        Whether writing to one that is gone, or made anew, does not fail.
+        Whether a write to a table that was dropped, or created again, does not fail.
     """
 
     identity: Callable[[], str | None]
     columns: Callable[[], None]
     silent: bool
 
-    def look(self, name: str, before: str | None, outputs: int) -> None:
+    def check_identity(self, name: str, before: str | None, outputs: int) -> None:
         """Refuse a table that is gone, or is not the one that it was `before`.
 
         Raises
@@ -190,7 +190,7 @@ class TableSink:
     Parameters
     ----------
     name : str
-        Of the table, for messages.
+        Name of the table, for messages.
     look : callable
         From the id of Spark's query to what the table knows of it.
     refresh : callable, optional
@@ -232,7 +232,7 @@ class TableSink:
         Raises
         ------
         CheckpointError
-            The table is gone or made anew, has a step that the checkpoint does not know of, or cannot
+            The table is gone or created again, has a step that the checkpoint does not know of, or cannot
             tell.
         ConfigError
             It lacks a column by now.
@@ -242,7 +242,7 @@ class TableSink:
         try:
             with failing(self._name):
                 if self._written and self._table is not None and self._table.silent:
-                    self._table.look(self._name, self._identity, batch)
+                    self._table.check_identity(self._name, self._identity, batch)
                 if self._written or self._wanted(batch):
                     self._inner.write(batch, frame)
                     self._note_written()
@@ -258,11 +258,11 @@ class TableSink:
         self._written = True
 
     def _say_why(self, batch: int, error: EngineError) -> None:
-        """Say it better than Spark where it is known what somebody has done to the table."""
+        """Replace Spark's error by a better message if a known change was made to the table."""
         if self._table is None:
             return
         try:
-            self._table.look(self._name, self._identity, batch)
+            self._table.check_identity(self._name, self._identity, batch)
             self._table.columns()
         except (PySparkException, JavaError):
             return  # it cannot be asked
@@ -314,7 +314,7 @@ def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
 
 
 def check_there(name: str, last: int | None) -> None:
-    """Refuse a table that is gone although the query has written to it; else it would be made anew.
+    """Refuse a missing table that the query has written to; else the write would create it again.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Carries the control loop's decisions out: at the next batch boundary, unless somebody was faster."""
+"""Carries the control loop's decisions out at the next batch boundary; a user's request goes first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SparkActuator:
     Parameters
     ----------
     changes : Changes
-        Of the job.
+        Changes of the job's assignments.
     by : str
         The policy's name, for the journal.
     reason : callable

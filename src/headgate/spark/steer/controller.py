@@ -306,7 +306,7 @@ class Controller:
         self._events.put(lambda: self._on_slos(targets, end_to_end_s))
 
     def record_cost(self) -> tuple[float | None, float | None]:
-        """Return what a record is believed to take a slot of the first operator.
+        """Return the estimated time per record at a slot of the first operator.
 
         In seconds, the mean of its slots, and the share of that in which they compute; None where that is
         not known. For the policy's own thread.
@@ -511,7 +511,7 @@ def busy_s(reports: Sequence[Report], cores: int) -> float:
 
 
 def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
-    """Return what an earlier run left waiting, per key group."""
+    """Return the records that an earlier run left waiting, per key group."""
     waiting = np.zeros(state.assignment.key_groups)
     for group, segments in state.backlog.items():
         # a share of a split group waits under a key of its own

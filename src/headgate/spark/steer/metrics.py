@@ -336,7 +336,7 @@ class SparkMetrics:
         operators : sequence of str
             Those that read sources: each has the share in it that it had in what was read.
         reports : sequence of Report
-            Of the step that read last; none where it read nothing.
+            Reports of the newest step that read; empty if it read nothing.
         """
         read = {n: sum(r.arrived for r in reports if r.operator == n) for n in operators}
         total = sum(read.values())
@@ -354,7 +354,7 @@ class SparkMetrics:
         return self._operators[operator].success
 
     def record_cost(self, operator: str) -> tuple[float | None, float | None]:
-        """Return what a record takes a slot of `operator`, and the share of that which is computing."""
+        """Return the time per record at a slot of `operator`, and the share of computing in it."""
         useful = self._operators[operator].useful
         return useful.record_s, useful.computing
 

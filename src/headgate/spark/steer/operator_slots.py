@@ -42,7 +42,7 @@ class OperatorSlots:
         return any(self._changes.newest(op).slots != n for op, n in self.held().items())
 
     def holds(self) -> dict[str, float]:
-        """Return until when somebody holds the slots of operators, seconds since 1970."""
+        """Return the end of the hold on each operator's slots, seconds since 1970."""
         return self._changes.holds()
 
     def limit(self, grant: Grant) -> None:

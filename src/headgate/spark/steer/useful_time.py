@@ -198,7 +198,7 @@ class UsefulTime:
     def batch(self) -> BatchTimes | None:
         """Return how batches spend their time; None of slots at a fixed rate, and while it is not known.
 
-        Where a batch spends its time within, before its slots or after them, is not told apart: all of it
+        Where a batch spends its time within, before its slots or after them, is unknown: all of it
         is taken to be before them.
         """
         if self._slot_rate is not None or not self._beside.known:
@@ -225,7 +225,7 @@ class UsefulTime:
         slots : int
             That there are.
         cores : int
-            Of the machine, of which Spark may have been promised more.
+            Cores of the machine; Spark may have been started with more.
         """
         known = self._cost.record_ms[:slots]
         if self._slot_rate is not None or not known.any() or not self._beside.known:

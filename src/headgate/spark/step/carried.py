@@ -24,7 +24,7 @@ _TEXT_BYTES = 2048
 """Up to here a file of a source's log is in the manifest, above it an object of its own. Chosen."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}(/[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}){0,7}")
-"""What may name a file of Spark's log: it is written below a directory of ours."""
+"""Allowed names of a file of Spark's log, which is written below headgate's directory."""
 
 
 class CarriedLog:
@@ -59,7 +59,7 @@ class CarriedLog:
             )
             raise CheckpointError(msg)
         files = {file.name: file for file in latest.files}
-        for path, text in {**carried["texts"], **self._noted(latest)}.items():
+        for path, text in {**carried["texts"], **self._commit_of(latest)}.items():
             self._write(path, text.encode())
         for path, name in carried["objects"].items():
             entry = files[f"{SOURCES}/{name}"]
@@ -70,7 +70,7 @@ class CarriedLog:
         name = f"manifests/{file_name(latest.step)}"
         self._write(f"headgate/{name}", self._checkpoint.files.get(name))
 
-    def take(self, batch_id: int) -> None:
+    def read_log(self, batch_id: int) -> None:
         """Read what Spark has noted up to a batch that it has begun; larger files go to the store."""
         texts: dict[str, str] = {}
         objects: dict[str, FileEntry] = {}
@@ -119,8 +119,8 @@ class CarriedLog:
             note = {"step": latest.step, "spark_commit": text, "digest": latest.digest}
             self._checkpoint.write_intent(latest.step, {**intent, **note})
 
-    def _noted(self, latest: Manifest) -> dict[str, str]:
-        """Return what `note_commit` has noted of this very manifest."""
+    def _commit_of(self, latest: Manifest) -> dict[str, str]:
+        """Return the commit that `note_commit` has noted for this manifest."""
         intent = self._checkpoint.read_intent(latest.step) or {}
         if intent.get("digest") != latest.digest:
             return {}

@@ -21,7 +21,7 @@ from headgate.spark.step.preaggregate import Preaggregation
 
 
 class ChainJob:
-    """Makes the rows of a chain's job; planned anew only where slots or aggregation have changed.
+    """Makes the rows of a chain's job; plans again only if slots or aggregation have changed.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ChainJob:
         Whose assignments are in force.
     placements : mapping of str to Placement
     preaggregation : Preaggregation
-        Of the first operator.
+        Preaggregation of the first operator.
     key_groups : int
     alone : bool
         The query has no other chain.
@@ -42,7 +42,7 @@ class ChainJob:
     Attributes
     ----------
     into_slots : list of StructType
-        Of the rows that each operator's slots get; empty until something was planned.
+        Schemas of the rows for each operator's slots; empty before the first plan.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ChainJob:
         return rows
 
     def forget(self) -> None:
-        """Plan anew for the next batch, which comes with another session."""
+        """Drop the plan: the next batch comes with another session."""
         self._planned_for = None
 
     def _plan(

@@ -107,7 +107,7 @@ def pool_manifest(
     states : mapping of str to PoolState
         By stage.
     outputs : Outputs
-        Of the last stage.
+        Outputs of the last stage.
     files, payloads : mapping
         What the step's tasks have written; inner stages' payloads are left out.
     lost : int

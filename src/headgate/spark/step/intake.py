@@ -26,7 +26,7 @@ class Intake:
     stream : DataFrame
         The streaming DataFrame whose batches are taken, of the session that the query was started in.
     checkpoint : Path
-        Of the query; its lock is held.
+        Checkpoint of the query, whose lock is held.
     ticks : bool
         Whether there may be something to do where the sources are quiet.
     results : SparkSession
@@ -66,7 +66,7 @@ class Intake:
         ----------
         batch : DataFrame
         into_slots : iterable of StructType, optional
-            Of all rows that slots will get, where that is known.
+            Schemas of all rows for slots, if known.
         """
         if self._session is None:
             set_as_for_batches(self._results, batch.sparkSession, stateful=self._stateful)

@@ -48,10 +48,10 @@ class LogKeeper:
         """Take note of a step that is final."""
         self._step = step
 
-    def take(self) -> dict[str, Any]:
+    def note(self) -> dict[str, Any]:
         """Return a note of Spark's log as it is."""
         with self._lock:
-            return self._notes.take(self._batch)
+            return self._notes.note(self._batch)
 
     def close(self) -> None:
         """Write the last note; Spark's query has ended."""
@@ -71,5 +71,5 @@ class LogKeeper:
         if now == self._written:
             return
         with contextlib.suppress(CheckpointError):  # a disk that is full is the next step's concern
-            self._checkpoint.write_note({**self.take(), STEP: step})
+            self._checkpoint.write_note({**self.note(), STEP: step})
             self._written = now

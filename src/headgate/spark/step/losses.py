@@ -69,7 +69,7 @@ class Losses:
         chains : sequence of mapping of str to int
             How many slots each operator of each chain has, in the order in which they run.
         reports : sequence of Report
-            What came of this attempt all the same.
+            Reports of this attempt that arrived nevertheless.
         """
         task = _TASK.search(str(error))
         if task is None or not is_lost_worker(error):
@@ -108,7 +108,7 @@ class Losses:
 
 
 def stages_beside(context: SparkContext) -> Callable[[int], list[int]]:
-    """Return what says which stages the job of a stage had; to be asked by the batches' thread."""
+    """Return a function for the stages of a stage's job; only the batches' thread may call it."""
     tracker = context.statusTracker()
 
     def stages(stage: int) -> list[int]:

@@ -98,7 +98,7 @@ class Work(Protocol[R]):
         """Return whether there is work without any new record."""
 
     def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
-        """Take note of a batch with nothing to do; return whether it gets a step all the same."""
+        """Note a batch with nothing to do; return whether it gets a step nevertheless."""
 
     def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
         """Return the watermark up to which everything is due once the sources have ended."""
@@ -116,7 +116,7 @@ class Work(Protocol[R]):
         """Take note that a step is final."""
 
     def result(self, outputs: Outputs) -> DataFrame:
-        """Return what the sink gets of a step's outputs."""
+        """Return the DataFrame of a step's outputs for the sink."""
 
     def done(self, outcome: Outcome[R], begun: Begun) -> None:
         """Write down a step that is out, and tell those who watch."""
@@ -143,12 +143,12 @@ class StepMachine(Generic[R]):
     sink : Sink
     ports : Ports
     held : bool
-        Whether only batches with new records do what is due; what waits for its slots is served.
+        Whether due work waits for a batch with new records; waiting records are served in any case.
 
     Attributes
     ----------
     latest : Manifest or None
-        Of the newest committed step.
+        Manifest of the newest committed step.
     batches_begun, settled_batch : int
         Batches begun so far, and the last one of them that had nothing to do.
     awaited : int
@@ -239,7 +239,7 @@ class StepMachine(Generic[R]):
         sources : list of str
             Offsets of the sources at the end of the epoch.
         clock : Phases
-            Of the epoch.
+            Times the epoch's phases.
         read_ms : float
             When the first of its records was read, since 1970.
         """
@@ -414,7 +414,7 @@ class StepMachine(Generic[R]):
         self._intents.do(lambda: carried.note_delivered(latest))
 
     def _serve_backlog(self, batch_id: int, watermark_us: int) -> None:
-        """Go on with what waits while the source is quiet: the next batch only comes with a tick."""
+        """Serve waiting records while the source is quiet: the next batch only comes with a tick."""
         until = time.monotonic() + _QUIET_S
         while time.monotonic() < until and not self.stopping.is_set():
             if not self.work.changing and not self.work.waits:
@@ -557,7 +557,7 @@ class StepMachine(Generic[R]):
         return manifest, reports, attempts
 
     def _traffic_since(self) -> Traffic | None:
-        """Return what was asked of the checkpoint's store since the last call."""
+        """Return the requests to the checkpoint's store since the last call."""
         now = self.checkpoint.files.traffic()
         if now is None:
             return None
@@ -567,11 +567,11 @@ class StepMachine(Generic[R]):
     def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
         """Write, while the slots work, what must be there before the manifest is."""
         if self._keeper is not None:
-            self._log_note = self._keeper.take()
+            self._log_note = self._keeper.note()
             intent = {**intent, FIELD: self._log_note}
         self.checkpoint.write_intent(step, intent)
         if self._carried is not None:
-            self._carried.take(intent["spark_batch"])
+            self._carried.read_log(intent["spark_batch"])
 
     def _begun(self, batch_id: int, watermark_us: int, *, started_ms: float, drain: bool) -> Begun:
         latest = self.latest
@@ -630,7 +630,7 @@ class StepMachine(Generic[R]):
 
 
 def _left(error: BaseException) -> EngineError:
-    """Return what to say of a query's function that ended with ``sys.exit`` or the like."""
+    """Return the error for a query's function that ended with ``sys.exit`` or the like."""
     place = users_place(frames_of(error.__traceback__))
     msg = (
         f"the query's own function ended with {type(error).__name__}{place and f' {place}'}; call the "

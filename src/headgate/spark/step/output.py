@@ -110,7 +110,7 @@ class Outputs:
 
     @classmethod
     def reported(cls, reports: Iterable[Reported]) -> Outputs:
-        """Return what reports of a step that is not committed yet name."""
+        """Return the outputs named in reports of a step that is not committed yet."""
         made = cls()
         files: dict[str, FileEntry] = {}
         for report in reports:
@@ -174,7 +174,7 @@ class Results:
         self._observed: CountedRows | None = None
 
     def observed(self) -> Jvm | None:
-        """Return what ``observe()`` counted of the last results; None where nothing was asked for."""
+        """Return the metrics of ``observe()`` of the last results; None without such metrics."""
         return None if self._observed is None else self._observed.metrics()
 
     def straight(self, rows: Jvm) -> Jvm:

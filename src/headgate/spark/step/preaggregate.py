@@ -56,12 +56,12 @@ Same = Callable[[list[str]], Column]
 
 
 def _of_one(function: Callable[[Column], Column]) -> Same:
-    """Return what has a count of records first and, of one record, its value second."""
+    """Return a builder of Spark's aggregate from two leaves: the count of records, and their value."""
     return lambda names: function(F.when(F.col(names[0]) > 0, F.col(names[1])))
 
 
 def _of_two(function: Callable[[Column, Column], Column]) -> Same:
-    """Likewise of pairs, the second value third."""
+    """Return the same for functions of two values, the second of which is the third leaf."""
 
     def same(names: list[str]) -> Column:
         count, x, y = (F.col(name) for name in names[:3])
@@ -186,14 +186,14 @@ class Preaggregation:
         """Found out once: a plan is made for every change of slots."""
 
     def stages(self, frame: DataFrame, hole: Jvm) -> tuple[list[Stage], DataFrame, Jvm]:
-        """Return what is to be run below a plan of routed rows, that plan so far, and its leaf.
+        """Return the plan to run below routed rows, the plan of routed rows, and its leaf.
 
         Where it is active the plan's rows are one per key group, slice and key and map partition.
 
         Parameters
         ----------
         frame : DataFrame
-            Of a batch's rows.
+            Frame of a batch's rows.
         hole : plan node
             Its leaf.
         """
@@ -216,7 +216,7 @@ class Preaggregation:
         final, partial = _halves(physical(whole))
         sources_of, below = _sources(spark, final), copy_of(spark, partial)
         if sources_of is None or below is None:
-            # Catalyst made other aggregates of ours than this knows to unpack
+            # Catalyst rewrote the aggregates to functions that this code cannot unpack
             return self._never(frame, hole)
         kinds = [data_type(a.dataType()) for a in each(partial.output())]
         schema = T.StructType([T.StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])

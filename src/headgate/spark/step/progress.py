@@ -61,7 +61,7 @@ class _Done:
         return _Done(other.batch, operators, dataclasses.replace(other.own, **together), emitted)
 
     def quiet(self, batch: int) -> _Done:
-        """Return what holds after a later batch in which nothing was done."""
+        """Return the figures after a later batch in which nothing was done."""
         nothing = dict.fromkeys(_OF_BATCH, 0)
         own = dataclasses.replace(
             _NOTHING_DONE,
@@ -106,7 +106,7 @@ class Progress:
         self._observed = {} if counts is None else {batch: counts}
 
     def observed(self, batch: int) -> Any:
-        """Return what was counted in a batch, as the JVM has it; None where nothing was."""
+        """Return the metrics counted in a batch, as a JVM object; None without metrics."""
         return self._observed.get(batch)
 
     def begin(
@@ -126,7 +126,7 @@ class Progress:
         operators : sequence
             The state that it starts with, in the form of Spark's ``stateOperators``.
         counted : bool
-            Whether somebody counts the rows that it puts out.
+            Whether the rows of the output are counted.
         """
         self.sink = sink.description
         count = max(1, int(spark.conf.get(_KEPT, "100") or 100))
@@ -144,7 +144,7 @@ class Progress:
             self._done.append(done)
 
     def _of(self, batch: int) -> _Done:
-        """Return what was done in a batch: nothing, where no step was noted."""
+        """Return the work of a batch; none if no step was noted."""
         with self._lock:
             before = [done for done in self._done if done.batch <= batch]
         if not before:

@@ -136,7 +136,7 @@ class Recorder(StepRecorder):
         Parameters
         ----------
         uuid : str
-            Of the checkpoint.
+            Uuid of the checkpoint.
         config : JobConfig
         states : mapping of str to OperatorState
         latest : Manifest or None
@@ -358,7 +358,7 @@ def _served_groups(reports: Sequence[Report]) -> tuple[GroupRecords, ...]:
 
 
 def _arrivals(entering: list[Report]) -> tuple[GroupRecords, ...]:
-    """Return what arrived by key group, of the operators that count it."""
+    """Return the arrivals by key group, of the operators that count them."""
     arrivals = []
     for name in dict.fromkeys(r.operator for r in entering):
         counted = [r.counts.arrivals for r in entering if r.operator == name and r.counts]

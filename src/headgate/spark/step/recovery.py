@@ -11,7 +11,7 @@ from headgate.spark.jvm.sparklog import SparkLog
 
 
 def check_same_data(path: str, latest: Manifest, batch_id: int, sources: list[str]) -> None:
-    """Refuse a batch that bears the committed one's number and covers other data.
+    """Refuse a batch that has the number of the committed batch, but other data.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def check_has_state(path: str, log: Path) -> None:
 
 
 def check_continues(path: str, latest: Manifest, batch_id: int, log: SparkLog) -> None:
-    """Refuse a Spark checkpoint that went on without us, or that was put back.
+    """Refuse a Spark log that is ahead of headgate's manifest, or was replaced by an older copy.
 
     Raises
     ------

@@ -44,7 +44,7 @@ from headgate.spark.worker.slot import SlotTask
 from headgate.tables.arena import RunDirectory
 
 _HEARTBEAT_STEPS = 40
-"""Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
+"""Quiet batches after which a manifest is written nevertheless: Spark keeps 100 batches of offsets, and
 a restart must be able to tell quiet batches from lost ones."""
 
 
@@ -61,7 +61,7 @@ class StatefulWork:
     checkpoint : Checkpoint
         Opened.
     uuid : str
-        Of the checkpoint.
+        Uuid of the checkpoint.
     run : RunDirectory
         The arena directory of this run.
     sink : Sink
@@ -288,7 +288,7 @@ class StatefulWork:
     def _take_wanted(self, step: int) -> None:
         asked = [name for name in self.states if self.changes.wanted(name) is not None]
         governed = [name for name in asked if self.migrations.governs(name)]
-        for name, (before, new) in self.changes.take(governed).items():
+        for name, (before, new) in self.changes.put_in_force(governed).items():
             self.recorder.assignment(step, name, before, new)
             self._observer.assigned(name, new)
         self._take_moved(self.migrations.begin(step), step)
@@ -338,7 +338,7 @@ class StatefulWork:
     def _fed(
         self, spark: SparkSession, head: PlannedOperator, reports: Sequence[Report]
     ) -> DataFrame:
-        """Return what an operator reads of what others, which are done, have put out in this step."""
+        """Return an operator's input: the output of other operators in this step."""
         put_out = {}
         for parent in head.parents:
             outputs = Outputs.reported([r for r in reports if r.operator == parent.id])
@@ -349,7 +349,7 @@ class StatefulWork:
         return exchange.fed_input(spark, head, put_out, self.config.key_groups)
 
     def _leaf_of(self, operator: PlannedOperator, frame: DataFrame) -> Jvm:
-        """Return what an operator has put out as a leaf of the plan of those that read it."""
+        """Return an operator's output as a leaf for the plans of its readers."""
         return leaf(frame.sparkSession, operator.placeholder.output(), internal_rows(frame))
 
     def _agreed(self, chain: list[PlannedOperator], reports: Sequence[Report]) -> list[Report]:
@@ -457,7 +457,7 @@ class StatefulWork:
         self.migrations.committed(step)
 
     def result(self, outputs: Outputs) -> DataFrame:
-        """Return what the user's plan makes of what slots put out."""
+        """Return the result of the user's plan over the slots' output."""
         return self._results.stored(outputs, self.checkpoint)
 
     def done(self, outcome: Outcome[Report], begun: Begun) -> None:

@@ -25,21 +25,21 @@ class StopRequests:
     def __init__(self, files: CommandFiles, write: Callable[[Event], None]) -> None:
         self._files = files
         self._write = write
-        self._taken: list[str] = []
+        self._requests: list[str] = []
         for asked in self._pending():  # of a run before this one
             self._done(asked.id, _LATER)
 
-    def look(self) -> bool:
-        """Return whether somebody wants the query to stop."""
+    def poll(self) -> bool:
+        """Return whether a request to stop is there; note new requests in the journal."""
         for asked in self._pending():
             if asked.command is not None:
-                self._taken.append(asked.id)
+                self._requests.append(asked.id)
                 self._write(ControlAct("stop", asked.command.by, asked.command.reason))
-        return bool(self._taken)
+        return bool(self._requests)
 
     def answer(self) -> None:
         """Say that the query has ended."""
-        for request in self._taken:
+        for request in self._requests:
             self._done(request, None)
 
     def _pending(self) -> list[PendingCommand]:

@@ -73,7 +73,7 @@ class Unfolding:
         self.used = [a.name() for a in compress(self._attributes, self._crosses)]
 
     def stream(self) -> DataFrame:
-        """Return what the streaming query runs; columns are named by position."""
+        """Return the plan of the streaming query; columns are named by position."""
         values = []
         for attribute, crosses in zip(self._attributes, self._crosses, strict=True):
             nothing = F.lit(None).cast(data_type(attribute.dataType()))
@@ -83,7 +83,7 @@ class Unfolding:
 
 
 def unfolding(spark: SparkSession, query: PlannedQuery, key_groups: int) -> Unfolding | None:
-    """Return what of a query's input is better made in the batch; None if nothing is.
+    """Return the part of a query's input that is better computed in the batch; None if there is none.
 
     Chains that share one read of the source share what it puts out, so there it stays as it is.
     """
@@ -96,7 +96,7 @@ def unfolding(spark: SparkSession, query: PlannedQuery, key_groups: int) -> Unfo
 
 
 def _lowest_multiplied(spark: SparkSession, plan: Jvm) -> Jvm | None:
-    """Return what stands below the lowest node that multiplies rows and can move, with all above it."""
+    """Return the lowest node that multiplies rows and can move with all nodes above it."""
     bound = tree_patterns(spark, _BOUND_TO_THE_STREAM)
     lowest = None
     while class_name(plan) in _MOVABLE:

@@ -48,7 +48,7 @@ class ArrowProcessor(StatefulProcessor):
 
     Notes
     -----
-    Within a call the rows of a key come in the order of the stream, as far as it has one: those of one
+    Within a call the rows of a key come in the order of the stream, if it has one: those of one
     source partition do.
     """
 

@@ -25,12 +25,12 @@ class _Told:
 
     @classmethod
     def of(cls, context: TaskContext, operator: str) -> Self:
-        """Return what a task of `operator` was told."""
+        """Return the instructions of a task of `operator`."""
         return cls.from_json(context.getLocalProperty(cls.PROPERTY + operator) or "{}")
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the instructions that `to_json` wrote."""
         return cls(**json.loads(text))
 
     def to_json(self) -> str:
@@ -50,20 +50,20 @@ class SlotFacts(_Told):
         None where slots' hosts have arenas of their own.
     run_id, checkpoint : str
     watermark_us : int
-        Of the batch.
+        Watermark of the batch.
     slot_of : sequence of int
         The slot of each key group.
     held : sequence of int
         Key groups that are not served, since a migration has them.
     tokens : sequence of str
     steps, emitted_us, due_us : sequence of int
-        As of `OperatorState`, one entry per key group.
+        See `OperatorState`; one entry per key group.
     snapshots : sequence of int
         Key groups that write a full section.
     backlog : mapping
         Segments by key group, which is text here as JSON has it.
     waiting_crc32 : mapping of str to int
-        Of the files that segments are in.
+        CRC-32 of the files with the segments.
     quotas : sequence of int, or None
         Rows that each slot may serve; None for all.
     next_slots : int
@@ -140,7 +140,7 @@ class SlotFacts(_Told):
     def request(
         self, slot: int, token: str, watermark_us: int, checkpoint: Checkpoint, operator: str
     ) -> Request:
-        """Return what is asked of `slot`."""
+        """Return the request to `slot`."""
         held, whole = frozenset(self.held), frozenset(self.snapshots)
         groups = {
             g: GroupState(
@@ -208,7 +208,7 @@ class ReplicaFacts(_Told):
     backlog : sequence of sequences of Segment
         What waits at the lane's replica.
     waiting_crc32 : mapping of str to int
-        Of the files that segments are in.
+        CRC-32 of the files with the segments.
     quotas : sequence of (int or None)
         Rows that the lane's replica may serve; None for all.
     box_s : float or None

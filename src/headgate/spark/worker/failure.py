@@ -136,7 +136,7 @@ class UsersFailure:
     Attributes
     ----------
     kind, text : str
-        Of the exception; the first line.
+        Class of the exception, and the first line of its text.
     place : str
         As ``in jobs.py line 3``; "" where no line of theirs ran.
     """
@@ -166,7 +166,7 @@ _MAY_PASS = re.compile(
 
 
 def users_failure(text: str) -> UsersFailure | None:
-    """Return what a user's Python code raised in a worker, of Spark's text; None of other failures."""
+    """Return the user's exception in a worker from Spark's text; None for other failures."""
     _, python, behind = text.rpartition(_TRACEBACK)
     if not python:
         return None
@@ -194,7 +194,7 @@ def says(error: BaseException | None, text: str) -> bool:
 
 
 def _under_spark(text: str) -> str:
-    """Return what a text of Spark is about: where a Python traceback ends, or the first line."""
+    """Return the main line of a text of Spark: the end of a Python traceback, or the first line."""
     _, python, behind = text.rpartition(_TRACEBACK)
     if python:
         # a traceback's own lines are indented, up to the one that it ends with
@@ -210,7 +210,7 @@ def _under_spark(text: str) -> str:
 
 
 def _under_java(text: str) -> str:
-    """Return what a text of the JVM is about: its first line that says more than who was called."""
+    """Return the main line of a text of the JVM: the first line with more than the called method."""
     first = next((line for line in text.splitlines() if line.startswith(": ")), _first(text))
     line = first.removeprefix(": ").rpartition(_SPARKS_WORDS)[2]
     line = _LOST_TASK.split(line)[-1]

@@ -34,9 +34,9 @@ class GroupStateProcessor(StatefulProcessor):
     function : callable
         Of key, frames and PySpark's ``GroupState``; gives frames.
     schema : StructType
-        Of the state.
+        Schema of the state.
     columns : list of str
-        Of the stream; an empty frame of them is what a call for a timeout gets.
+        Columns of the stream; a call for a timeout gets an empty frame of them.
     timeout : str
         As in PySpark's ``GroupStateTimeout``.
     watermark : bool

@@ -1,4 +1,4 @@
-"""The value of the hottest key of a slot, where the user allows it to be written down."""
+"""Finds the value of a slot's hottest key, if the user allows it in the journal."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _GOES_ON = "start the query again: it goes on where it was"
 
 
 def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
-    """Return what a text of the JVM says of Kafka, as one sentence; None where it is not about that.
+    """Return one sentence about Kafka from a text of the JVM; None if it is about something else.
 
     Parameters
     ----------
@@ -59,5 +59,5 @@ def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
 
 
 def _plain(why: str) -> str:
-    """Return a reason as it stands inside of a sentence."""
+    """Return a reason in a form for the inside of a sentence."""
     return _STATE.sub("", why).strip().rstrip(".")

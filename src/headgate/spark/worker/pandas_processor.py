@@ -82,7 +82,7 @@ class PandasProcessor(RowProcessor):
         return frames
 
     def _made(self, rows: pa.RecordBatch) -> Callable[[int, int], Any]:
-        """Return what makes a frame of a key's rows, as Spark makes it.
+        """Return a function that makes a frame of a key's rows as Spark does.
 
         Integers are of 64 bits, and what is null for another key does not change its types.
         """
@@ -91,7 +91,7 @@ class PandasProcessor(RowProcessor):
         return lambda start, stop: type(frame)(values[start:stop], columns=names)
 
     def _cut(self, rows: pa.RecordBatch) -> Callable[[int, int], Any]:
-        """Return what cuts a key's frame out; where there are nulls, each is converted by itself."""
+        """Return a function that slices a key's frame; with nulls, each frame is converted by itself."""
         if any(column.null_count for column in rows.columns):
             return lambda start, stop: self._frame(rows.slice(start, stop - start))
         frame = self._frame(rows)

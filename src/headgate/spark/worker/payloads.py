@@ -21,7 +21,7 @@ _BUNDLE_BYTES = 1 << 20
 reads the bundles of some hundred steps."""
 
 _AT_ONCE = 4
-"""Files that a task may have: changelog, output, what waits and what was late."""
+"""Files that a task may have: changelog, output, waiting rows and late rows."""
 
 
 class TakesFiles(Protocol):

@@ -226,7 +226,7 @@ class Feed:
         return kept_rows
 
     def dated(self, output: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the function put out with when it came into the query, as the last column.
+        """Return the function's output with the rows' time of arrival in the query as the last column.
 
         As many rows as it was given last are taken to be those. Otherwise nobody knows which came of
         which, and they count as young as the youngest they may have come of.
@@ -256,7 +256,7 @@ class Feed:
         self._given = None
 
     def finish(self) -> list[pa.RecordBatch]:
-        """Return what came and was not handed out; nothing where the function wanted no more.
+        """Return the rows that were not handed out; none if the function stopped early.
 
         What waited before and still does stays where it is kept.
         """

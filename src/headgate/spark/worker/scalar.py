@@ -36,7 +36,7 @@ class PandasMap:
     evaluation: Evaluation
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return what the function makes of the rows."""
+        """Return the function's result for the rows."""
         return out_of_struct(self.evaluation.run(in_struct(batches)))
 
 
@@ -93,7 +93,7 @@ class AsPickled:
     returns: T.DataType
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the function returns, as its type has it."""
+        """Return the function's result, converted to its declared type."""
         return as_declared(self.function(*args, **kwargs), self.returns)
 
 

@@ -220,13 +220,13 @@ def _split_initial(arriving: pa.Table, operator: Operator) -> tuple[pa.Table, pa
 
 
 def no_records(operator: Operator) -> pa.Table:
-    """Return what comes for a slot where nothing does."""
+    """Return an empty input for a slot."""
     fields = [pa.field(GROUP, pa.int32()), *operator.input_schema(), pa.field(RECORDS, pa.int64())]
     return pa.schema(fields).empty_table()
 
 
 def _downstream(served: Served, token: str, next_slots: int) -> pa.RecordBatch:
-    """Return what a slot put out, and a marker for every slot of the next operator."""
+    """Return a slot's output, with a marker for every slot of the next operator."""
     rows, total = served.output.num_rows, served.output.num_rows + next_slots
     nothing = np.arange(total) < rows
     columns = [
@@ -318,7 +318,7 @@ def _waiting(
 ) -> tuple[pa.Table, dict[int, tuple[int, int]]]:
     """Return the rows that wait from now on, and where those of each key (see `share_key`) are.
 
-    What the slot has merged of its shares waits for their owners, behind what waits here.
+    Merged rows of shares wait for their owners, behind the slot's own waiting rows.
     """
     segments: dict[int, tuple[int, int]] = {}
     shares, start = facts.shares_at(slot), 0

@@ -37,7 +37,7 @@ _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeErro
 
 
 class _Entries:
-    """One variable during a call: what there is, by key, and what is new.
+    """Holds one variable during a call: the stored values by key, and the changes.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class _Value(_Entries, ValueState):
 
 
 class _List(_Entries, ListState):
-    # what is new of a key: (whether what was there is gone, what came behind it)
+    # changes of a key: (whether the old list is gone, appended values)
 
     def exists(self) -> bool:
         return next(self.get(), None) is not None

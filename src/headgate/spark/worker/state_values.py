@@ -86,7 +86,7 @@ def copied(value: Any) -> Any:
 
 
 def name_of(kinds: Sequence[pa.DataType]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Return what makes of a map's key, columns of these types, a key of a dictionary."""
+    """Return a function from a map's key, columns of these types, to a key of a dictionary."""
     t = pa.types
     plain = not any(t.is_nested(kind) or t.is_binary(kind) or _has_zone(kind) for kind in kinds)
     return tuple if plain else _hashable

@@ -37,7 +37,7 @@ class InputColumns:
     Attributes
     ----------
     names : list of str
-        Of a record's payload.
+        Names of the payload's columns.
     first : int
         Position of its first column in a row.
     kinds : pyarrow.Schema
@@ -134,7 +134,7 @@ class WindowProcessor(StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Row]:
-        """Serve what waits up to the watermark, then let windows expire."""
+        """Serve waiting records up to the watermark, then let windows expire."""
         windows = self._opened(self._key(key))
         watermark_us = timerValues.getCurrentWatermarkInMs() * 1000
         emitted: list[Record] = []
@@ -206,7 +206,7 @@ class WindowProcessor(StatefulProcessor):
         self._waiting.updateValue((record.time, record.input, row.tie, number), tuple(payloads))
 
     def _released(self, watermark_us: int) -> Iterable[Record]:
-        """Take what waits up to the watermark, in order of time, then input, then content."""
+        """Take the waiting records up to the watermark, in order of time, then input, then content."""
         waiting = [(tuple(place), payloads) for place, payloads in self._waiting.iterator()]
         ready = [item for item in waiting if item[0][0] <= watermark_us]
         for place, payloads in sorted(ready, key=lambda item: item[0]):

@@ -115,7 +115,7 @@ def checkpoint_at(path: str, run_id: str, options: Mapping[str, str] | None = No
         `Checkpoint.location`.
     run_id : str
     options : mapping, optional
-        Of a store. They come with the task's function, which Spark writes into no log.
+        Options of a store. They come with the task's function, which Spark does not log.
     """
     key = (path, run_id)
     if key not in _checkpoints:

@@ -39,7 +39,7 @@ _AS_EXPECTED_S = 120.0
 """Seconds that count as having been as expected. Chosen."""
 
 _ROWS = 2
-"""Numbers of slots that key groups are dealt to anew in a cycle. Chosen."""
+"""Numbers of slots for which a cycle computes a new assignment of key groups. Chosen."""
 
 _MOST = 1e3
 """The most that a silent key group counts, of one that has records all the time."""

@@ -63,7 +63,7 @@ def following(
 ) -> int:
     """Return the slots that rule `r` has after `before`; parameters as of `play`, of one rule.
 
-    ``calm_s[r]`` begins anew where slots are added.
+    ``calm_s[r]`` starts at 0 again where slots are added.
     """
     after = before
     enough = max(wanted, leap)

@@ -109,7 +109,7 @@ class Rules:
     unit_s : float
         What windows are counted in: the bound, seconds.
     memory_s : float
-        Of the bases.
+        Time constant of the bases' memory, seconds.
     epsilon : float
         Share of the load that every rule has to spare, at least.
     """
@@ -173,7 +173,7 @@ class Rules:
         Parameters
         ----------
         fixed_s, dear_s : float
-            Of a batch, seconds.
+            Parts of a batch's time, seconds.
         bound_s : float
         """
         idle = min(1.5 * (fixed_s + dear_s) / bound_s, _IDLE_MOST)
