@@ -173,7 +173,7 @@ def test_a_journal_is_brought_up_to_a_size_and_another_driver_goes_on_behind_it(
     files.prepare([shipping.DIRECTORY])
     files.put_new(shipping.piece(3), b"old\n")
     for most, brought in ((4, b"old\n"), (3, None)):
-        monkeypatch.setattr(shipping, "_BROUGHT_BYTES", most)
+        monkeypatch.setattr(shipping, "_COPIED_MAX_BYTES", most)
         journal = tmp_path / f"journal-{most}"
         shipper = resume_shipping(files, journal)
         assert (journal.read_bytes() if journal.exists() else None) == brought

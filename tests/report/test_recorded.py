@@ -285,7 +285,7 @@ def test_views_of_a_journal(
     history = JournalHistory()
     for event in events:
         history.absorb(event)
-    page = history.tell("CK", now_ms, driver, 7)
+    page = history.describe("CK", now_ms, driver, 7)
     lines += ["-- page", *(f"{key}: {told(part)}" for key, part in page.items())]
     metrics = JournalMetrics([runs.journal(tmp_path / "journal.jsonl", events)]).text()
     lines += ["-- metrics", *scraped(metrics)]

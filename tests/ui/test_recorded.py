@@ -79,7 +79,7 @@ def test_a_history_is_told_as_recorded(points: int, recorded: Recorded) -> None:
     history = JournalHistory()
     for event in run(60):
         history.absorb(event)
-    told = history.tell("ck", 100_000, DriverSeen(), points)
+    told = history.describe("ck", 100_000, DriverSeen(), points)
     told.pop("diagnosis")
     if points != 40:
         told = {"curves": told["curves"]}
@@ -91,14 +91,14 @@ def test_rows_and_columns_grow_as_recorded(recorded: Recorded) -> None:
     heat, made = HeatMap(), []
     for event in run(600, slo=False):
         history.absorb(event)
-    made += lines(history.tell("ck", 100_000, DriverSeen(), 30)["curves"])
+    made += lines(history.describe("ck", 100_000, DriverSeen(), 30)["curves"])
     for at_ms, group in ((5_000, 1), (244_999, 2), (245_000, 0), (4_000, 3), (2_000_000, 41)):
         heat.add(at_ms, GroupRecords("a", [group], [group + 1]))
         heat.add(at_ms, GroupRecords("b", [], []))
-        made += lines(heat.tell())
+        made += lines(heat.describe())
     for group in range(45):
         heat.add(2_000_000, GroupRecords("c", [group], [100 * group]))
-    made += lines(heat.tell())
+    made += lines(heat.describe())
     recorded("growth", made)
 
 
