@@ -123,6 +123,15 @@ Budget.TestCase.settings = settings(max_examples=150, stateful_step_count=40, de
 TestBudget = Budget.TestCase
 
 
+def test_a_wish_of_before_the_budget_shrank_does_not_undo_that():
+    ledger = Ledger(16)
+    ledger.enter("a", {"op": 4}, 0)
+    ledger.budget = 3
+    ledger.cut(["a"])
+    ledger.want({"a": {"op": 4}})
+    assert ledger.settle({"a": {"op": 4}}) == {"a": {"op": 3}}
+
+
 def test_a_change_that_waits_for_its_boundary_is_dropped_when_its_slots_are_taken_back():
     changes = Changes({"op": OperatorState.fresh(2, GROUPS)}, GROUPS)
     changes.limit(Grant({"op": 6}))

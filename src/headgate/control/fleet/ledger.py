@@ -87,6 +87,7 @@ class Ledger:
             if account is not None:
                 known = {op: max(1, n) for op, n in operators.items() if op in account.granted}
                 account.wanted |= known
+        self.cut(self._accounts)  # what was decided before the budget shrank does not undo that
 
     def keep(self, job: str, operators: Mapping[str, int]) -> None:
         """Lower the grant of a job that refused more slots to the slots that it holds."""
