@@ -19,7 +19,7 @@ from headgate_lab.bench.cpu_jobs import JOBS, Cost, Truth
 BASE_S = 1_000.0
 
 
-@pytest.mark.spark
+@pytest.mark.thorough
 def test_slots_follow_a_load_of_records_that_wait_for_a_store():
     # 5 ms a record: one slot is full with the calm load, and cannot serve the burst
     found = cpu_cost.run(
