@@ -46,6 +46,7 @@ from headgate_demo.spark import queries
 Build = Callable[[Path], DataFrame]
 
 LEFT_OUT = "NOT IN REAL TIME"
+_MOST_SLOTS = 4
 HAPPENINGS = {
     "nothing": ("nothing",),
     "changes": ("nothing", "scale", "remap"),
@@ -99,7 +100,7 @@ class Run:
     def go(self, rng: random.Random, happenings: tuple[str, ...]) -> None:
         """Release one file after the other; before each something may happen."""
         query = self.start(real_time=True, slots=rng.randint(1, 3))
-        real_time = True
+        real_time, requested = True, _MOST_SLOTS
         try:
             for files in range(1, self.files + 1):
                 happening = rng.choice(happenings)
@@ -109,13 +110,15 @@ class Run:
                 ):
                     happening = "nothing"  # what has no state has no steps in micro-batches
                 if happening == "scale":
-                    query.scale(rng.randint(1, 4))
+                    requested = rng.randint(1, _MOST_SLOTS)
+                    query.scale(requested)
                 elif happening == "remap":
-                    slots = next(iter(query.assignment().values())).slots
+                    # what was requested may be in force by now, or not yet: these slots are in both
+                    slots = min(requested, *(held.slots for held in query.assignment().values()))
                     query.remap({rng.randrange(16): rng.randrange(slots) for _ in range(5)})
                 elif happening == "switch":
                     query.stop()
-                    real_time = not real_time
+                    real_time, requested = not real_time, _MOST_SLOTS
                     query = self.start(real_time=real_time, slots=rng.randint(1, 3))
                 self.released.release(files)
                 if happening == "kill" and real_time:
