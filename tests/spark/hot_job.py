@@ -126,7 +126,7 @@ class HotJob:
 
     def batch(self, batch_s):
         started_s = self.clock.now_s
-        for name, (_, new) in self.changes.put_in_force().items():
+        for name, new in self.changes.put_in_force().items():
             self.controller.assigned(name, new)
             self.assignments.append((round(self.now, 2), new.assignment))
         self._work_off()

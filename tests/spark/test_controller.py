@@ -29,7 +29,8 @@ from headgate.journal import (
 from headgate.operators.counts import Binned, Counts
 from headgate.operators.spec import NEVER_US
 from headgate.report.finish import slo_state_text
-from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.assignment_request import AssignmentRequest, RequestState
+from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Ran, Report
 from headgate.spark.steer.commands import FREEZE, Commands
@@ -94,7 +95,7 @@ class Job:
         Operators that `ticks_late` names finish what came as many time slots before; `results` has what
         else the reports of an operator say.
         """
-        for name, (_, new) in self.changes.put_in_force().items():
+        for name, new in self.changes.put_in_force().items():
             self.controller.assigned(name, new)
         started_ms = self.began_ms + 400.0 * number
         tick = int(started_ms // 100) + 1
@@ -178,15 +179,15 @@ def changes(slots=2):
 
 def wanted(slots, epoch):
     new = Assignment(spread(slots, GROUPS).slot_of, slots, epoch)
-    return Wanted(new, "policy", "", (0, 1, None), decided=True)
+    return AssignmentRequest(new, "policy", "", (0, 1, None), decided=True)
 
 
 def test_a_policys_change_comes_into_force_at_the_next_boundary():
     c = changes()
     assert c.propose("a", wanted(3, epoch=1))
     assert c.assignment()["a"].slots == 2
-    ((before, new),) = c.put_in_force().values()
-    assert (before.slots, new.assignment.slots, new.decided) == (2, 3, True)
+    (new,) = c.put_in_force().values()
+    assert (new.before.slots, new.assignment.slots, new.decided) == (2, 3, True)
     assert c.assignment()["a"].epoch == 1
     assert c.put_in_force() == {}
 
@@ -208,7 +209,7 @@ def test_a_user_overrules_what_a_policy_asked_for():
     c = changes()
     c.propose("a", wanted(3, epoch=1))
     c.ask(c.scaled(5), "user")
-    ((_, new),) = c.put_in_force().values()
+    (new,) = c.put_in_force().values()
     assert (new.assignment.slots, new.decided, new.survivors) == (
         5,
         False,
@@ -365,6 +366,25 @@ def test_a_change_that_a_freeze_gives_up_is_not_waited_for(tmp_path, overruled):
         job.batch(number + 1 + more)
     assert job.changes.assignment()["a"].slots == 3
     assert len(job.of(Applied)) == 1
+
+
+def test_a_change_whose_migration_failed_is_not_waited_for(tmp_path):
+    job = Job(tmp_path, Grow(3))
+    number = 0
+    while not job.changes.pending:
+        job.batch(number)
+        number += 1
+    request = job.changes.requested("a")
+    in_force = replace(request, assignment=job.changes.assignment()["a"], survivors=(0, 1))
+    job.changes.moves("a", request)
+    job.controller.assigned("a", replace(in_force, state=RequestState.MOVING))
+    job.batch(number)
+    assert not job.changes.pending
+    job.changes.moved("a")
+    job.controller.assigned("a", replace(in_force, state=RequestState.DROPPED))
+    job.batch(number + 1)
+    assert job.changes.pending, "the policy decides again"
+    assert not job.of(Applied)
 
 
 def test_a_slot_that_is_renumbered_takes_its_rate_along():
@@ -537,14 +557,14 @@ def test_of_many_changes_a_few_are_remembered_and_a_rollback_finds_the_others(tm
         writer.write(Start("j", "q", GROUPS, slots, operators=(OperatorInfo("a", ""),)))
         for step in range(200):
             job.changes.ask(job.changes.scaled(2 + step % 2), "user")
-            ((before, new),) = job.changes.put_in_force().values()
+            (new,) = job.changes.put_in_force().values()
             after = new.assignment
             slot_of[after.epoch] = after.slot_of
             writer.write(
                 AssignmentChange(
                     step,
                     after.epoch,
-                    before.slots,
+                    new.before.slots,
                     after.slots,
                     1,
                     0,

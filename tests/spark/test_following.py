@@ -10,6 +10,7 @@ import pytest
 
 from headgate.core.assignment import spread
 from headgate.spark.cluster.following import ExecutorFollower, SharedNeeds
+from headgate.spark.job.assignment_request import RequestState
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.jvm.executors import Executor
@@ -73,13 +74,19 @@ def follower(
     return made, later, journal, warmed
 
 
+def asked(made: ExecutorFollower, slots: int) -> bool:
+    """Ask for a change to slots as a batch does; return whether it may come into force."""
+    made.need(slots)
+    return made.ready(slots)
+
+
 def test_a_change_waits_until_the_executors_it_needs_are_there_and_warm() -> None:
     pool = FakePool([A], free=[B, C])
     made, later, journal, warmed = follower(pool)
-    assert not made.ready(3)
-    assert not made.ready(3), "asked once, not in every batch"
+    assert not asked(made, 3)
+    assert not asked(made, 3), "asked once, not in every batch"
     later.run()
-    assert made.ready(3)
+    assert asked(made, 3)
     assert (pool.asked, warmed) == ([3], [3])
     (event,) = journal
     assert (event.act, event.executors_before, event.executors_after) == ("asked", 1, 3)
@@ -88,18 +95,18 @@ def test_a_change_waits_until_the_executors_it_needs_are_there_and_warm() -> Non
 def test_a_change_within_the_cores_asks_for_nothing() -> None:
     pool = FakePool([A, B])
     made, later, _, _ = follower(pool)
-    assert made.ready(2)
+    assert asked(made, 2)
     assert (pool.asked, later.waiting) == ([], [])
 
 
 def test_where_the_cluster_gives_none_slots_share_cores_and_it_is_said_once() -> None:
     pool = FakePool([A])
     made, later, journal, warmed = follower(pool)
-    assert not made.ready(3)
+    assert not asked(made, 3)
     with pytest.warns(UserWarning, match="gave 0 of 2 executors .* 3 slots share 1 cores; add"):
         later.run()
-    assert made.ready(3)
-    assert made.ready(4), "soon after a refusal nobody waits again"
+    assert asked(made, 3)
+    assert asked(made, 4), "soon after a refusal nobody waits again"
     assert (warmed, journal[0].executors_after) == ([], 1)
     assert "share 1 cores" in journal[0].why
 
@@ -109,12 +116,12 @@ def test_executors_are_given_back_after_slots_have_left_them_and_those_from_the_
 ):
     pool = FakePool([A], free=[B, C])
     made, later, journal, _ = follower(pool)
-    made.ready(3)
+    asked(made, 3)
     later.run()
     made.settled(3, lambda: ["node-0", "node-1", "node-2"])
     later.run()
     assert pool.living() == [A, B, C]
-    assert made.ready(1)
+    assert asked(made, 1)
     later.run()
     assert pool.living() == [A, B, C], "asked for, not yet in force: slots still run there"
     made.settled(1, lambda: ["node-1"])
@@ -147,9 +154,9 @@ def test_queries_of_one_application_share_its_executors() -> None:
     second, later_2, _, _ = follower(pool, needs, "second")
     first.settled(1, lambda: ["node-0"])
     later_1.run()
-    assert not second.ready(2), "the one core is the first query's"
+    assert not asked(second, 2), "the one core is the first query's"
     later_2.run()
-    assert second.ready(2)
+    assert asked(second, 2)
     assert pool.living() == [A, B, C]
     second.settled(2, lambda: ["node-1", "node-2"])
     second.leave()
@@ -167,21 +174,27 @@ def test_a_change_that_waits_for_executors_is_not_pending_and_is_taken_when_they
     None
 ):
     states = {"one": OperatorState.fresh(1, 8)}
-    there = [False]
-    changes = Changes(states, 8, lambda slots: there[0] or slots < 3)
+    pool = FakePool([A, B], free=[C])
+    made, later, _, _ = follower(pool)
+    changes = Changes(states, 8, made)
     changes.ask({"one": spread(3, 8)}, "user")
     assert not changes.pending
     assert changes.put_in_force() == {}
-    there[0] = True
+    assert changes.request("one").state is RequestState.WAITING
+    assert (pool.asked, later.waiting) == ([], []), "questions ask nobody for anything"
+    changes.arrange()
+    later.run()
     assert changes.pending
-    assert changes.put_in_force()["one"][1].assignment.slots == 3
+    assert changes.request("one").state is RequestState.REQUESTED
+    assert changes.put_in_force()["one"].assignment.slots == 3
+    assert changes.request("one") is None
 
 
 def test_no_warning_comes_where_all_was_given() -> None:
     made, later, _, _ = follower(FakePool([A], free=[B]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made.ready(2)
+        asked(made, 2)
         later.run()
 
 
@@ -192,16 +205,16 @@ def test_a_cluster_that_cannot_be_asked_ends_no_query() -> None:
             raise OSError(msg)
 
     made, later, _, _ = follower(Broken([A]))
-    assert not made.ready(2)
+    assert not asked(made, 2)
     with pytest.warns(UserWarning, match=r"asked for .* \(no route\); slots share"):
         later.run()
-    assert made.ready(2)
+    assert asked(made, 2)
 
 
 def test_a_query_that_has_ended_writes_nothing_more() -> None:
     pool = FakePool([A], free=[B])
     made, later, journal, _ = follower(pool)
-    made.ready(2)
+    asked(made, 2)
     later.run()
     made.leave()
     later.run()

@@ -10,7 +10,8 @@ from headgate.control.fleet.grant import Grant
 from headgate.control.fleet.ledger import Ledger
 from headgate.core.assignment import rescale
 from headgate.core.errors import ConfigError
-from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.assignment_request import AssignmentRequest
+from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 
 GROUPS = 12
@@ -84,7 +85,7 @@ class Budget(RuleBasedStateMachine):
         job = self.jobs[data.draw(st.sampled_from(sorted(self.jobs)))]
         new = rescale(job.changes.assignment()["op"], slots)
         kept = tuple(slot if slot < job.held else None for slot in range(slots))
-        job.changes.propose("op", Wanted(new, "policy", "", kept, decided=True))
+        job.changes.propose("op", AssignmentRequest(new, "policy", "", kept, decided=True))
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), slots=SLOTS)
@@ -138,7 +139,7 @@ def test_a_change_that_waits_for_its_boundary_is_dropped_when_its_slots_are_take
     changes.ask(changes.scaled(6, "op"), "user")
     changes.limit(Grant({"op": 3}, "henge", "another is worth more"))
     (taken,) = changes.put_in_force().values()
-    assert (taken[1].assignment.slots, taken[1].by, taken[1].reason) == (
+    assert (taken.assignment.slots, taken.by, taken.reason) == (
         3,
         "henge",
         "another is worth more",
@@ -149,9 +150,11 @@ def test_a_policy_may_say_which_slots_go_until_the_boundary():
     changes = Changes({"op": OperatorState.fresh(4, GROUPS)}, GROUPS)
     changes.limit(Grant({"op": 2}, "henge"))
     mine = rescale(changes.assignment()["op"], 2)
-    assert changes.propose("op", Wanted(mine, "streamswitch", "merged", (0, 1), decided=True))
+    assert changes.propose(
+        "op", AssignmentRequest(mine, "streamswitch", "merged", (0, 1), decided=True)
+    )
     (taken,) = changes.put_in_force().values()
-    assert taken[1].by == "streamswitch"
+    assert taken.by == "streamswitch"
 
 
 def test_a_frozen_job_gives_its_slots_up_when_it_thaws():

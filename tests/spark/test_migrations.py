@@ -12,7 +12,8 @@ from fake_copy_thread import FakeCopyThread
 
 from headgate.core.assignment import Assignment, spread
 from headgate.migration.plan import uniform
-from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.assignment_request import AssignmentRequest, RequestState
+from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.move import migrations
 from headgate.spark.move.migrations import Migrations
@@ -70,7 +71,7 @@ class Job:
         for _ in range(boundaries):
             found = self.boundary()
             self.copy_thread.work(self.state, self.step - 1, 2)
-            if found is not None and found.final:
+            if found is not None and found.state is not RequestState.MOVING:
                 return found
         raise AssertionError("still running")
 
@@ -97,7 +98,7 @@ def test_once_a_migration_has_ended_a_policy_may_ask_for_the_next_one():
     held = job.state.assignment
     assert job.changes.newest("op") == held
     new = Assignment(spread(3, GROUPS).slot_of, 3, held.epoch + 1)
-    assert job.changes.propose("op", Wanted(new, "policy", "", (0, 1, 2), decided=True))
+    assert job.changes.propose("op", AssignmentRequest(new, "policy", "", (0, 1, 2), decided=True))
 
 
 def test_on_the_way_to_fewer_slots_those_that_still_own_a_group_are_there_and_all_that_stay():
@@ -110,7 +111,7 @@ def test_on_the_way_to_fewer_slots_those_that_still_own_a_group_are_there_and_al
         assert seen[-1] > max(job.state.assignment.slot_of)
         assert seen[-1] >= 2
         job.copy_thread.work(job.state, job.step - 1, 1)
-        if found is not None and found.final:
+        if found is not None and found.state is not RequestState.MOVING:
             break
     assert (seen[0], seen[-1]) == (4, 2)
 
@@ -174,7 +175,9 @@ def test_a_policy_does_not_disturb_a_migration():
     job.changes.ask(job.changes.scaled(4), "user")
     job.boundary()
     held = job.state.assignment
-    wanted = Wanted(Assignment(held.slot_of, held.slots, held.epoch + 1), "drs", "", (0, 1))
+    wanted = AssignmentRequest(
+        Assignment(held.slot_of, held.slots, held.epoch + 1), "drs", "", (0, 1)
+    )
     assert not job.changes.propose("op", wanted)
 
 
@@ -184,15 +187,15 @@ def test_a_slot_that_only_gets_another_number_stays_where_it_is():
     before = job.state.assignment
     # slot 1 is given up for slot 0; slots 2 and 3 become 1 and 2
     new = tuple({0: 0, 1: 0, 2: 1, 3: 2}[slot] for slot in before.slot_of)
-    wanted = Wanted(Assignment(new, 3, 1), "drs", "idle", (0, 2, 3), decided=True)
+    wanted = AssignmentRequest(Assignment(new, 3, 1), "drs", "idle", (0, 2, 3), decided=True)
     assert job.changes.propose("op", wanted)
     final = job.run()
     moved = {g for line in job.lines if line.what == "started" for g in line.groups}
     assert moved == set(before.groups_of(1))
     assert job.state.assignment.slot_of == new
     assert job.placement.hosts_of(3) == [hosts[0], hosts[2], hosts[3]]
-    assert final.wanted.survivors == (0, 2, 3)
-    assert final.wanted.decided
+    assert final.survivors == (0, 2, 3)
+    assert final.decided
 
 
 def test_a_new_driver_goes_on_from_the_manifest():
@@ -205,7 +208,7 @@ def test_a_new_driver_goes_on_from_the_manifest():
     job.migrations.restore("op", kept)
     final = job.run()
     assert job.state.assignment.slots == 4
-    assert (final.wanted.by, final.wanted.reason) == ("user", "load")
+    assert (final.by, final.reason) == ("user", "load")
 
 
 def test_a_new_driver_lets_no_policy_propose_over_a_migration():
@@ -218,7 +221,9 @@ def test_a_new_driver_lets_no_policy_propose_over_a_migration():
     job.migrations.restore("op", kept)
     assert job.changes.newest("op").slots == 4
     held = job.state.assignment
-    wanted = Wanted(Assignment(held.slot_of, held.slots, held.epoch + 1), "drs", "", (0, 1))
+    wanted = AssignmentRequest(
+        Assignment(held.slot_of, held.slots, held.epoch + 1), "drs", "", (0, 1)
+    )
     assert not job.changes.propose("op", wanted)
 
 

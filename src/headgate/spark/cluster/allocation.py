@@ -83,6 +83,7 @@ class _Followed:
         self._follower = ExecutorFollower(pool, needs, run, write, self._grown)
         self.cores = cores
         self.ready = self._follower.ready
+        self.need = self._follower.need
         self.settled = self._follower.settled
         self.leave = self._follower.leave
 

@@ -91,7 +91,7 @@ class SharedNeeds:
 class ExecutorFollower:
     """Asks for executors and gives them back, as one query's slots come and go.
 
-    `ready` and `settled` are called by the batches' thread and return at once.
+    `ready`, `need` and `settled` are called by the batches' thread and return at once.
 
     Parameters
     ----------
@@ -133,12 +133,15 @@ class ExecutorFollower:
         self._left = False
 
     def ready(self, slots: int) -> bool:
-        """Return whether a change to `slots` may come into force; ask for executors if it may not."""
+        """Return whether a change to `slots` may come into force: it has cores, or will get none."""
+        others = self._needs.cores - self._needs.slots.get(self._query, 0)
+        return self._refused or others + slots <= self._pool.cores
+
+    def need(self, slots: int) -> None:
+        """Take note that a change to `slots` is requested; ask for executors if they are too few."""
         self._needs.slots[self._query] = slots
-        if self._refused or self._needs.cores <= self._pool.cores:
-            return True
-        self._follow()
-        return False
+        if not self.ready(slots):
+            self._follow()
 
     def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
         """Take note that a step was committed with `slots` slots, which are on `hosts` by wish."""

@@ -18,7 +18,7 @@ from headgate.journal.parts import SloState
 from headgate.spark.fleet.flows import Graph, Read, Span, flows_of, told
 from headgate.spark.fleet.hosts import HostTime, beside_s, summed, times_of
 from headgate.spark.fleet.lag import SourceLag
-from headgate.spark.job.changes import Wanted
+from headgate.spark.job.assignment_request import AssignmentRequest
 from headgate.spark.job.origins import Finished, sparse
 from headgate.spark.job.ports import Observer
 from headgate.spark.job.reports import Report
@@ -106,13 +106,13 @@ class Probe:
 
     # -- the port of an observer ------------------------------------------------------------------
 
-    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+    def assigned(self, operator: str, request: AssignmentRequest) -> None:
         """Take note that the step about to begin runs under a new assignment; as of `Observer`."""
         with self._lock:
             # What slots did under another assignment says nothing about the slots there are now.
             self._changed_s[operator] = time.monotonic()
         if self._inner is not None:
-            self._inner.assigned(operator, wanted, final=final)
+            self._inner.assigned(operator, request)
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step."""

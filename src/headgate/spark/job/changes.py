@@ -4,44 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from headgate.control.fleet.grant import UNLIMITED, Grant
 from headgate.core.assignment import Assignment, rescale
 from headgate.core.errors import ConfigError, nearest
 from headgate.migration.plan import uniform
+from headgate.spark.job.assignment_request import AssignmentRequest, RequestState
 from headgate.spark.job.job import OperatorState
+from headgate.spark.job.ports import Executors, SameExecutors
 
 _PLANNERS = {"minimal": rescale, "uniform": uniform}
 
 _EPOCHS_KEPT = 32
 """Epochs that a rollback finds at once. Chosen: the journal, which is looked into for older ones, has
 them all."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Holds a requested assignment, with its source and reason.
-
-    Attributes
-    ----------
-    by, reason : str
-        Source and reason of the request, for the journal.
-    survivors : tuple of (int or None)
-        As `Change.survivors`.
-    decided : bool
-        True if the control loop decided the change; the loop is notified when it is in force.
-    forced : bool
-        True if slots above the grant are given up; a policy's own choice of slots replaces the change.
-    """
-
-    assignment: Assignment
-    by: str
-    reason: str
-    survivors: tuple[int | None, ...]
-    decided: bool = False
-    forced: bool = False
 
 
 class Changes:
@@ -53,26 +31,25 @@ class Changes:
         By operator; changed by `put_in_force` only.
     slots_max : int
         The most slots that may be asked for.
-    ready : callable
-        Given the slots that a change needs, returns whether it may come into force; it waits
-        otherwise. By default it always may.
+    executors : Executors
+        Says whether the slots of a change have executors; it waits otherwise.
     """
 
     def __init__(
         self,
         states: Mapping[str, OperatorState],
         slots_max: int,
-        ready: Callable[[int], bool] = lambda slots: True,
+        executors: Executors | None = None,
     ) -> None:
         self._states = states
         self._slots_max = slots_max
         self._lock = threading.RLock()
-        self._wanted: dict[str, Wanted] = {}
+        self._asked: dict[str, AssignmentRequest] = {}
+        self._moving: dict[str, AssignmentRequest] = {}
         self._frozen_until_s: float | None = None
         self._held_until_s: dict[str, float] = {}
         self._held: dict[int, dict[str, Assignment]] = {}
-        self._ready = ready
-        self._heading: dict[str, Assignment] = {}
+        self._executors = executors or SameExecutors()
         self._grant = UNLIMITED
         self.remember(self.epoch, {name: s.assignment for name, s in states.items()})
 
@@ -97,8 +74,8 @@ class Changes:
         """
         with self._lock:
             self._frozen_until_s = until_s
-            given_up = [name for name in self._wanted if name not in self._heading]
-            self._wanted.clear()
+            given_up = [name for name in self._asked if name not in self._moving]
+            self._asked.clear()
             return given_up
 
     def thaw(self) -> None:
@@ -131,26 +108,27 @@ class Changes:
         """
         with self._lock:
             self._grant = grant
-            self._give_up()
 
     def most(self, operator: str) -> int:
         """Return the most slots that an operator may hold."""
         return self._grant.most(operator, self._slots_max)
 
-    def _give_up(self) -> None:
-        """Request changes that give up the slots above the grant."""
+    def _requests(self) -> dict[str, AssignmentRequest]:
+        """Return what shall come into force: what was asked for, and slots above the grant given up."""
+        requests = dict(self._asked)
         if self._grant is UNLIMITED or self.frozen:
-            return
-        held_until = self.holds()
-        for name in self._states.keys() - held_until.keys():
-            state = self._states[name]
-            newest, most = self.newest(name), self.most(name)
+            return requests
+        for name in self._states.keys() - self.holds().keys():
+            newest, most = self._newest(name, requests), self.most(name)
             if newest.slots > most:
-                new = rescale(newest, most)
-                before = state.assignment.slots
-                survivors = tuple(slot if slot < before else None for slot in range(most))
-                why = self._grant.reason
-                self._wanted[name] = Wanted(new, self._grant.by, why, survivors, forced=True)
+                before = self._states[name].assignment.slots
+                requests[name] = AssignmentRequest(
+                    rescale(newest, most),
+                    self._grant.by,
+                    self._grant.reason,
+                    tuple(slot if slot < before else None for slot in range(most)),
+                )
+        return requests
 
     def assignment(self) -> dict[str, Assignment]:
         """Return the assignment in force of each operator."""
@@ -158,12 +136,15 @@ class Changes:
             return {name: state.assignment for name, state in self._states.items()}
 
     def newest(self, operator: str) -> Assignment:
-        """Return the assignments that come into force at the next boundary, or after a migration."""
+        """Return the assignment that comes into force at the next boundary, or after a migration."""
         with self._lock:
-            wanted = self._wanted.get(operator)
-            if wanted:
-                return wanted.assignment
-            return self._heading.get(operator, self._states[operator].assignment)
+            return self._newest(operator, self._requests())
+
+    def _newest(self, operator: str, requests: Mapping[str, AssignmentRequest]) -> Assignment:
+        if operator in requests:
+            return requests[operator].assignment
+        moving = self._moving.get(operator)
+        return moving.target if moving else self._states[operator].assignment
 
     def scaled(
         self, slots: int, operator: str | None = None, partitioning: str = "minimal"
@@ -276,60 +257,71 @@ class Changes:
             for name, new in changes.items():
                 before = self._states[name].assignment.slots
                 survivors = tuple(slot if slot < before else None for slot in range(new.slots))
-                self._wanted[name] = Wanted(new, by, reason, survivors)
+                self._asked[name] = AssignmentRequest(new, by, reason, survivors)
 
-    def propose(self, operator: str, wanted: Wanted) -> bool:
+    def propose(self, operator: str, request: AssignmentRequest) -> bool:
         """Request the change that a policy decided.
 
         False if it is out of date or not granted, a user has asked, or the slots are held.
         """
         with self._lock:
-            held = self._states[operator].assignment
-            granted = wanted.assignment.slots <= self._grant.slots.get(
-                operator, wanted.assignment.slots
-            )
-            fits = wanted.assignment.epoch == held.epoch + 1 and granted
-            asked = self._wanted.get(operator)
-            busy = (asked is not None and not asked.forced) or operator in self._heading
-            held_size = wanted.assignment.slots != held.slots and operator in self.holds()
+            held, new = self._states[operator].assignment, request.assignment
+            granted = new.slots <= self._grant.slots.get(operator, new.slots)
+            fits = new.epoch == held.epoch + 1 and granted
+            busy = operator in self._asked or operator in self._moving
+            held_size = new.slots != held.slots and operator in self.holds()
             if self.frozen or not fits or busy or held_size:
                 return False
-            self._wanted[operator] = wanted
+            self._asked[operator] = request
             return True
+
+    def arrange(self) -> None:
+        """Ask for the executors that requested changes need; called by the batches' thread."""
+        with self._lock:
+            requests = self._requests()
+            slots = self._most_slots(requests)
+        if requests:
+            self._executors.need(slots)
 
     @property
     def pending(self) -> bool:
         """Return whether something will change at the next boundary."""
         with self._lock:
-            return self._may_change()
+            return bool(self._ready())
 
-    def _may_change(self) -> bool:
-        """Return whether a change is requested and need not wait for executors."""
-        self._give_up()
-        if not self._wanted:
-            return False
-        return self._ready(max(self.newest(name).slots for name in self._states))
+    def _ready(self) -> dict[str, AssignmentRequest]:
+        """Return the requests that need not wait for executors: all of them or none."""
+        requests = self._requests()
+        if requests and self._executors.ready(self._most_slots(requests)):
+            return requests
+        return {}
 
-    def wanted(self, operator: str) -> Wanted | None:
-        """Return the requested change of an operator that is not in force, under way or waiting yet."""
+    def _most_slots(self, requests: Mapping[str, AssignmentRequest]) -> int:
+        return max((self._newest(name, requests).slots for name in self._states), default=0)
+
+    def requested(self, operator: str) -> AssignmentRequest | None:
+        """Return the change of an operator that comes into force next; None while it waits or moves."""
         with self._lock:
-            return self._wanted.get(operator) if self._may_change() else None
+            return self._ready().get(operator)
 
-    def claim(self, operator: str, target: Assignment) -> None:
-        """Hand an operator's requested change over to a migration towards `target`."""
+    def request(self, operator: str) -> AssignmentRequest | None:
+        """Return the newest change of an operator that is not in force yet, whatever its state."""
         with self._lock:
-            del self._wanted[operator]
-            self._heading[operator] = target
+            request = self._requests().get(operator)
+            if request is None:
+                return self._moving.get(operator)
+            return request if self._ready() else replace(request, state=RequestState.WAITING)
 
-    def heads_for(self, operator: str, target: Assignment) -> None:
-        """Note the target of a migration that an earlier run began."""
+    def moves(self, operator: str, request: AssignmentRequest) -> None:
+        """Hand an operator's change over to a migration, perhaps one that an earlier run began."""
         with self._lock:
-            self._heading[operator] = target
+            self._asked.pop(operator, None)
+            self._moving[operator] = replace(request, state=RequestState.MOVING)
 
-    def ended(self, operator: str) -> None:
+    def moved(self, operator: str) -> None:
         """Note that an operator's migration has ended."""
         with self._lock:
-            self._heading.pop(operator, None)
+            self._moving.pop(operator, None)
 
     def put(
         self,
@@ -346,8 +338,8 @@ class Changes:
             self.remember(new.epoch, {operator: new})
             return new
 
-    def put_in_force(self, kept: Collection[str] = ()) -> dict[str, tuple[Assignment, Wanted]]:
-        """Put requested changes in force; return old assignment and change by operator.
+    def put_in_force(self, kept: Collection[str] = ()) -> dict[str, AssignmentRequest]:
+        """Put requested changes in force; return them by operator.
 
         Parameters
         ----------
@@ -355,13 +347,18 @@ class Changes:
             Operators that are left alone: their changes are carried out by a migration.
         """
         with self._lock:
-            if not self._may_change():
-                return {}
+            requests = self._ready()
             epoch, in_force = self.epoch + 1, {}
-            for name in [name for name in self._wanted if name not in kept]:
-                wanted, state = self._wanted.pop(name), self._states[name]
-                new = replace(wanted, assignment=replace(wanted.assignment, epoch=epoch))
-                in_force[name] = (state.assignment, new)
-                state.assign(new.assignment, new.survivors)
-                self.remember(epoch, {name: new.assignment})
+            for name in [name for name in requests if name not in kept]:
+                self._asked.pop(name, None)
+                state = self._states[name]
+                in_force[name] = replace(
+                    requests[name],
+                    state=RequestState.IN_FORCE,
+                    before=state.assignment,
+                    assignment=replace(requests[name].assignment, epoch=epoch),
+                )
+                new = in_force[name].assignment
+                state.assign(new, requests[name].survivors)
+                self.remember(epoch, {name: new})
             return in_force

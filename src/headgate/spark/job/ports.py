@@ -8,7 +8,7 @@ from typing import Protocol
 
 from headgate.control.fleet.grant import Grant
 from headgate.journal.parts import SloState
-from headgate.spark.job.changes import Wanted
+from headgate.spark.job.assignment_request import AssignmentRequest
 from headgate.spark.job.reports import ReplicaReport, Report
 
 
@@ -22,10 +22,10 @@ class CommandPort(Protocol):
 class Observer(Protocol):
     """Receives news of the steps of a job while it runs; no call may take long."""
 
-    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+    def assigned(self, operator: str, request: AssignmentRequest) -> None:
         """Take note that the step about to begin runs under a new assignment.
 
-        Not `final`: it is on the way to the one that was wanted.
+        While the request moves, it is on the way to the one requested.
         """
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
@@ -73,6 +73,9 @@ class Executors(Protocol):
     def ready(self, slots: int) -> bool:
         """Return whether a change to `slots` may come into force."""
 
+    def need(self, slots: int) -> None:
+        """Take note that a change to `slots` is requested: more executors may have to come."""
+
     def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
         """Take note that a step was committed with `slots` slots, which are on `hosts` by wish."""
 
@@ -106,7 +109,7 @@ class NoCommands:
 class NoObserver:
     """Nobody watches; an `Observer`."""
 
-    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+    def assigned(self, operator: str, request: AssignmentRequest) -> None:
         """Do nothing."""
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
@@ -156,6 +159,9 @@ class SameExecutors:
     def ready(self, slots: int) -> bool:
         """Return True: nothing more will come."""
         return True
+
+    def need(self, slots: int) -> None:
+        """Do nothing."""
 
     def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
         """Do nothing."""

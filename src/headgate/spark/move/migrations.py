@@ -1,7 +1,7 @@
-"""The migrations of a job: from what is wanted to what is in force, batch by batch.
+"""Carries requested assignments out by migrations, batch by batch, until they are in force.
 
 Where all slots share one host's memory, and no strategy was asked for, a change is a new assignment at
-the next boundary and nothing of this is used (STRETCH; see `Changes.take`).
+the next boundary and nothing of this is used (STRETCH; see `Changes.put_in_force`).
 
 While key groups move, none is split: what waits for shares is dealt to the owners, and dealt anew when
 the migration has ended.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from headgate.core.assignment import Assignment
@@ -20,8 +20,9 @@ from headgate.core.errors import ConfigError
 from headgate.journal.hosts import MigrationStep
 from headgate.journal.schema import Event
 from headgate.migration.events import Cause, Requested
-from headgate.migration.protocol import Migration, assignment_of, plain
-from headgate.spark.job.changes import Changes, Wanted
+from headgate.migration.protocol import Migration
+from headgate.spark.job.assignment_request import AssignmentRequest, RequestState
+from headgate.spark.job.changes import Changes
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.job import OperatorState
 from headgate.spark.move.copy_thread import CopyThread, StepHeads
@@ -32,76 +33,14 @@ _HERE = "here"
 """The one host of a job whose slots Spark does not place."""
 
 
-@dataclass(frozen=True)
-class _AssignmentRequest:
-    """Holds the request that a running migration carries out.
-
-    Attributes
-    ----------
-    before : Assignment
-        What held when it began.
-    numbers : tuple of int
-        By slot of ``wanted.assignment``: the number that it has until the migration ends.
-    """
-
-    before: Assignment
-    wanted: Wanted
-    numbers: tuple[int, ...]
-
-    @property
-    def target(self) -> Assignment:
-        """Return the wanted assignment, with slots as they are numbered meanwhile."""
-        wanted = self.wanted.assignment
-        slot_of = tuple(self.numbers[slot] for slot in wanted.slot_of)
-        return Assignment(slot_of, max(self.numbers) + 1, wanted.epoch)
-
-    def to_dict(self) -> dict[str, Any]:
-        wanted = self.wanted
-        return {
-            "by": wanted.by,
-            "reason": wanted.reason,
-            "decided": wanted.decided,
-            "wanted": plain(wanted.assignment),
-            "before": plain(self.before),
-            "numbers": list(self.numbers),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> _AssignmentRequest:
-        wanted = Wanted(
-            assignment_of(data["wanted"]), data["by"], data["reason"], (), data["decided"]
-        )
-        return cls(assignment_of(data["before"]), wanted, tuple(data["numbers"]))
-
-
-def _numbers(wanted: Wanted, slots_before: int) -> tuple[int, ...]:
+def _numbers(request: AssignmentRequest, slots_before: int) -> tuple[int, ...]:
     """Return which number each slot has while state moves: a slot that stays keeps the one it had.
 
     A policy that gives up slot 1 of three numbers slot 2 anew: it stays where it is all the same.
     """
-    kept = [old for old in wanted.survivors if old is not None]
-    free = iter(n for n in range(slots_before + len(wanted.survivors)) if n not in kept)
-    return tuple(next(free) if old is None else old for old in wanted.survivors)
-
-
-@dataclass(frozen=True)
-class InForce:
-    """An operator's assignment changes with the batch that begins.
-
-    Attributes
-    ----------
-    before : Assignment
-        What held before this batch, or, when it is the last change, before the migration.
-    wanted : Wanted
-        With the assignment that is in force now.
-    final : bool
-        Whether the migration has reached its end.
-    """
-
-    before: Assignment
-    wanted: Wanted
-    final: bool = False
-    moved_bytes: int = 0
+    kept = [old for old in request.survivors if old is not None]
+    free = iter(n for n in range(slots_before + len(request.survivors)) if n not in kept)
+    return tuple(next(free) if old is None else old for old in request.survivors)
 
 
 class Migrations:
@@ -135,7 +74,7 @@ class Migrations:
         self._strategy = strategy
         self._write = write
         self._migrations: dict[str, MigrationExecutor] = {}
-        self._requests: dict[str, _AssignmentRequest] = {}
+        self._requests: dict[str, AssignmentRequest] = {}
         self._asked_for_hosts = False
         self._announced: dict[str, dict[int, int]] = {}
         self._step = 0
@@ -166,9 +105,9 @@ class Migrations:
         migration = MigrationExecutor.resumed(
             operator, self._states[operator], self._copy_thread, data, self._noting(operator)
         )
-        self._requests[operator] = _AssignmentRequest.from_dict(data["asked"])
+        self._requests[operator] = AssignmentRequest.from_dict(data["asked"])
         self._migrations[operator] = migration
-        self._changes.heads_for(operator, migration.protocol.target)
+        self._changes.moves(operator, self._requests[operator])
 
     # -- the boundary before a batch --------------------------------------------------------------
 
@@ -181,7 +120,7 @@ class Migrations:
         migration, held = self._migrations[operator], self._states[operator].assignment
         reached = migration.protocol.current
         if not migration.protocol.failed:
-            reached = self._requests[operator].wanted.assignment
+            reached = self._requests[operator].assignment
         return (reached.slot_of, reached.slots) != (held.slot_of, held.slots)
 
     def announce(self, step: int) -> dict[str, Assignment]:
@@ -203,8 +142,8 @@ class Migrations:
             assignments[name] = Assignment(owners, self._slots_of(name, owners), held.epoch + 1)
         return assignments
 
-    def begin(self, step: int, *, still: bool = True) -> dict[str, InForce]:
-        """Pass the boundary before `step`; return the assignments that come into force with it.
+    def begin(self, step: int, *, still: bool = True) -> dict[str, AssignmentRequest]:
+        """Pass the boundary before `step`; return the requests whose assignments change with it.
 
         Parameters
         ----------
@@ -215,7 +154,7 @@ class Migrations:
         """
         self._step, self._began_s = step, time.monotonic()
         announced, self._announced = self._announced, {}
-        changed: dict[str, InForce] = {}
+        changed: dict[str, AssignmentRequest] = {}
         self._ask_for_hosts()
         for name in self._states:
             if (found := self._moves_nothing(name)) is not None:
@@ -239,20 +178,20 @@ class Migrations:
         """End what goes on in the background; the manifest knows how far it is."""
         self._copy_thread.stop()
 
-    def _moves_nothing(self, operator: str) -> InForce | None:
+    def _moves_nothing(self, operator: str) -> AssignmentRequest | None:
         """Put a change in force at once with which no key group changes its owner: a split, its end."""
-        wanted, state = self._changes.wanted(operator), self._states[operator]
-        if wanted is None or operator in self._migrations or not self.governs(operator):
+        request, state = self._changes.requested(operator), self._states[operator]
+        if request is None or operator in self._migrations or not self.governs(operator):
             return None
-        before, new = state.assignment, wanted.assignment
+        before, new = state.assignment, request.assignment
         if new.slot_of != before.slot_of or new.split == before.split or new.slots < before.slots:
             return None
         if self._hosts(operator, new) is None:
             return None  # new slots wait for their executors
-        self._changes.claim(operator, new)
-        now = self._changes.put(operator, new.slot_of, new.slots, wanted.survivors, new.split)
-        self._changes.ended(operator)
-        return InForce(before, replace(wanted, assignment=now), final=True)
+        self._changes.moves(operator, request)
+        now = self._changes.put(operator, new.slot_of, new.slots, request.survivors, new.split)
+        self._changes.moved(operator)
+        return replace(request, state=RequestState.IN_FORCE, before=before, assignment=now)
 
     def _ask_for_hosts(self) -> None:
         """Ask the hosts for their arenas at the first boundary, so that no request waits for it."""
@@ -263,18 +202,22 @@ class Migrations:
             self._hosts(name)
 
     def _take_request(self, operator: str) -> None:
-        wanted = self._changes.wanted(operator)
-        if wanted is None or not self._changes.pending or not self.governs(operator):
+        request = self._changes.requested(operator)
+        if request is None or not self.governs(operator):
             return
         state, migration = self._states[operator], self._migrations.get(operator)
-        before = self._requests[operator].before if migration is not None else state.assignment
-        asked = _AssignmentRequest(before, wanted, _numbers(wanted, state.assignment.slots))
-        hosts = self._hosts(operator, asked.target)
+        request = replace(
+            request,
+            state=RequestState.MOVING,
+            before=state.assignment if migration is None else self._requests[operator].before,
+            numbers=_numbers(request, state.assignment.slots),
+        )
+        hosts = self._hosts(operator, request.target)
         if hosts is None:
             return  # they are being asked for
-        cause = Cause.POLICY if wanted.decided else Cause.HAND
-        request = Requested(asked.target, hosts, cause, strategy=self._strategy)
-        if migration is not None and migration.protocol.refusal(request) is not None:
+        cause = Cause.POLICY if request.decided else Cause.HAND
+        event = Requested(request.target, hosts, cause, strategy=self._strategy)
+        if migration is not None and migration.protocol.refusal(event) is not None:
             return  # it waits for the end of the one under way
         what = "requested" if migration is None else "superseded"
         if migration is None:
@@ -283,16 +226,16 @@ class Migrations:
                 operator, state, self._copy_thread, protocol, self._noting(operator)
             )
             self._copy_thread.committed(self._heads(self._step - 1))
-        self._changes.claim(operator, asked.target)
+        self._changes.moves(operator, request)
         try:
-            migration.request(request)
+            migration.request(event)
         except ConfigError as error:
-            self._changes.ended(operator)
+            self._changes.moved(operator)
             self._note(operator, "refused", why=str(error))
             return
         self._migrations[operator] = migration
-        self._requests[operator] = asked
-        moved = state.assignment.moved(asked.target)
+        self._requests[operator] = request
+        moved = state.assignment.moved(request.target)
         self._note(operator, what, groups=moved, strategy=str(migration.protocol.strategy))
 
     def _hosts(self, operator: str, *wanted: Assignment) -> tuple[str, ...] | None:
@@ -313,7 +256,9 @@ class Migrations:
         protocol = self._migrations[operator].protocol
         return max(min(protocol.current.slots, protocol.target.slots), max(owners) + 1)
 
-    def _pass(self, operator: str, step: int, routed: Mapping[int, int] | None) -> InForce | None:
+    def _pass(
+        self, operator: str, step: int, routed: Mapping[int, int] | None
+    ) -> AssignmentRequest | None:
         migration, state = self._migrations[operator], self._states[operator]
         hosts = self._hosts(operator)
         if hosts is None and not routed:
@@ -326,40 +271,46 @@ class Migrations:
             if owners is None:
                 return None
             self._changes.put(operator, owners, self._slots_of(operator, owners))
+            request = replace(self._requests[operator], before=before)
             slots = range(state.assignment.slots)
-            return self._in_force(operator, before, before.slots, slots)
+            return self._with_assignment(operator, request, slots, before.slots)
         return self._end(operator, migration, before)
 
-    def _end(self, operator: str, migration: MigrationExecutor, held: Assignment) -> InForce:
-        """Put the end of a migration in force: the assignment wanted, or the one it came from."""
-        asked, failed = self._requests[operator], migration.protocol.failed
+    def _end(
+        self, operator: str, migration: MigrationExecutor, held: Assignment
+    ) -> AssignmentRequest:
+        """Put the end of a migration in force: the assignment requested, or the one it came from."""
+        request, failed = self._requests[operator], migration.protocol.failed
         reached, numbers = (
             migration.protocol.current,
             tuple(range(migration.protocol.current.slots)),
         )
         if not failed:
-            reached, numbers = asked.wanted.assignment, asked.numbers
+            reached, numbers = request.assignment, request.numbers
             self._placements[operator].renumber(numbers)
         ended = (reached.slot_of, reached.slots, reached.split)
         if (held.slot_of, held.slots, held.split) != ended:
             self._changes.put(operator, reached.slot_of, reached.slots, numbers, reached.split)
         migration.end()
         del self._migrations[operator]
-        self._changes.ended(operator)
+        self._changes.moved(operator)
         what, waited_s = "failed" if failed else "finished", round(migration.suspended_s, 3)
         self._note(operator, what, why=failed, suspended_s=waited_s)
-        decided = asked.wanted.decided and not failed
-        found = self._in_force(operator, asked.before, held.slots, numbers)
-        wanted = replace(found.wanted, decided=decided)
-        return replace(found, wanted=wanted, final=True, moved_bytes=migration.moved_bytes)
+        state = RequestState.DROPPED if failed else RequestState.IN_FORCE
+        request = replace(request, state=state, moved_bytes=migration.moved_bytes)
+        return self._with_assignment(operator, request, numbers, held.slots)
 
-    def _in_force(
-        self, operator: str, before: Assignment, slots_before: int, numbers: Sequence[int]
-    ) -> InForce:
-        now = self._states[operator].assignment
+    def _with_assignment(
+        self,
+        operator: str,
+        request: AssignmentRequest,
+        numbers: Sequence[int],
+        slots_before: int,
+    ) -> AssignmentRequest:
+        """Return a request with the assignment that holds now; `numbers` says which slots survive."""
         survivors = tuple(number if number < slots_before else None for number in numbers)
-        wanted = replace(self._requests[operator].wanted, assignment=now, survivors=survivors)
-        return InForce(before, wanted)
+        now = self._states[operator].assignment
+        return replace(request, assignment=now, survivors=survivors)
 
     def _heads(self, step: int) -> StepHeads:
         return StepHeads(

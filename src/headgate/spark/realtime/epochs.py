@@ -218,6 +218,7 @@ class Epochs:
         if now_s >= self._looks_s:
             self._looks_s = now_s + _QUIET_S
             self._machine.heed_commands()
+            self._work.arrived()
             self._work.look(quiet=quiet and self._work.pipe.waits_since_ms is None)
 
     def _has_work(self) -> bool:

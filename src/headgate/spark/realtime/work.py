@@ -176,7 +176,7 @@ class RealTimeWork(StatefulWork):
         """Plan an empty result, and run it not."""
         physical(self._results.stored(Outputs(), self.checkpoint))
 
-    def _take_wanted(self, step: int) -> None:
+    def _put_requested(self, step: int) -> None:
         """Leave assignments as they are: the records of the epoch are routed already."""
 
     @property
@@ -200,8 +200,8 @@ class RealTimeWork(StatefulWork):
     @property
     def must_hold_still(self) -> bool:
         """Return whether what was asked for can come into force only while no record is under way."""
-        asked = [name for name in self.states if self.changes.wanted(name) is not None]
-        return self.migrations.ending or not all(map(self.migrations.governs, asked))
+        requested = [name for name in self.states if self.changes.requested(name) is not None]
+        return self.migrations.ending or not all(map(self.migrations.governs, requested))
 
     def announce(self, step: int) -> dict[str, Assignment]:
         """Return the assignments that come into force behind the epoch that is cut.
@@ -217,9 +217,9 @@ class RealTimeWork(StatefulWork):
         """Put assignments in force: those announced, or, while records hold still, those asked for."""
         before = self.assignments
         if still:
-            super()._take_wanted(step)
+            super()._put_requested(step)
         else:
-            self._take_moved(self.migrations.begin(step, still=False), step)
+            self._note_assigned(self.migrations.begin(step, still=False), step)
         if self.assignments != before:
             self._lines.flush()
 

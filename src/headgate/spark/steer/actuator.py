@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from headgate.control.decision import Change
 from headgate.core.assignment import Assignment
-from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.assignment_request import AssignmentRequest
+from headgate.spark.job.changes import Changes
 
 
 class SparkActuator:
@@ -42,6 +43,8 @@ class SparkActuator:
 
     def apply(self, operator: str, change: Change) -> None:
         """Ask for `change` from the next boundary on."""
-        wanted = Wanted(change.assignment, self._by, self._reason(), change.survivors, decided=True)
-        if not self._changes.propose(operator, wanted):
+        request = AssignmentRequest(
+            change.assignment, self._by, self._reason(), change.survivors, decided=True
+        )
+        if not self._changes.propose(operator, request):
             self._refused(operator)

@@ -30,7 +30,8 @@ from headgate.journal.schema import Decided, Event
 from headgate.loop import steering
 from headgate.loop.batch_floor import BatchFloor
 from headgate.loop.loop import ControlLoop, LoopState
-from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.assignment_request import AssignmentRequest, RequestState
+from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.origins import Origins
 from headgate.spark.job.reports import Report
@@ -195,13 +196,13 @@ class Controller:
 
     # -- the batches' side ------------------------------------------------------------------------
 
-    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+    def assigned(self, operator: str, request: AssignmentRequest) -> None:
         """Take note that the step about to begin runs under a new assignment.
 
-        Not `final`: it is on the way to the one that was wanted.
+        While the request moves, it is on the way to the one requested.
         """
         at_ms = time.time() * 1e3
-        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms, final=final))
+        self._events.put(lambda: self._on_assigned(operator, request, at_ms))
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
@@ -341,16 +342,16 @@ class Controller:
                 self._failed = why
                 self._writer.not_ready("", why)
 
-    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float, *, final: bool) -> None:
+    def _on_assigned(self, operator: str, request: AssignmentRequest, at_ms: float) -> None:
         if operator not in self._targets:
             return
-        self._metrics.assigned(operator, wanted.assignment, wanted.survivors, at_ms)
-        if not final:
+        self._metrics.assigned(operator, request.assignment, request.survivors, at_ms)
+        if request.state is RequestState.MOVING:
             return
-        if wanted.decided:
+        if request.decided and request.state is RequestState.IN_FORCE:
             self._loop.applied(operator, self._now_s())
         elif self._loop.state(operator) is LoopState.CHANGING:
-            self._loop.abandoned(operator)  # a user was faster
+            self._loop.abandoned(operator)  # a user was faster, or its migration failed
 
     def _on_frozen(self, until_s: float, given_up: Sequence[str]) -> None:
         self._loop.freeze(self._now_s() + until_s - time.time())

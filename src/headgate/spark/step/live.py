@@ -54,7 +54,7 @@ class LiveJob:
             else OperatorState.recovered(latest, op.id)
             for op in query.operators
         }
-        changes = Changes(states, config.slots_max, executors.ready)
+        changes = Changes(states, config.slots_max, executors)
         return cls(query, config, latest, states, changes, recorder)
 
     def set_budget(self, budget_s: float | None) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import pyspark
 
 from headgate.checkpoint.manifest import Manifest
-from headgate.core.assignment import Assignment
 from headgate.journal import histogram
 from headgate.journal.parts import (
     GroupRecords,
@@ -37,7 +36,7 @@ from headgate.journal.schema import (
 )
 from headgate.journal.writer import JournalWriter
 from headgate.operators.build import row_bytes
-from headgate.spark.job.changes import Wanted
+from headgate.spark.job.assignment_request import AssignmentRequest
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
@@ -163,12 +162,11 @@ class Recorder(StepRecorder):
         """Return each operator's figures in the form of Spark's ``stateOperators``."""
         return [_operator_progress(op, states[op.id], reports) for op in self._query.operators]
 
-    def assignment(
-        self, step: int, operator: str, before: Assignment, new: Wanted, moved_bytes: int = 0
-    ) -> None:
+    def assignment(self, step: int, operator: str, request: AssignmentRequest) -> None:
         """Write that a new assignment takes effect."""
-        after = new.assignment
-        number = {old: slot for slot, old in enumerate(new.survivors) if old is not None}
+        before, after = request.before, request.assignment
+        assert before is not None
+        number = {old: slot for slot, old in enumerate(request.survivors) if old is not None}
         moved = sum(
             number.get(old) != slot for old, slot in zip(before.slot_of, after.slot_of, strict=True)
         )
@@ -179,9 +177,9 @@ class Recorder(StepRecorder):
                 slots_before=before.slots,
                 slots_after=after.slots,
                 groups_moved=moved,
-                bytes_moved=moved_bytes,
-                by=new.by,
-                reason=new.reason,
+                bytes_moved=request.moved_bytes,
+                by=request.by,
+                reason=request.reason,
                 operator=operator,
                 slot_of=after.slot_of,
                 split=tuple((g, *shares) for g, shares in sorted(after.split.items())),

@@ -14,6 +14,7 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import EngineError
 from headgate.journal.hosts import SlotLost
+from headgate.spark.job.assignment_request import AssignmentRequest, RequestState
 from headgate.spark.job.job import JobConfig
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
@@ -24,7 +25,7 @@ from headgate.spark.jvm.plans import ArrowMap, internal_rows, leaf, physical
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.move.copy_thread import Copier, CopyThread
 from headgate.spark.move.host_tasks import HostTasks
-from headgate.spark.move.migrations import InForce, Migrations
+from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
 from headgate.spark.read.plan import PlannedOperator, row_by_row
 from headgate.spark.sinks.sinks import Sink
@@ -229,7 +230,8 @@ class StatefulWork:
         self.intake.settle_in(batch, [rows for chain in self._chains for rows in chain.into_slots])
 
     def arrived(self) -> None:
-        """Do nothing: what was asked for comes into force with a step."""
+        """Ask for executors where requested changes need more."""
+        self.changes.arrange()
 
     def due(self, watermark_us: int, clock_ms: float) -> bool:
         """Return whether there is work without any new record."""
@@ -259,7 +261,7 @@ class StatefulWork:
         """Put assignments in force that were asked for; return them, and the slots' quotas."""
         self._quiet_batches = 0
         self.recorder.begun(begun)
-        self._take_wanted(begun.number)
+        self._put_requested(begun.number)
         now_ms = begun.started_ms
         self._quotas = dict.fromkeys(self.states) if begun.drain else self._all_quotas(now_ms)
         return {
@@ -285,21 +287,18 @@ class StatefulWork:
                 quotas[operator.id] = state.quotas(self.config, self._executors.cores, int(now_ms))
         return quotas
 
-    def _take_wanted(self, step: int) -> None:
-        asked = [name for name in self.states if self.changes.wanted(name) is not None]
-        governed = [name for name in asked if self.migrations.governs(name)]
-        for name, (before, new) in self.changes.put_in_force(governed).items():
-            self.recorder.assignment(step, name, before, new)
-            self._observer.assigned(name, new)
-        self._take_moved(self.migrations.begin(step), step)
+    def _put_requested(self, step: int) -> None:
+        requested = [name for name in self.states if self.changes.requested(name) is not None]
+        governed = [name for name in requested if self.migrations.governs(name)]
+        self._note_assigned(self.changes.put_in_force(governed), step)
+        self._note_assigned(self.migrations.begin(step), step)
 
-    def _take_moved(self, changed: Mapping[str, InForce], step: int) -> None:
-        for name, change in changed.items():
-            if change.final:
-                self.recorder.assignment(
-                    step, name, change.before, change.wanted, change.moved_bytes
-                )
-            self._observer.assigned(name, change.wanted, final=change.final)
+    def _note_assigned(self, requests: Mapping[str, AssignmentRequest], step: int) -> None:
+        """Write down which requests the step that begins puts in force, and tell who watches."""
+        for name, request in requests.items():
+            if request.state is not RequestState.MOVING:
+                self.recorder.assignment(step, name, request)
+            self._observer.assigned(name, request)
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
         """Run all slots, one chain after another; return one report of each."""
