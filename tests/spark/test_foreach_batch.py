@@ -274,12 +274,12 @@ def answers(
 
 
 @pytest.fixture
-def database(spark: SparkSession) -> Iterator[SparkSession]:
+def database(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
     """The session with databases of the program's and of each query's, left as it was."""
     zone = spark.conf.get(ZONE)
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     for name in ("the_program", *NAMES):
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS of_{name}")
+        spark.sql(f"CREATE DATABASE of_{name} LOCATION '{tmp_path}/of_{name}'")
     yield spark
     spark.sql("USE default")
     for name in ("the_program", *NAMES):
