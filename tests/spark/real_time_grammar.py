@@ -6,6 +6,7 @@ nothing. While a query runs, its slots change, processes are killed, and micro-b
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import random
@@ -32,6 +33,7 @@ from grammar import Query
 from grammar_forms import FORMS
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from test_grammar import _SETTINGS, UNJUDGED, expected
 from written import counted, final, shape
@@ -46,6 +48,7 @@ from headgate_demo.spark import queries
 Build = Callable[[Path], DataFrame]
 
 LEFT_OUT = "NOT IN REAL TIME"
+BACKLOG = "two streams with a backlog"
 _MOST_SLOTS = 4
 HAPPENINGS = {
     "nothing": ("nothing",),
@@ -200,6 +203,39 @@ class _Recorded:
         return self.stream
 
 
+def backlog_outcome(spark: SparkSession, folder: Path, place: Path) -> str:
+    """Return what is wrong with a union under one watermark of a short and a long stream of one time.
+
+    A file comes with each epoch, so the one file of the short stream is read while the long one begins.
+    """
+    minutes, files = 24, 12
+    every = [datetime.datetime.fromtimestamp(60 * n, datetime.UTC) for n in range(minutes)]
+    schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
+    streams = []
+    for name, parts in (("short", 1), ("long", files)):
+        released = real_time_files.Released(place / name)
+        released.release(parts)
+        released.together([name])
+        for number in range(parts):
+            mine = every[number * minutes // parts : (number + 1) * minutes // parts]
+            real_time_files.keep(folder, name, number, pa.table({"at": mine}, schema))
+        streams.append(real_time_files.stream(spark, folder, released.folder, name, "at timestamp"))
+    both = streams[0].union(streams[1]).withWatermark("at", "0 seconds")
+    counted = both.groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("n"))
+    got: list[Any] = []
+    made = hg.writeStream(counted).outputMode("append").slots(start=2).keyGroups(16)
+    made = made.foreachBatch(lambda frame, _: got.extend(frame.collect()))
+    made = made.option("checkpointLocation", str(place / "checkpoint"))
+    made = made.option("headgate.experimental.realTime", "true")
+    query = made.trigger(realTime="5 minutes").start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    counts = [row.n for row in sorted(got, key=lambda row: row.window.start)]
+    return "" if counts == [2] * (minutes - 1) else f"WRONG counts {counts}"
+
+
 def outcome(
     spark: SparkSession, folder: Path, place: Path, name: str, happenings: tuple[str, ...]
 ) -> str:
@@ -208,9 +244,11 @@ def outcome(
     Parameters
     ----------
     name : str
-        A seed, a form's name, or a query of NEXMark with a seed, as ``q5 3``.
+        A seed, a form's name, a query of NEXMark with a seed, as ``q5 3``, or `BACKLOG`.
     """
     try:
+        if name == BACKLOG:
+            return backlog_outcome(spark, folder, place)
         if re.fullmatch(r"q\d \d+", name):
             return nexmark_outcome(spark, folder, place, name, happenings)
         query = generate(int(name))[0] if name.isdigit() else FORMS[name]

@@ -10,15 +10,15 @@ from pathlib import Path
 import nexmark_runs as runs
 import pytest
 from grammar_forms import FORMS
-from real_time_grammar import LEFT_OUT, UNJUDGED
+from real_time_grammar import BACKLOG, LEFT_OUT, UNJUDGED
 
 # a session of its own, and ten queries
 pytestmark = pytest.mark.timeout(900)
 
 SEEDS, AT_ONCE = 400, 10
 
-SHORT = ("12", "q3 0", "q5 0")
-"""The queries of the short run: a chain, and of NEXMark a join of two streams and a chain."""
+SHORT = ("12", "q3 0", "q5 0", BACKLOG)
+"""The queries of the short run: a chain, of NEXMark a join of two streams and a chain, and a union."""
 
 
 def outcomes(tmp_path: Path, happenings: str, *names: str) -> list[str]:

@@ -198,7 +198,7 @@ class Epochs:
         """Start the pipe behind what is committed, and do epochs until somebody stops the query."""
         machine, work, pipe = self._machine, self._work, self._work.pipe
         try:
-            pipe.start(work.feeds.grown(self._committed()), work.assignments)
+            work.start(work.feeds.grown(self._committed()))
             while not machine.stopping.is_set():
                 if pipe.waits_since_ms is None and not self._has_work():
                     pipe.wait(min(work.rest_s(), _QUIET_S))

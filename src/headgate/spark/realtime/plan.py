@@ -6,6 +6,7 @@ allowed, and which rows a watermark counts depends on it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,6 +114,21 @@ class PipePlan:
                 branches.append(Branch(operator.id, line, leaf, numbers, stages))
         least = str(spark.conf.get(_POLICY, "min")).lower() == "min"
         return cls(tuple(branches), tuple(delays_ms.values()), least)
+
+    def shares_watermark(self, sources: Sequence[int]) -> bool:
+        """Return whether records of several sources move one watermark.
+
+        Parameters
+        ----------
+        sources : sequence of int
+            Of each branch, the number of its source.
+        """
+        sources_of: dict[int, set[int]] = defaultdict(set)
+        for branch, source in zip(self.branches, sources, strict=True):
+            for number in branch.watermarks.values():
+                sources_of[number].add(source)
+        greatest_counts = not self.least and len(sources_of) > 1
+        return greatest_counts or any(len(several) > 1 for several in sources_of.values())
 
     def watermark_us(self, newest_us: dict[int, int]) -> int:
         """Return the watermark by the newest event time of each; Spark has 0 where none has come.

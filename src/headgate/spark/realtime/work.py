@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +12,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from headgate.checkpoint.manifest import DELIVERED, NEXT_WATERMARK_US, REAL_TIME, Manifest
+from headgate.checkpoint.manifest import (
+    DELIVERED,
+    NEXT_WATERMARK_US,
+    REAL_TIME,
+    SEEN_WATERMARK_US,
+    Manifest,
+)
 from headgate.core.assignment import Assignment
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NEVER_US
@@ -96,12 +103,26 @@ class RealTimeWork(StatefulWork):
             self.close()
             raise UnsupportedQuery(msg)
         self.next_us = next_us
+        latest = self.job.latest
+        facts = {} if latest is None else latest.engine.get(REAL_TIME, {})
+        self._seen_us = int(facts.get(SEEN_WATERMARK_US, next_us))
+        self._backlog_ends = ""
         self._newest_us: dict[int, int] = {}
         self._between: dict[str, NarrowPlan | None] = {}
         """The plan between an operator and the one that it reads, where it can be computed in place."""
         self._routed: dict[str, pa.Schema] = {}
         """What comes of it."""
         self.delivered = -1 if self.job.latest is None else self.job.latest.step
+
+    def start(self, offsets: str) -> None:
+        """Start the pipe behind `offsets`.
+
+        Where several sources move one watermark, it stays until what they have now is read: each is read
+        as fast as it comes, and the time of one would make records of another late.
+        """
+        shares = self._plan.shares_watermark(self.feeds.same_as)
+        self._backlog_ends = self.feeds.newest(offsets) if shares else ""
+        self.pipe.start(offsets, self.assignments)
 
     @property
     def _is_local(self) -> bool:
@@ -303,8 +324,13 @@ class RealTimeWork(StatefulWork):
         made = super().manifest(begun, reports)
         for one, us in self.pipe.newest_us.items():
             self._newest_us[one] = max(us, self._newest_us.get(one, us))
-        self.next_us = max(self.next_us, self._plan.watermark_us(self._newest_us))
+        self._seen_us = max(self._seen_us, self._plan.watermark_us(self._newest_us))
+        ends = self._backlog_ends
+        if not ends or self.feeds.reached(json.dumps(begun.sources), ends):
+            self.next_us, self._backlog_ends = max(self.next_us, self._seen_us), ""
         facts: dict[str, Any] = {NEXT_WATERMARK_US: self.next_us, DELIVERED: self.delivered}
+        if self._seen_us > self.next_us:
+            facts[SEEN_WATERMARK_US] = self._seen_us
         made = replace(made, engine={**made.engine, REAL_TIME: facts})
         self.before_commit(made)
         return made
