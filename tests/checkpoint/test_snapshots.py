@@ -92,6 +92,8 @@ def test_so_many_steps_that_changes_are_half_of_what_is_whole_at_the_most():
     assert steps_between(128_000, 1_000, GROUPS) == 64
     assert steps_between(255_000, 1_000, GROUPS) == 64
     assert steps_between(256_000, 1_000, GROUPS) == MOST
+    assert steps_between(1_000, 25, GROUPS) == MOST, "a restart reads 3,200 rows of changes"
+    assert steps_between(1_000, 500, GROUPS) == LEAST
     assert steps_between(10**9, 0.0, GROUPS) == MOST
 
 

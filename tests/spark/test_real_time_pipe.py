@@ -242,7 +242,9 @@ def test_epochs_hold_what_came_before_their_cut(tmp_path: Path) -> None:
         assert json.loads(driver.offsets)[0] == [0, 0]
         for until in ([30, 5], [31, 400], [900, 400]):
             driver.feed.until[:] = until
-            driver.pipe.wait(10.0)
+            driver.pipe.let_cut(driver.slots.latest.step + 1, 0.0)
+            driver.pipe.wait(60.0)
+            assert driver.pipe.is_cut
             while json.loads(driver.offsets)[0] != until:
                 driver.epoch()
             assert driver.totals() == expected(until)

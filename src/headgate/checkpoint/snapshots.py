@@ -15,18 +15,24 @@ _LISTED = 128 * 128
 manifests it reads is slow (docs/design/0147)."""
 
 
+_FEW_ROWS = 1 << 14
+"""Changed entries that a restart may read however small the state is: it applies them in milliseconds. With
+fewer, a small state that changes often would mostly write full sections. Chosen, not tuned."""
+
+
 def steps_between(rows: int, changed_rows: float, key_groups: int) -> int:
     """Return how many steps lie between two full sections of a key group.
 
-    As many that a restart reads at most half as much of changes as of full sections; `LEAST` times a
-    power of two.
+    As many that a restart reads at most half as much of changes as of full sections, or `_FEW_ROWS`;
+    `LEAST` times a power of two.
 
     Parameters
     ----------
     rows : int              Entries of all key groups.
     changed_rows : float    Of them, those that a step changes.
     """
-    most = min(rows / 2.0 / max(changed_rows, 1.0), MOST, _LISTED / key_groups)
+    read_rows = max(rows / 2.0, _FEW_ROWS)
+    most = min(read_rows / max(changed_rows, 1.0), MOST, _LISTED / key_groups)
     every = LEAST
     while 2 * every <= most:
         every *= 2

@@ -176,9 +176,9 @@ class AggregateOperator(Operator):
         del initial
         batch = self._arriving(step, chosen)
         emission = _Emission(self)
-        work = _GroupStep(self, step, batch, emission)
+        work, edges = _GroupStep(self, step, batch, emission), starts.tolist()
         for group, watermark_us in watermarks_us.items():
-            work.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
+            work.run(group, edges[group], edges[group + 1], watermark_us)
         return emission.batch()
 
     def merged(self, rows: pa.Table) -> pa.Table:

@@ -95,16 +95,17 @@ def serve(
     held = _held_by_waiting(operator, both.filter(pa.array(~now)), len(emitted))
     weights = _counted(chosen, served)
     watermarks_us = {}
+    edges, held_us = starts.tolist(), held.tolist()
     for group, state in request.groups.items():
-        start, stop = int(starts[group]), int(starts[group + 1])
+        start, stop = edges[group], edges[group + 1]
         allowed_us = state.emitted_us if group in request.held else request.watermark_us
         if state.split and state.stands_us is not None:
             allowed_us = min(allowed_us, state.stands_us)
-            served.apart_holds_us[group] = int(held[group])
-        watermarks_us[group] = max(state.emitted_us, min(allowed_us, int(held[group])))
+            served.apart_holds_us[group] = held_us[group]
+        watermarks_us[group] = max(state.emitted_us, min(allowed_us, held_us[group]))
         if stop > start:
             served.served_by_group[group] = int(weights[start:stop].sum())
-    served.apart_holds_us |= {group: int(held[group]) for group in request.shares}
+    served.apart_holds_us |= {group: held_us[group] for group in request.shares}
     served.holds_us = min(watermarks_us.values(), default=served.holds_us)
     served.holds_us = operator.holds_us(served.holds_us)
     step = SlotStep(store, _without_held(operator, request), served, on_group)

@@ -102,7 +102,7 @@ class Epochs:
     @property
     def status(self) -> dict[str, Any]:
         """Return the work of the loop, in Spark's words."""
-        waits = self._work.pipe.waits_since_ms is not None
+        waits = self._work.pipe.is_cut
         said = (
             "Processing new data"
             if not self._machine.idle.is_set()
@@ -144,8 +144,7 @@ class Epochs:
                 MOST_TOGETHER if work.delivers_together else MOST_APART,
             )
             work.record(self._deliveries.took_ms)
-            if self._early:
-                work.before_commit = self._deliveries.put_rows
+            work.before_commit = self._served
             while not machine.stopping.is_set():
                 try:
                     self._flow()
@@ -200,12 +199,13 @@ class Epochs:
         try:
             work.start(work.feeds.grown(self._committed()))
             while not machine.stopping.is_set():
-                if pipe.waits_since_ms is None and not self._has_work():
+                if not pipe.is_cut and not self._has_work():
+                    self._let_cut()
                     pipe.wait(min(work.rest_s(), _QUIET_S))
                     self._look(quiet=True)
                     if not work.due(work.next_us, 0):
                         continue
-                pipe.pause(self._cut_s + self._interval_s)
+                pipe.wait(self._cut_s + self._interval_s - time.monotonic())
                 if not machine.stopping.is_set():
                     self._epoch()
         except BaseException:
@@ -219,7 +219,26 @@ class Epochs:
             self._looks_s = now_s + _QUIET_S
             self._machine.heed_commands()
             self._work.arrived()
-            self._work.look(quiet=quiet and self._work.pipe.waits_since_ms is None)
+            self._work.look(quiet=quiet and not self._work.pipe.is_cut)
+
+    def _let_cut(self) -> None:
+        """Let feeders cut the next epoch when it is time, unless that cut is to say more."""
+        if not self._can_change():
+            left_s = self._cut_s + self._interval_s - time.monotonic()
+            self._work.pipe.let_cut(self._next_number, left_s)
+
+    def _served(self, manifest: Manifest) -> None:
+        """Have feeders cut the next epoch while one that is served is committed."""
+        if self._early:
+            self._deliveries.put_rows(manifest)
+        if not self._work.changing:
+            left_s = self._cut_s + self._interval_s - time.monotonic()
+            self._work.pipe.let_cut(manifest.step + 1, left_s)
+
+    @property
+    def _next_number(self) -> int:
+        latest = self._machine.latest
+        return 0 if latest is None else latest.step + 1
 
     def _has_work(self) -> bool:
         """Return whether there is something to do without any new record.
@@ -265,19 +284,18 @@ class Epochs:
 
     def _epoch(self) -> None:
         machine, work, pipe = self._machine, self._work, self._work.pipe
-        latest = machine.latest
-        number = 0 if latest is None else latest.step + 1
+        latest, number = machine.latest, self._next_number
         self._deliveries.wait_for_room(machine.stopping)
         self._look(quiet=False)
-        changes = self._can_change()
+        changes = not pipe.may_cut(number) and self._can_change()
         still = changes and work.must_hold_still
         switch = work.announce(number - 1) if changes and not still else {}
-        read_ms = pipe.waits_since_ms or time.time() * 1e3
         self._cut_s, clock = time.monotonic(), Phases()
         offsets = pipe.cut(number, still=still, switch=switch)
         clock.lap("cut")
         before, sources = [] if latest is None else latest.engine["sources"], json.loads(offsets)
         self._had_records, self._at_us = sources != before, work.next_us
+        read_ms = pipe.read_ms or time.time() * 1e3
         manifest = machine.epoch(self._batch, work.next_us, sources, clock, read_ms=read_ms)
         if not self._early:
             self._deliveries.put_rows(manifest)

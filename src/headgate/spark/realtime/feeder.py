@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,10 +22,18 @@ from headgate.spark.realtime.router import as_bytes
 from headgate.spark.worker.payloads import read_table
 
 _BUSY_S, _IDLE_S = 0.002, 0.02
-"""How long a poll waits for records, and how long if none came for a second, in seconds: a cut waits as
-long, and longer polls cost fewer wake-ups. Chosen."""
+"""How long a poll waits for the first record behind a cut, and how long if no epoch was cut for a second,
+in seconds: who asks for a cut at once waits as long, and longer polls cost fewer wake-ups. Chosen."""
 
 _IDLE_AFTER_S = 1.0
+_GATHERS_S = 0.01
+"""How long records gather in the reader between two polls, once there are some behind a cut. Nobody serves
+them before the next cut, and a poll for each few of them costs more than serving them. Chosen."""
+
+_BATCH_ROWS = 64
+"""Records that a feeder passes on before the cut; fewer go with its marker. Chosen: as many as an Arrow
+batch of the pipe has."""
+
 _ROWS_AHEAD = 200_000
 """Records behind a cut at which a feeder waits for the next cut, or an epoch outgrows memory. Chosen."""
 
@@ -98,37 +107,49 @@ class Feeder:
                     yield from read_table(data).to_batches()
 
     def _flow(self, driver: Channel, reader: Reader) -> Iterator[pa.RecordBatch]:
-        still, behind_cut, read_s = True, 0, time.monotonic()
+        asked: _Cut | None = None
+        epoch, still, behind = -1, True, _Behind()
+        is_empty, cut_s = False, time.monotonic()
         while True:
-            while still or behind_cut > _ROWS_AHEAD or driver.poll(0):
+            holds = still or behind.rows > _ROWS_AHEAD
+            waits_s = 0.0
+            if holds or (behind.rows and is_empty):
+                waits_s = asked.left_s(behind) if asked is not None else math.inf
+                waits_s = waits_s if holds else min(waits_s, _GATHERS_S)
+            if driver.poll(None if waits_s == math.inf else waits_s):
                 word, *said = driver.recv()
                 if word == words.END:
                     return
                 if word == words.GO:
                     still = False
-                    yield from self._marker(json.dumps(said[0]))
-                elif word == words.CUT:
-                    epoch, still, routes = said
-                    driver.send((words.CUT, epoch, reader.offsets()))
-                    behind_cut = 0
-                    yield from self._marker(json.dumps({words.EPOCH: epoch, **routes}))
-            idle = time.monotonic() - read_s > _IDLE_AFTER_S
-            records = reader.poll(_IDLE_S if idle else _BUSY_S)
-            if records is None:
-                continue
-            read_s = time.monotonic()
-            if not behind_cut:
-                driver.send((words.RECORDS_WAIT, time.time() * 1e3))
-            behind_cut += records.num_rows
-            yield self._records(records)
+                    yield from self._marked([], json.dumps(said[0]))
+                elif said[0] > epoch:  # else it has cut that one already
+                    asked = _Cut.of(*said)
+            if asked is not None and asked.left_s(behind) <= 0:
+                if not holds:
+                    behind.take(reader.poll(0))
+                driver.send((words.CUT, asked.epoch, reader.offsets(), behind.read_ms))
+                text = json.dumps({words.EPOCH: asked.epoch, **asked.routes})
+                yield from self._marked(behind.gathered, text)
+                epoch, still, asked, behind = asked.epoch, asked.still, None, _Behind()
+                cut_s = time.monotonic()
+            elif not holds:
+                idle = time.monotonic() - cut_s > _IDLE_AFTER_S
+                first_s = _IDLE_S if idle else _BUSY_S
+                is_empty = not behind.take(reader.poll(0 if behind.rows else first_s))
+                if sum(one.num_rows for one in behind.gathered) >= _BATCH_ROWS:
+                    yield self._batch(behind.gathered)
+                    behind.gathered = []
 
-    def _records(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        rows = records.num_rows
-        columns = [*records.columns, pa.nulls(rows, pa.int32()), pa.nulls(rows, pa.string())]
+    def _batch(self, records: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return records as one batch, in which they are no markers."""
+        (data,) = pa.Table.from_batches(records).combine_chunks().to_batches()
+        rows = data.num_rows
+        columns = [*data.columns, pa.nulls(rows, pa.int32()), pa.nulls(rows, pa.string())]
         return pa.RecordBatch.from_arrays(columns, names=self._names)
 
-    def _marker(self, text: str) -> Iterator[pa.RecordBatch]:
-        """Yield a word for the routers, and padding behind it.
+    def _marked(self, records: Sequence[pa.RecordBatch], text: str) -> Iterator[pa.RecordBatch]:
+        """Yield records, a word for the routers, and padding behind it.
 
         The last row goes alone: PySpark keeps the last bytes of a batch until the next one.
         """
@@ -136,9 +157,68 @@ class Feeder:
         columns = [pa.nulls(rows, field.type) for field in self.schema]
         columns += [pa.array([0] * rows, pa.int32()), pa.array([text] + [None] * self.padding)]
         made = pa.RecordBatch.from_arrays(columns, names=self._names)
-        yield made
+        before = [self._batch(records)] if records else []
+        yield from pa.Table.from_batches([*before, made]).combine_chunks().to_batches()
         yield made.slice(self.padding)
 
     @property
     def _names(self) -> list[str]:
         return [*self.schema.names, MARKER_TO, MARKER_TOKEN]
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A cut that the driver has asked for.
+
+    Attributes
+    ----------
+    from_s : float or None
+        Time of `time.monotonic` from which on it comes, as soon as there is a record; None for at once.
+    still : bool
+        Whether no record follows.
+    """
+
+    epoch: int
+    from_s: float | None
+    still: bool
+    routes: words.Routes
+
+    @classmethod
+    def of(cls, epoch: int, after_s: float | None, still: bool, routes: words.Routes) -> _Cut:
+        """Return the cut that a word of the driver's describes."""
+        from_s = None if after_s is None else time.monotonic() + after_s
+        return cls(epoch, from_s, still, routes)
+
+    def left_s(self, behind: _Behind) -> float:
+        """Return how long it is until the cut; without end while there is no record."""
+        if self.from_s is None:
+            return 0.0
+        return max(self.from_s - time.monotonic(), 0.0) if behind.rows else math.inf
+
+
+@dataclass
+class _Behind:
+    """Records behind the last cut.
+
+    Attributes
+    ----------
+    rows : int
+    read_ms : float or None
+        When the first one was read, since 1970.
+    gathered : list of RecordBatch
+        Those that are not passed on yet.
+    """
+
+    rows: int = 0
+    read_ms: float | None = None
+    gathered: list[pa.RecordBatch] = field(default_factory=list)
+
+    def take(self, records: pa.RecordBatch | None) -> bool:
+        """Take what a poll has brought; return whether that is any record."""
+        if records is None:
+            return False
+        if self.read_ms is None:
+            self.read_ms = time.time() * 1e3
+        self.rows += records.num_rows
+        self.gathered.append(records)
+        return True

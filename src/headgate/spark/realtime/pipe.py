@@ -98,6 +98,10 @@ class _Run:
         Those numbers of the slots that serve, in the order of the assignment.
     next_serving : dict of str to list of int
         The same of operators whose records go to others since the last cut.
+    may_cut : int
+        The newest epoch that feeders may cut by themselves.
+    cuts : dict of int to (str, float or None)
+        Offsets of feeders that have cut the next epoch, and when its first record was read.
     ended : Event
         Set once that job is over.
     """
@@ -111,6 +115,8 @@ class _Run:
     slots: dict[str, dict[int, _Slot]] = field(default_factory=dict)
     serving: dict[str, list[int]] = field(default_factory=dict)
     next_serving: dict[str, list[int]] = field(default_factory=dict)
+    may_cut: int = -1
+    cuts: dict[int, tuple[str, float | None]] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
@@ -141,6 +147,8 @@ class Pipe:
     ----------
     newest_us : dict of int to int
         Newest event time of the last epoch that was served, by watermark.
+    read_ms : float or None
+        When the first record of the last epoch that was cut was read, since 1970; None without any.
     """
 
     def __init__(
@@ -161,8 +169,7 @@ class Pipe:
             self._broadcasts |= files
         self._run: _Run | None = None
         self._halted = False
-        self._waits: dict[int, float] = {}
-        """When each feeder read its first record behind the last cut."""
+        self.read_ms: float | None = None
         self.newest_us: dict[int, int] = {}
 
     @property
@@ -171,9 +178,9 @@ class Pipe:
         return bool(self._broadcasts)
 
     @property
-    def waits_since_ms(self) -> float | None:
-        """Time at which the first record behind the last cut was read, ms since 1970; or None."""
-        return min(self._waits.values(), default=None)
+    def is_cut(self) -> bool:
+        """Return whether a feeder has cut an epoch that it may cut, so that there are records to serve."""
+        return self._run is not None and bool(self._run.cuts)
 
     @property
     def processes(self) -> dict[str, int]:
@@ -200,7 +207,6 @@ class Pipe:
         except EngineError as error:
             raise PipeLost.of(error) from error
         run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", said)
-        self._waits = {}
         _in_background(lambda: self._let_in(run))
         self.have_slots(_slots_of(assignments))
         _in_background(lambda: self._flow(run))
@@ -356,10 +362,8 @@ class Pipe:
             operator, place = message[-1]
             if place in run.slots[operator]:
                 run.slots[operator][place].address = message[1]
-        elif word == words.RECORDS_WAIT:
-            self._waits[message[-1]] = message[1]
         elif word == words.CUT:
-            self._waits.pop(message[-1], None)
+            run.cuts[message[-1]] = message[2], message[3]
         elif word == words.FAILED:
             raise PipeLost.of(message[1])
         elif word == _GONE:
@@ -455,38 +459,42 @@ class Pipe:
             run.said.put((_WAKE,))
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a record waits, the query is to end, or the time is over.
+        """Wait until a feeder has cut, the query is to end, or the time is over.
 
         Raises
         ------
         PipeLost
         """
         until_s = time.monotonic() + timeout_s
-        while self.waits_since_ms is None:
-            message = self._next(until_s - time.monotonic())
-            if message is None or message[0] == _WAKE:
-                return
-
-    def pause(self, until_s: float) -> None:
-        """Wait until a time of `time.monotonic`, or until the query is to end."""
-        while (left := until_s - time.monotonic()) > 0:
-            message = self._next(left)
+        while not self.is_cut and (left_s := until_s - time.monotonic()) > 0:
+            message = self._next(left_s)
             if message is not None and message[0] == _WAKE:
                 return
+
+    def let_cut(self, epoch: int, after_s: float) -> None:
+        """Let feeders end an epoch after a time, each as soon as it has a record; once per epoch.
+
+        So the epoch is cut while the one before is committed, and nobody waits for a word from here.
+        """
+        run = self._running
+        if run.may_cut != epoch:
+            run.may_cut = epoch
+            for feeder in run.feeders.values():
+                _send(feeder, (words.CUT, epoch, max(after_s, 0.0), False, {}))
 
     def cut(
         self, epoch: int, *, still: bool, switch: Mapping[str, Assignment] | None = None
     ) -> str:
-        """End an epoch; return the offsets at its end.
+        """End an epoch at all feeders that have not; return the offsets at its end.
 
         Parameters
         ----------
         epoch : int
         still : bool
-            No record follows before `go`.
+            No record follows before `go`; only of an epoch that no feeder may cut by itself.
         switch : mapping of str to Assignment, optional
             Records that follow go to the slots of these assignments, by operator; all of them are there.
-            They serve from `switched` on.
+            They serve from `switched` on. Likewise.
 
         Raises
         ------
@@ -498,17 +506,18 @@ class Pipe:
             name: self._seated(name, one.slots) for name, one in (switch or {}).items()
         }
         then = self._routes(switch or {}, run.next_serving)
-        for feeder in run.feeders.values():
-            _send(feeder, (words.CUT, epoch, still, then))
-        offsets: dict[int, str] = {}
+        assert run.may_cut != epoch or not (still or then)
+        for number, feeder in run.feeders.items():
+            if number not in run.cuts:
+                _send(feeder, (words.CUT, epoch, None, still, then))
+        self._await(lambda: len(run.cuts) == len(run.feeders), _ANSWERS_S)
+        cuts, run.cuts = run.cuts, {}
+        self.read_ms = min((ms for _, ms in cuts.values() if ms is not None), default=None)
+        return self._feed.merged(cuts[number][0] for number in sorted(cuts))
 
-        def is_last(message: tuple[Any, ...]) -> bool:
-            if message[0] == words.CUT and message[1] == epoch:
-                offsets[message[-1]] = message[2]
-            return len(offsets) == len(run.feeders)
-
-        self._await_message(is_last, _ANSWERS_S)
-        return self._feed.merged(offsets[number] for number in sorted(offsets))
+    def may_cut(self, epoch: int) -> bool:
+        """Return whether feeders may cut an epoch by themselves."""
+        return self._running.may_cut == epoch
 
     def go(
         self, assignments: Mapping[str, Assignment], kept: Mapping[str, int] | None = None

@@ -86,13 +86,13 @@ class _Routing:
         self._add(batch.slice(start))
 
     def _heed(self, said: dict[str, Any]) -> None:
-        self._flush()
         if words.EPOCH in said:
             if said[words.EPOCH] == self.epoch:
                 return  # a plan that makes several rows of one does so of markers, too
             self.epoch = said[words.EPOCH]
-            for slot in self.slots.values():
-                slot.send((words.EPOCH, self.epoch, self.newest_us))
+            last = self._parts()
+            for number, slot in enumerate(self.slots.values()):
+                slot.send((words.EPOCH, self.epoch, self.newest_us, last.get(number)))
             self.newest_us = {}
         if self.of.operator in said:
             self._switch(said[self.of.operator])
@@ -115,10 +115,13 @@ class _Routing:
         to = batch.column(batch.schema.get_field_index(MARKER_TO))
         for name in batch.schema.names:
             if name.startswith(MARKER_US):
-                newest = pc.max(batch.column(batch.schema.get_field_index(name))).as_py()
-                if newest is not None:
+                times = batch.column(batch.schema.get_field_index(name))
+                if times.null_count < batch.num_rows:
+                    newest = pc.max(times).as_py()
                     number = int(name.removeprefix(MARKER_US))
                     self.newest_us[number] = max(newest, self.newest_us.get(number, newest))
+        if to.null_count == 0:
+            return
         if to.null_count < batch.num_rows:
             batch = batch.filter(to.is_null())
         if batch.num_rows:
@@ -129,15 +132,19 @@ class _Routing:
                 self._flush()
 
     def _flush(self) -> None:
+        slots = list(self.slots.values())
+        for number, part in self._parts().items():
+            slots[number].send((words.RECORDS, part))
+
+    def _parts(self) -> dict[int, bytes]:
+        """Return the records that were kept together, as Arrow streams by slot, and keep none."""
         if not self.waiting:
-            return
+            return {}
         table = pa.Table.from_batches(self.waiting).combine_chunks()
         self.waiting, self.rows = [], 0
         assert self.slot_of is not None
-        slots = list(self.slots.values())
-        parts = to_slots(table, self.slot_of, len(slots), shared=self.of.shared)
-        for number, part in parts.items():
-            slots[number].send((words.RECORDS, as_bytes(part)))
+        parts = to_slots(table, self.slot_of, len(self.slots), shared=self.of.shared)
+        return {number: as_bytes(part) for number, part in parts.items()}
 
     def close(self) -> None:
         for slot in self.slots.values():

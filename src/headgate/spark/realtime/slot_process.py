@@ -123,9 +123,11 @@ class SlotProcess:
             if word == words.RECORDS:
                 self._open.setdefault(who, []).append(read_table(said[0]))
             elif word == words.EPOCH:
-                epoch, newest_us = said
+                epoch, newest_us, last = said
                 closed = self._closed.setdefault(epoch, _Closed())
                 closed.tables[who] = self._open.pop(who, [])
+                if last is not None:
+                    closed.tables[who].append(read_table(last))
                 closed.newest_us |= {
                     one: max(us, closed.newest_us.get(one, us)) for one, us in newest_us.items()
                 }
@@ -152,7 +154,6 @@ class SlotProcess:
             if tables
             else no_records(operator_named(self._task.operator, self._task.spec))
         )
-        began = began.has_read()
         try:
             report, _ = self._task.answer(
                 facts, self._number, records, (), facts.watermark_us, began

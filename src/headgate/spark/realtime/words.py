@@ -20,10 +20,10 @@ BEGIN = "begin"
 of broadcasts by id)."""
 READY = "ready"
 """Of a slot: (address at which it takes routers)."""
-RECORDS_WAIT = "records wait"
-"""Of a feeder that has passed on the first record behind a cut: (ms since 1970)."""
 CUT = "cut"
-"""To a feeder: (epoch, whether to hold still, routes from there on); of it: (epoch, offsets)."""
+"""To a feeder: (epoch, seconds after which it cuts as soon as it has a record, or None for at once, whether
+to hold still, routes from there on); of it: (epoch, offsets, when its first record was read in ms since
+1970, or None)."""
 GO = "go"
 """To a feeder that holds still: (routes)."""
 Routes = dict[str, dict[str, list[Any]]]
@@ -38,7 +38,7 @@ END = "end"
 """To a feeder or slot."""
 RECORDS, EPOCH = "records", "epoch"
 """Of a router to a slot, the first of the driver, too: (bytes of an Arrow stream); (epoch, newest event
-time in microseconds, by watermark)."""
+time in microseconds by watermark, bytes of its last records or None)."""
 
 ALIVE = "alive"
 """To an agent and of it, once a second: ()."""
