@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.spark.realtime import new_partitions
 from headgate.spark.realtime.kafka_feed import KafkaFeed
 from headgate.spark.settings.kafka import confluent
 from headgate_demo.spark.broker import Broker
@@ -123,6 +124,35 @@ def test_an_option_of_kafka_that_has_no_meaning_is_refused(
     frame = counts(connected, broker, topic("in"), maxOffsetsPerTrigger="10")
     with pytest.raises(UnsupportedQuery, match='option "maxOffsetsPerTrigger"'):
         real_time(into(frame, broker, "out", tmp_path / "c")).start()
+
+
+def test_a_partition_that_comes_while_the_query_runs_is_read(
+    connected: SparkSession,
+    broker: Broker,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(new_partitions, "EVERY_S", 0.5)
+    source, sink = topic("in", partitions=1), topic("out")
+    put(broker.servers, source, [{"key": "old", "value": b"x"}] * 3)
+    query = real_time(
+        into(counts(connected, broker, source, startingOffsets="earliest"), broker, sink, tmp_path)
+    ).start()
+    try:
+        query.processAllAvailable()
+        client = confluent().admin.AdminClient({"bootstrap.servers": broker.servers})
+        client.create_partitions([confluent().admin.NewPartitions(source, 2)])[source].result(30)
+        put(broker.servers, source, [{"key": "new", "value": b"y", "partition": 1}] * 2)
+        until_s = time.monotonic() + LIMIT_S
+        while not any(record.key == b"new" for record in committed(broker.servers, [sink])):
+            assert query.isActive, query.exception()
+            assert time.monotonic() < until_s, "nobody has read it within two minutes"
+            time.sleep(0.5)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert_once(broker, sink, Counter(old=3, new=2))
 
 
 @pytest.mark.thorough

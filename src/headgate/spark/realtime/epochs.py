@@ -19,6 +19,7 @@ from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
 from headgate.spark.realtime.feed import Feeds, SourceFeed
+from headgate.spark.realtime.new_partitions import NewPartitions
 from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.machine import StepMachine
@@ -194,11 +195,19 @@ class Epochs:
         self._machine.stopping.wait(pause_s(self._restarts))
 
     def _flow(self) -> None:
-        """Start the pipe behind what is committed, and do epochs until somebody stops the query."""
+        """Start the pipe behind what is committed, and do epochs until somebody stops the query.
+
+        Also until a source has got partitions: the next pipe reads them.
+        """
         machine, work, pipe = self._machine, self._work, self._work.pipe
         try:
-            work.start(work.feeds.grown(self._committed()))
+            start = work.feeds.grown(self._committed())
+            work.start(start)
+            news = NewPartitions(work.feeds.grown, start)
             while not machine.stopping.is_set():
+                if news.have_come():
+                    pipe.stop(clean=True)
+                    return
                 if not pipe.is_cut and not self._has_work():
                     self._let_cut()
                     pipe.wait(min(work.rest_s(), _QUIET_S))
