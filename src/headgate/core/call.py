@@ -43,8 +43,8 @@ class Call:
             raise ConfigError(msg)
         names = list(known)
         if match[1] not in names:
-            hint = nearest(match[1], names) or f"; known: {', '.join(names)}"
-            msg = f'unknown {what} "{match[1]}"{hint}.'
+            hint = nearest(match[1], names) or f"; known: {', '.join(names)}."
+            msg = f'unknown {what} "{match[1]}"{hint}'
             raise ConfigError(msg)
         inside = match[2] or ""
         return cls(match[1], tuple(inside.split(",")) if inside.strip() else ())
@@ -73,8 +73,8 @@ class Call:
                 key = parameters[place]
             known = (*parameters, *named)
             if key not in known:
-                hint = nearest(key, known) or f"; it takes {', '.join(known) or 'none'}"
-                msg = f'{self.name} has no parameter "{key}"{hint}.'
+                hint = nearest(key, known) or f"; it takes {', '.join(known) or 'none'}."
+                msg = f'{self.name} has no parameter "{key}"{hint}'
                 raise ConfigError(msg)
             if key in values:
                 msg = f"{self.name}: {key} is given twice; give it once."

@@ -125,7 +125,7 @@ def store_option(key: str, text: str) -> tuple[str, Hidden]:
     name = _BY_LOWER.get(key.lower())
     if name is None:
         known = [f"{PREFIX}{name}" for name in _BY_LOWER.values()]
-        msg = f'unknown option "{key}"{nearest(key, known)}.'
+        msg = f'unknown option "{key}"{nearest(key, known) or "."}'
         raise ConfigError(msg)
     return f"{PREFIX}{name}", Hidden(text)
 

@@ -209,8 +209,8 @@ SHAPES: dict[str, Shape] = {
 def shape_named(name: str) -> Shape:
     """Return a shape of `SHAPES`; ConfigError for an unknown name."""
     if name not in SHAPES:
-        hint = nearest(name, SHAPES) or f"; use {', '.join(SHAPES)}, or module:function"
-        msg = f'unknown utility "{name}"{hint}.'
+        hint = nearest(name, SHAPES) or f"; use {', '.join(SHAPES)}, or module:function."
+        msg = f'unknown utility "{name}"{hint}'
         raise ConfigError(msg)
     return SHAPES[name]
 

@@ -361,8 +361,8 @@ class ControlLoop:
         try:
             return self._operators[name]
         except KeyError:
-            hint = nearest(name, self._operators) or f"; known: {', '.join(self._operators)}"
-            msg = f'unknown operator "{name}"{hint}.'
+            hint = nearest(name, self._operators) or f"; known: {', '.join(self._operators)}."
+            msg = f'unknown operator "{name}"{hint}'
             raise ConfigError(msg) from None
 
 

@@ -64,8 +64,8 @@ def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Laten
             raise ConfigError(msg)
         named = slo.operator
         if named is not None and named not in operators:
-            hint = nearest(named, operators) or f"; this query has {', '.join(operators)}"
-            msg = f'SLO "{slo}" names the unknown operator "{named}"{hint}.'
+            hint = nearest(named, operators) or f"; this query has {', '.join(operators)}."
+            msg = f'SLO "{slo}" names the unknown operator "{named}"{hint}'
             raise ConfigError(msg)
         for operator in operators if named is None else (named,):
             new, held = LatencyTarget(slo), targets.get(operator)

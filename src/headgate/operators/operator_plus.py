@@ -161,7 +161,7 @@ class OperatorPlus:
         if isinstance(kind := given.get("window_type"), str):
             kinds = [window.value for window in WindowType]
             if kind not in kinds:
-                msg = f'window_type="{kind}" is no type of windows{nearest(kind, kinds)}.'
+                msg = f'window_type="{kind}" is no type of windows{nearest(kind, kinds) or "."}'
                 raise ConfigError(msg)
             given["window_type"] = WindowType(kind)
         return cls(_duration_us(advance), _duration_us(size), **given)

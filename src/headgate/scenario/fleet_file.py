@@ -204,11 +204,11 @@ class JobSettings:
             msg = f"sink format={shown(repr(kind), 60)} is no name of a format; use parquet."
             raise ConfigError(msg)
         if "." not in kind and kind.lower() not in formats.KNOWN:
-            hint = nearest(kind.lower(), formats.KNOWN) or f"; known: {', '.join(formats.KNOWN)}"
-            msg = (
-                f'there is no sink "{kind}"{hint}, or write the name of its class, such as '
+            others = (
+                f"; known: {', '.join(formats.KNOWN)}, or write the name of its class, such as "
                 f"org.example.{kind}."
             )
+            msg = f'there is no sink "{kind}"{nearest(kind.lower(), formats.KNOWN) or others}'
             raise ConfigError(msg)
         mode = self.sink.get("outputMode", "append")
         if mode not in _MODES:

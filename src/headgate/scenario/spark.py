@@ -271,8 +271,8 @@ class SparkEngine:
                 f"{', '.join(DEMO)}; your own is module:function."
             )
         else:
-            hint = nearest(name, known) or f"; use one of {', '.join(known)}"
-            msg = f'unknown workload "{shown(name, 80)}"{hint}, or module:function for your own.'
+            others = f"; use one of {', '.join(known)}, or module:function for your own."
+            msg = f'unknown workload "{shown(name, 80)}"{nearest(name, known) or others}'
         raise ConfigError(msg)
 
 
@@ -410,9 +410,9 @@ def check_arguments(name: str, workload: Workload, options: Mapping[str, Any]) -
         return
     for option in options:
         if option not in takes:
-            known = f"; it takes {', '.join(takes) or 'none'}"
+            known = f"; it takes {', '.join(takes) or 'none'}."
             hint = nearest(option, takes) or known
-            msg = f'workload "{shown(name, 80)}" has no option "{shown(option, 60)}"{hint}.'
+            msg = f'workload "{shown(name, 80)}" has no option "{shown(option, 60)}"{hint}'
             raise ConfigError(msg)
     refuse_call(function, f'workload "{shown(name, 80)}"', "spark", named=tuple(options))
 

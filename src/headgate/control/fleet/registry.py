@@ -118,11 +118,11 @@ def check(name: str, goal: str = Goal.TOTAL) -> None:
         others[name].load()
     elif name not in _POLICIES:
         known = [*_POLICIES, *others]
-        hint = nearest(name, known) or f"; known: {', '.join(known)}"
-        msg = f'unknown fleet policy "{name}"{hint}.'
+        hint = nearest(name, known) or f"; known: {', '.join(known)}."
+        msg = f'unknown fleet policy "{name}"{hint}'
         raise ConfigError(msg)
     if goal not in list(Goal):
-        msg = f'unknown goal "{goal}"{nearest(goal, Goal)}; use total or max-min.'
+        msg = f'unknown goal "{goal}"{nearest(goal, Goal) or "; use total or max-min."}'
         raise ConfigError(msg)
     if goal != Goal.TOTAL and name != "henge":
         msg = f'the fleet policy {name} has no goal "{goal}"; use policy = "henge", or no goal.'

@@ -66,11 +66,11 @@ class Groupings:
         for stage in self.stages:
             if stage not in known:
                 msg = f'headgate.grouping names a stage "{stage}", which is not one of {known}'
-                raise ConfigError(f"{msg}{nearest(stage, known)}.")
+                raise ConfigError(f"{msg}{nearest(stage, known) or '.'}")
 
 
 def _known(name: str) -> str:
     if name not in GROUPINGS:
-        msg = f'unknown grouping "{name}"{nearest(name, GROUPINGS)}.'
+        msg = f'unknown grouping "{name}"{nearest(name, GROUPINGS) or "."}'
         raise ConfigError(msg)
     return name

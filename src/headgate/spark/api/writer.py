@@ -99,7 +99,7 @@ class Writer(SparkWriter):
         modes = ("append", "update", "complete")
         arguments.text("output mode", outputMode, "append, update or complete")
         if outputMode.lower() not in modes:
-            msg = f'unknown output mode "{outputMode}"{nearest(outputMode, modes)}.'
+            msg = f'unknown output mode "{outputMode}"{nearest(outputMode, modes) or "."}'
             raise ConfigError(msg)
         return self._with(mode=outputMode.lower())
 

@@ -232,8 +232,8 @@ class Fleet:
     def _get(self, name: str) -> Member:
         with self._lock:
             if name not in self._members:
-                hint = nearest(name, self._members) or f"; it has {', '.join(self._members)}"
-                msg = f'no job "{name}" is in the fleet{hint}.'
+                hint = nearest(name, self._members) or f"; it has {', '.join(self._members)}."
+                msg = f'no job "{name}" is in the fleet{hint}'
                 raise ConfigError(msg)
             return self._members[name]
 

@@ -162,7 +162,7 @@ class Changes:
             `slots` is out of range, or there is no such partitioning.
         """
         if partitioning not in _PLANNERS:
-            msg = f'unknown partitioning "{partitioning}"{nearest(partitioning, _PLANNERS)}.'
+            msg = f'unknown partitioning "{partitioning}"{nearest(partitioning, _PLANNERS) or "."}'
             raise ConfigError(msg)
         if slots > self._slots_max:
             msg = (

@@ -65,8 +65,8 @@ class Option(Generic[Value]):
             return self.parse(text)
         except (ConfigError, ValueError, OverflowError):
             last = re.split("[:,]", text)[-1].strip()
-            near = "" if last in self.names else nearest(last, self.names)
-            msg = f'{self.key}="{text}" is not allowed; use {self.allowed}{near}.'
+            near = "." if last in self.names else nearest(last, self.names) or "."
+            msg = f'{self.key}="{text}" is not allowed; use {self.allowed}{near}'
             raise ConfigError(msg) from None
 
 
@@ -366,7 +366,7 @@ def check_option(key: str, value: object) -> tuple[str, str]:
         return store_option(key, str(value).lower() if isinstance(value, bool) else str(value))
     option = _BY_LOWER.get(key.lower())
     if option is None:
-        msg = f'unknown option "{key}"{nearest(key, OPTIONS)}.'
+        msg = f'unknown option "{key}"{nearest(key, OPTIONS) or "."}'
         raise ConfigError(msg)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     option.value_of(text)
