@@ -280,7 +280,7 @@ def measure_job(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def added(pairs: list[tuple[float, float]]) -> dict[str, float]:
-    """Return the added share of batch time over pairs of turns, and its 95 % interval by drawing again."""
+    """Return the added share of batch time over pairs of turns, and its 95 % interval."""
     draw = random.Random(1)
 
     def share(chosen: list[tuple[float, float]]) -> float:

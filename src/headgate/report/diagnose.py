@@ -277,7 +277,7 @@ def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -
     answer["latency_ms"] = None if latency is None else round(latency[1], 1)
     share = ""
     if state is not None and success is not None:
-        share = f"; in all, {success:.1%} of windows since it began ({state.wanted:.1%} wanted)"
+        share = f"; in all, {success:.1%} of windows met since it began ({state.wanted:.1%} wanted)"
     answer["verdict"] = (
         f"{name}: {'met' if met else 'MISSED'} since {ago_text(since_ms, now_ms)}{share}"
     )
