@@ -71,4 +71,4 @@ def test_of_another_host_and_of_a_journal_alone_nothing_is_known(checkpoint: Pat
 def test_a_diagnosis_is_printed_line_by_line(checkpoint: Path) -> None:
     done = CliRunner().invoke(app, ["diagnose", str(checkpoint)])
     labels = [line.split(" ")[0] for line in done.stdout.splitlines()]
-    assert labels == ["query", "SLO", "time", "hot", "limit", "tried", "do", ""]
+    assert labels == ["query", "SLO", "limit", "do", "", "hot", "time", "tried"]

@@ -21,6 +21,7 @@ from headgate.journal import (
     Decided,
     Event,
     Latency,
+    NotReadyToDecide,
     SlotStats,
     Stop,
     Wish,
@@ -28,7 +29,7 @@ from headgate.journal import (
 )
 from headgate.journal.parts import GroupRecords, SloState
 from headgate.report.diagnose import diagnose, diagnose_lines
-from headgate.report.limits import DriverSeen
+from headgate.report.limits import Case, DriverSeen, Limit
 from headgate.report.why import why
 
 INCIDENTS = Path(__file__).parent / "incidents"
@@ -46,7 +47,12 @@ def diagnosed(
     ("name", "cause", "why", "remedy"),
     [
         ("hot", "one key", "key group 113 has 90% of the records", "divide the key in the query"),
-        ("cores", "cores", "of the time of one core", "local[N] with N above 1"),
+        (
+            "cores",
+            "cores",
+            "the policy finds that one core is the limit",
+            "local[N] with N above 1",
+        ),
         ("source", "source", "held to maxFilesPerTrigger=1", "leave out maxFilesPerTrigger"),
         ("sink", "sink", "the sink takes 92% of the time", "make the sink"),
         ("dead", "driver", "the driver was killed, or crashed", "start the query again"),
@@ -105,9 +111,11 @@ def test_since_when_is_the_begin_of_the_last_stretch_of_late_batches() -> None:
     assert (missed["met"], missed["since_ms"]) == (False, judged(40, 0).at_ms - 300)
     again = diagnosed(run_of(*met, *late, *met))["slo"]
     assert (again["met"], again["since_ms"]) == (True, judged(44, 0).at_ms)
-    assert "missed before, for 00:00:02 from" in again["text"]
-    assert "neither slots (25% at the most)" in again["text"]  # its cause
-    assert "mean is 300 ms now" in again["text"]
+    assert again["before"].startswith("missed for 2 s from 20")
+    assert "neither slots (25% at the most)" in again["before"]  # its cause
+    assert again["now"] == "mean is 300 ms, below the bound of 1,000 ms"
+    assert missed["now"] == "mean is 1,150 ms, 1.1 times the bound of 1,000 ms"
+    assert missed["before"] == ""
     never = diagnosed(run_of(*met))["slo"]
     assert (never["met"], never["since_ms"]) == (True, runs.BEGAN_MS)
 
@@ -261,7 +269,100 @@ def test_what_was_tried_and_what_was_refused_is_said_once() -> None:
         "unified wanted scale-out of a to 3 slots (advice only): would be better",
         "scale 9 slots by ann@host: INC-1; refused: the assignment is frozen",
     ]
-    assert diagnosed(events)["tried"][3] == "now unified wants nothing: the cores are the limit"
+    assert len(diagnosed(events)["tried"]) == 3
+    assert diagnosed(events)["policy"] == "unified leaves the slots as they are"
+
+
+def test_the_policy_gives_its_reason_only_where_that_is_no_second_limit() -> None:
+    decided = Decided("unified", "limit", "it may use 2", acts=False, at_ms=runs.BEGAN_MS + 9_000)
+    few = diagnosed([*late_run({"backlog": 900}), decided])
+    assert few["limit"]["cause"] == "slots"
+    assert few["policy"] == "unified leaves the slots as they are: it may use 2"
+    other = diagnosed([*late_run({"lag": {"clicks-0": 5000}}), decided])
+    assert other["limit"]["cause"] == "source"
+    assert other["policy"] == "unified leaves the slots as they are: more slots do not help here"
+
+
+@pytest.mark.parametrize(
+    "why_not",
+    [
+        "the counters are of epoch 0, epoch 1 holds",
+        "slots have measured assignment 11, and 12 is in force",
+    ],
+)
+def test_a_policy_waits_in_words_of_the_users(why_not: str) -> None:
+    waits = NotReadyToDecide("a", why_not, runs.BEGAN_MS + 9_000)
+    found = diagnosed([*run_of(*[300.0] * 12), waits])
+    assert found["policy"] == (
+        "waits: slots have just changed, and no batch has measured the new ones yet"
+    )
+    ended = Stop("stopped", None, {}, runs.BEGAN_MS + 9_500)
+    assert diagnosed([*run_of(*[300.0] * 12), waits, ended])["policy"] == "", (
+        "nobody waits any more"
+    )
+
+
+def test_a_query_that_is_gone_tells_how_late_it_was_and_why() -> None:
+    late = [
+        *run_of(*[300.0] * 40),
+        *(judged(n, 30_000.0, backlog=9_000 + n) for n in range(40, 60)),
+    ]
+    found = diagnosed(late, DriverSeen(holds=False))
+    assert found["limit"]["cause"] == "driver"
+    assert found["slo"]["since_ms"] == judged(40, 0).at_ms - 300, "not since the driver is gone"
+    assert found["slo"]["now"] == (
+        "at the end mean was 30,000 ms, 30 times the bound of 1,000 ms; 9,059 records waited, more and "
+        "more"
+    )
+    assert found["slo"]["before"].startswith("late until it ended: slots: 2 slots are too few")
+    assert found["do"][-1].startswith('headgate scale CK 3 --reason "behind" (it was late before')
+    in_time = diagnosed(run_of(*[300.0] * 40), DriverSeen(holds=False))
+    assert (in_time["slo"]["met"], in_time["slo"]["before"]) == (False, "")
+
+
+def test_batches_after_a_start_are_late_because_of_the_start() -> None:
+    found = diagnosed(run_of(9_000.0, 9_000.0, *[300.0] * 60))
+    assert found["slo"]["before"].endswith(
+        "workers start, and kernels are compiled once on a machine"
+    )
+
+
+def test_a_change_names_the_key_groups_that_it_split_and_no_others() -> None:
+    def change(step: int, *groups: int, slots: int = 2) -> AssignmentChange:
+        split = tuple((group, 0, 1) for group in groups)
+        return AssignmentChange(
+            step, step, 2, slots, 0, 0, "p", "busy; of 668 rules", "a", split=split,
+            at_ms=runs.BEGAN_MS + step,
+        )  # fmt: skip
+
+    events = [
+        *run_of(300.0),
+        change(1, 1),
+        change(2, 1, 5),
+        change(3, 5, 6, 7, 8, 9),
+        change(4, slots=3),
+        change(5, slots=2),
+    ]
+    tried = [text.partition(" ")[2].partition(" ")[2] for text in diagnosed(events)["tried"]]
+    assert tried == [
+        "key group 1 split over 2 slots by p: busy",
+        "key group 5 split over 2 slots by p: busy",
+        "4 key groups split over 2 slots, key group 1 whole again by p: busy",
+        "slots 2 to 3, 5 key groups whole again by p: busy",
+        "0 key groups moved by p: busy",
+    ]
+
+
+def test_a_long_miss_is_asked_for_its_cause_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def limit(case: Case) -> Limit:
+        asked.append(case.now_ms)
+        return Limit("slots", "why")
+
+    monkeypatch.setattr("headgate.report.diagnose.limit_of_work", limit)
+    diagnosed(run_of(*[9_000.0] * 30_000))  # more than three hours of a late batch each 0.4 s
+    assert 100 < len(asked) < 400
 
 
 def test_without_an_slo_it_says_so_and_why_and_diagnose_do_not_ask_each_other() -> None:

@@ -40,7 +40,7 @@ def test_a_query_is_shown_with_what_diagnose_says_and_its_latency(journal: Path)
     found = diagnose(events, "CK", now_ms=max(e.at_ms for e in events) + 1000, driver=ALIVE)
     rows = cells(page)
     assert rows[0] == ("query", found["query"]["text"])
-    assert ("SLO", found["slo"]["text"]) in rows
+    assert ("SLO", found["slo"]["verdict"]) in rows
     assert [text for label, text in rows if label == "do"] == found["do"]
     picture = next(page.iter("svg"))
     told = picture.attrib["aria-label"]

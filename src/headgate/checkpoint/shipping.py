@@ -127,6 +127,9 @@ def resume_shipping(files: Files, path: Path) -> JournalShipper:
 class JournalCopy:
     """Copies a journal that lies on a store to this disk; grows with each `refresh`.
 
+    It asks for a list of the pieces once, then for each piece once. A `refresh` that finds nothing new
+    makes two requests.
+
     Parameters
     ----------
     path : Path
@@ -141,28 +144,31 @@ class JournalCopy:
         os.chmod(path, 0o600)
         known = [int(n) for n in files.names(DIRECTORY) if n.isdecimal()]
         self._number = min(known, default=0)
+        self._newest = max(known, default=-1)
 
     def refresh(self) -> bool:
         """Read the new part of the journal; return whether there was any."""
         grown = False
         while True:
+            # a piece is complete once the next exists, so look for the next before reading the piece
+            number = self._number
+            complete = number < self._newest or self._files.exists(piece(number + 1))
             new = self._rest()
             if new:
                 with open(self._path, "ab") as file:
                     file.write(new)
                 self._at += len(new)
                 grown = True
-            if not self._files.exists(piece(self._number + 1)):
+            if not complete:
                 return grown
-            # a piece is complete once the next exists; read lines that came between the two checks
-            late = self._rest()
-            if late:
-                continue
-            self._number, self._at = self._number + 1, 0
+            self._number, self._at = number + 1, 0
+            self._newest = max(self._newest, self._number)
 
     def _rest(self) -> bytes:
-        if not self._files.exists(piece(self._number)):
-            return b""
+        if self._number > self._newest:  # the journal's first piece, which may be to come
+            if not self._files.exists(piece(self._number)):
+                return b""
+            self._newest = self._number
         return self._files.get_range(piece(self._number), self._at, 1 << 30)
 
 

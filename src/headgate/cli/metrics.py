@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,18 +14,20 @@ import typer
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import app
+from headgate.cli.input import checkpoint_place
 from headgate.core.errors import ConfigError
 from headgate.core.input import host_and_port
 from headgate.metrics import board, collect, rules
 
 _ADDRESS = "127.0.0.1:9095"
+_PLACES = "Checkpoints, or directories that have some; on a store, checkpoints."
 
 
 @app.command(epilog=EXIT_CODES)
 def exporter(
     places: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Checkpoints, or directories that have some."),
+        typer.Argument(metavar="DIR...", help=_PLACES, parser=checkpoint_place),
     ],
     listen: Annotated[
         str, typer.Option(help="Host and port. Whoever can reach them reads the metrics.")
@@ -35,17 +39,15 @@ def exporter(
     """Serve the metrics of queries and fleets to Prometheus, from their journals alone."""
 
     def work() -> dict[str, Any]:
-        metrics = collect(places)
+        metrics = collect([scenarios.journal_place(place) for place in places])
         if once:
             return {"metrics": metrics.text(), "broken": metrics.broken}
         host, port = host_and_port(listen, "--listen")
         serving = metrics.serve(host, port)
         where = f"http://{host}:{serving.port}/metrics"
         typer.echo(f"headgate: metrics at {where}; Ctrl-C ends", err=True)
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            serving.close()
+        _until_ended(threading.Event().wait)
+        serving.close()
         return {"metrics": "", "broken": metrics.broken}
 
     answer(work, _exported, as_json=as_json, debug=debug)
@@ -55,9 +57,7 @@ def exporter(
 def ui(
     places: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="DIR...", help="Checkpoints, or directories that have some.", show_default="."
-        ),
+        typer.Argument(metavar="DIR...", help=_PLACES, show_default=".", parser=checkpoint_place),
     ] = None,
     listen: Annotated[
         str, typer.Option(help="Host and port. Whoever can reach them sees the page.")
@@ -70,7 +70,7 @@ def ui(
         shelf, serve = _page(places or [Path()])
         host, port = host_and_port(listen, "--listen")
         typer.echo(f"headgate: the page is at http://{host}:{port}/; Ctrl-C ends", err=True)
-        serve(shelf, host, port)
+        _until_ended(lambda: serve(shelf, host, port))
         return {}
 
     answer(work, lambda _: [], as_json=False, debug=debug)
@@ -95,6 +95,17 @@ def print_board(as_json: Json = False, debug: Debug = False) -> None:
     )
 
 
+def _until_ended(work: Callable[[], object]) -> None:
+    """Do work that has no end of its own, until Ctrl-C or SIGTERM; copies of journals then go."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _page(places: list[Path]) -> tuple[Any, Any]:
     """Return the journals at some places, and what serves them."""
     try:
@@ -103,7 +114,7 @@ def _page(places: list[Path]) -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         msg = 'the page needs starlette and uvicorn: pip install "headgate[ui]".'
         raise ConfigError(msg) from error
-    return Shelf(places, scenarios.driver_of), serve
+    return Shelf([scenarios.journal_place(place) for place in places], scenarios.driver_of), serve
 
 
 def _exported(result: dict[str, Any]) -> list[str]:

@@ -73,6 +73,11 @@ class Hidden(str):
         return "'(hidden)'"
 
 
+_SECRET = re.compile(r"^/*[^/]*:[^/]*@|[?&](sig|token|x-amz-\w+)=", re.IGNORECASE)
+"""A name and a secret before the bucket, or a signature behind the key: parts of an address that grant
+access, and so must not come into a log, a page or a metric."""
+
+
 def store_url(location: str | os.PathLike[str]) -> str | None:
     """Return where a location lies on a store, ``scheme://bucket/key``; None: on no such store.
 
@@ -86,12 +91,18 @@ def store_url(location: str | os.PathLike[str]) -> str | None:
     Raises
     ------
     CheckpointError
-        It names a store and no bucket or key.
+        It names a store and no bucket or key, or it has a credential in it.
     """
     text = os.fspath(location)
     scheme, colon, rest = text.partition(":")
     if not colon or scheme not in SCHEMES:
         return None
+    if _SECRET.search(rest):
+        msg = (
+            f"a checkpoint at {scheme}:// has a credential in its address, which is not shown; leave "
+            "it out, and set it as its cloud does, or by options headgate.store.*."
+        )
+        raise CheckpointError(msg)
     slashes = "//" if isinstance(location, str) else "/"
     bucket, _, key = rest.removeprefix(slashes).partition("/")
     parts = PurePosixPath(key.lstrip("/")).parts

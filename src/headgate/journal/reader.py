@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.input import checked_path, is_directory, is_file, open_file, shown
@@ -31,6 +31,21 @@ POLL_S = 0.2
 """How often `follow` looks for new lines. Chosen, not tuned: below what an eye notices."""
 
 
+class CopiedJournal(Protocol):
+    """Copies a journal that lies on a store to this disk."""
+
+    @property
+    def place(self) -> str:
+        """Return the checkpoint that the journal belongs to, as a user writes it."""
+
+    @property
+    def path(self) -> Path:
+        """Return where the copy lies."""
+
+    def refresh(self) -> str:
+        """Have the copy grow; return a sentence where the store cannot be read, else ``""``."""
+
+
 class Tail:
     """Keeps a position in a journal that moves over whole lines only.
 
@@ -38,6 +53,8 @@ class Tail:
     ----------
     path : path
         The journal.
+    name : str, optional
+        The name of the journal in messages; default: its path.
 
     Raises
     ------
@@ -45,10 +62,11 @@ class Tail:
         There is no such file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
         self.path = Path(path)
+        self._name = name or shown(path)
         if not is_file(self.path):
-            msg = f"there is no journal at {shown(path)}; give the checkpoint of a headgate query."
+            msg = f"there is no journal at {self._name}; give the checkpoint of a headgate query."
             raise CheckpointError(msg)
         self._offset_bytes = 0
         self._line = 0
@@ -64,20 +82,19 @@ class Tail:
             A whole line is no event, a line is longer than `LINE_MAX`, the journal has another
             version, or it cannot be read any more.
         """
-        shown_path = shown(self.path)
         with self._opened() as file:
             file.seek(self._offset_bytes)
             while line := self._line_of(file):
                 if not line.endswith(b"\n"):
                     if len(line) < LINE_MAX:
                         return
-                    msg = f"{shown_path} has a line of more than {LINE_MAX:,} bytes; it is damaged."
+                    msg = f"{self._name} has a line of more than {LINE_MAX:,} bytes; it is damaged."
                     raise CheckpointError(msg)
                 self._offset_bytes += len(line)
                 self._line += 1
-                event = decode(line, where=f"{shown_path} line {self._line}")
+                event = decode(line, where=f"{self._name} line {self._line}")
                 if self._line == 1 and not isinstance(event, Start | FleetStart):
-                    msg = f"{shown_path} does not begin with a start event; it is not a journal."
+                    msg = f"{self._name} does not begin with a start event; it is not a journal."
                     raise CheckpointError(msg)
                 if event is not None:
                     yield event
@@ -86,7 +103,7 @@ class Tail:
         try:
             return file.readline(LINE_MAX)
         except OSError as error:
-            msg = f"{shown(self.path)} cannot be read: {error.strerror}; name a journal that can."
+            msg = f"{self._name} cannot be read: {error.strerror}; name a journal that can."
             raise CheckpointError(msg) from error
 
     def _opened(self) -> BinaryIO:

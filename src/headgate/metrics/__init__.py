@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from headgate.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from headgate.journal.reader import CopiedJournal
     from headgate.metrics.exporter import JournalMetrics
 
 
-def collect(places: Iterable[str | os.PathLike[str]]) -> JournalMetrics:
+def collect(places: Iterable[str | os.PathLike[str] | CopiedJournal]) -> JournalMetrics:
     """Return the metrics of the journals at some places; raises as `JournalMetrics`.
 
     Raises

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
 from headgate.journal.fleet import FleetStart
-from headgate.journal.reader import Tail, journals_below
+from headgate.journal.reader import CopiedJournal, Tail, journals_below
 from headgate.metrics.families import fleet_families, query_families
 from headgate.metrics.totals import FleetTotals, QueryTotals
 
@@ -47,8 +47,9 @@ class JournalMetrics(Collector):
 
     Parameters
     ----------
-    places : iterable of path
-        Checkpoints, journals, or directories with checkpoints; each scrape looks for new ones.
+    places : iterable of path or CopiedJournal
+        Checkpoints, journals, or directories with checkpoints; each scrape looks for new ones. Of a
+        checkpoint on a store its copied journal.
 
     Attributes
     ----------
@@ -60,9 +61,11 @@ class JournalMetrics(Collector):
         There is nothing at a place.
     """
 
-    def __init__(self, places: Iterable[str | os.PathLike[str]]) -> None:
+    def __init__(self, places: Iterable[str | os.PathLike[str] | CopiedJournal]) -> None:
         self.places = list(places)
         self._tails: dict[Path, Tail] = {}
+        self._copied: dict[Path, CopiedJournal] = {}
+        self._away: dict[Path, str] = {}
         self._totals: dict[Path, QueryTotals | FleetTotals] = {}
         self._broken: dict[Path, str] = {}
         self._lock = threading.Lock()
@@ -82,7 +85,7 @@ class JournalMetrics(Collector):
     @property
     def broken(self) -> list[str]:
         """Return a sentence for each journal that cannot be read to its end."""
-        return list(self._broken.values())
+        return [*self._broken.values(), *filter(None, self._away.values())]
 
     def text(self) -> str:
         """Return the metrics in Prometheus' text format."""
@@ -118,6 +121,11 @@ class JournalMetrics(Collector):
     def _look_for_journals(self, passed_over: tuple[type[Exception], ...] = ()) -> None:
         """Look for new journals; where a place is gone and may be passed over, its values stay."""
         for place in self.places:
+            if not isinstance(place, str | os.PathLike):
+                if place.path not in self._tails:
+                    self._tails[place.path] = Tail(place.path, place.place)
+                    self._copied[place.path] = place
+                continue
             with contextlib.suppress(*passed_over):
                 for path in journals_below(place):
                     if path not in self._tails:
@@ -127,6 +135,8 @@ class JournalMetrics(Collector):
         """Add the new lines of a journal."""
         if path in self._broken:
             return
+        if path in self._copied:
+            self._away[path] = self._copied[path].refresh()
         try:
             for event in self._tails[path].events():
                 if path not in self._totals:
@@ -140,7 +150,8 @@ class JournalMetrics(Collector):
         """Yield the totals by a name of their own: the query's, where no other has it."""
         taken: set[str] = set()
         for path, totals in self._totals.items():
-            place = (path.parent.parent if path.parent.name == "headgate" else path.parent).name
+            where = path.parent.parent if path.parent.name == "headgate" else path.parent
+            place = Path(self._copied[path].place).name if path in self._copied else where.name
             start = totals.start if isinstance(totals, QueryTotals) else None
             name = start.name if start and start.name else place
             name = f"{name} ({place})" if name in taken else name

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from headgate.core.input import shown
+from headgate.core.slo import Slo
 from headgate.journal.histogram import merge, percentile_ms
 from headgate.journal.schema import (
     AssignmentChange,
@@ -18,10 +20,18 @@ from headgate.journal.schema import (
     NotReadyToDecide,
     Start,
 )
-from headgate.report.format import ago_text, at_text, clock_text, ms_text
-from headgate.report.limits import Case, DriverSeen, Limit, hottest_of, limit_of, period_ms_of
+from headgate.report.format import ago_text, at_text, ms_text, span_text
+from headgate.report.limits import (
+    Case,
+    DriverSeen,
+    Limit,
+    hottest_of,
+    limit_of,
+    limit_of_work,
+    period_ms_of,
+)
 from headgate.report.now import health, now_of
-from headgate.report.run import Run
+from headgate.report.run import RECENT_BATCHES, Run
 from headgate.report.standing import Standing, parsed_slo
 
 _TRIED = 6
@@ -30,6 +40,27 @@ _TRIED = 6
 _CAUSE_EVERY_MS = 5_000
 """The cause of a miss is asked for so often while it lasts: an answer costs a millisecond."""
 
+_CAUSE_SHARE = 50
+"""Of a long miss it is asked for once in so many parts of its length, so that a day costs no more than
+an hour. Chosen."""
+
+_GROUPS = 3
+"""Key groups that a sentence names; of more it gives the number."""
+
+_ENDED = ("driver", "failure", "stopped")
+"""Causes that end a query, so that nothing is "now" any more."""
+
+_NOT_BY_SLOTS = ("sink", "floor", "trigger", "one key", "cores", "source", "batch")
+"""Causes that more slots do not remove."""
+
+
+class Attempt(NamedTuple):
+    """Holds something that was tried, and the key groups that it split, or joined again."""
+
+    event: Event
+    split: tuple[int, ...] = ()
+    joined: tuple[int, ...] = ()
+
 
 @dataclass
 class DiagnosisReader:
@@ -37,7 +68,7 @@ class DiagnosisReader:
 
     run: Run = field(default_factory=Run)
     standing: Standing = field(default_factory=lambda: Standing([]))
-    tried: list[Event] = field(default_factory=list)
+    tried: list[Attempt] = field(default_factory=list)
     decided: Decided | None = None
     not_ready: str = ""
     _causes_of: tuple[int, int] = (0, 0)
@@ -46,7 +77,7 @@ class DiagnosisReader:
 
     def absorb(self, event: Event) -> None:
         """Take in the next event."""
-        began_ms = self.run.began_ms
+        began_ms, split_before = self.run.began_ms, set(self.run.split)
         self.run.absorb(event)
         if isinstance(event, Start):
             texts = [str(text) for text in event.parameters.get("slo") or ()]
@@ -60,11 +91,15 @@ class DiagnosisReader:
         elif isinstance(event, Decided):
             self.decided, self.not_ready = event, ""
             if event.wishes:
-                self.tried.append(event)
+                self.tried.append(Attempt(event))
         elif isinstance(event, NotReadyToDecide):
             self.not_ready = event.why
-        elif isinstance(event, ControlAct | AssignmentChange):
-            self.tried.append(event)
+        elif isinstance(event, ControlAct):
+            self.tried.append(Attempt(event))
+        elif isinstance(event, AssignmentChange):
+            split = tuple(group for _, group in sorted(set(self.run.split) - split_before))
+            joined = tuple(group for _, group in sorted(split_before - set(self.run.split)))
+            self.tried.append(Attempt(event, split, joined))
         del self.tried[:-_TRIED]
 
     def _ask_cause(self, at_ms: int) -> None:
@@ -74,11 +109,12 @@ class DiagnosisReader:
         began_ms, asked_ms = self.standing.stretches[-1][0], self._causes_of[1]
         if began_ms != self._causes_of[0]:
             self.causes.clear()
-        elif at_ms - asked_ms < _CAUSE_EVERY_MS:
+        elif at_ms - asked_ms < max(_CAUSE_EVERY_MS, (at_ms - began_ms) // _CAUSE_SHARE):
             return
         self._causes_of = (began_ms, at_ms)
-        reason = "" if self.decided is None else self.decided.reason
-        limit = limit_of(Case(self.run, self.standing, reason, "", DriverSeen(holds=True), at_ms))
+        limit = limit_of_work(self._case("", DriverSeen(holds=True), at_ms))
+        if _has_just_started(self.run):
+            limit = Limit("starting", "workers start, and kernels are compiled once on a machine")
         self.causes[limit.cause, limit.why] += 1
 
     @property
@@ -95,18 +131,33 @@ class DiagnosisReader:
     def diagnosis(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> dict[str, Any]:
         """Return the diagnosis after the latest event; its keys are those of `diagnose`."""
         run = self.run
-        reason = "" if self.decided is None else self.decided.reason
-        limit = limit_of(Case(run, self.standing, reason, checkpoint, driver, now_ms))
+        case = self._case(checkpoint, driver, now_ms)
+        limit, late = limit_of(case), self._late_at_end(case)
+        ended = limit.cause in _ENDED
+        do = list(limit.remedies)
+        if ended and late is not None:
+            do += [f"{text} (it was late before: {late.cause})" for text in late.remedies[:1]]
         return {
             "checkpoint": checkpoint,
             "query": _query(run, driver, now_ms),
-            "slo": _slo(self, limit, now_ms),
-            "time": _time(run),
+            "slo": _slo(self, limit, late, now_ms),
+            "time": _time(run, ended=ended),
             "hot": _hot(run, is_limit=limit.cause == "one key"),
             "limit": {"cause": limit.cause, "why": limit.why},
+            "policy": "" if ended else _policy(self, limit),
             "tried": _tried(self),
-            "do": list(limit.remedies),
+            "do": do,
         }
+
+    def _late_at_end(self, case: Case) -> Limit | None:
+        """Return what limits the work where the latest batches are late; None where they are not."""
+        if not self.run.rows or not self.standing.is_late_at(self.run.rows[-1].at_ms):
+            return None
+        return limit_of_work(case)
+
+    def _case(self, checkpoint: str, driver: DriverSeen, now_ms: int) -> Case:
+        reason = "" if self.decided is None else self.decided.reason
+        return Case(self.run, self.standing, reason, checkpoint, driver, now_ms)
 
 
 def diagnose(
@@ -130,10 +181,10 @@ def diagnose(
     dict
         query: name, health and since when it runs. slo: texts, met (now; None while unknown), since_ms,
         success since the start, wanted, latency_ms (of the SLO's statistic, over the last batches), and
-        in words. time: period_ms, phases_ms, between_ms, and in
-        words. hot: operator, group, share of records, slots that it is split over, key (None where
-        nobody allowed it), and in words; None without a record. limit: cause, why. tried and do:
-        sentences.
+        in words: verdict, now, before (an earlier miss, and its cause), and text, all of them. time:
+        period_ms, phases_ms, between_ms, and in words. hot: operator, group, share of records, slots
+        that it is split over, key (None where nobody allowed it), and in words; None without a record.
+        limit: cause, why. policy: why it changes nothing now. tried and do: sentences.
     """
     reading = DiagnosisReader()
     for event in events:
@@ -143,18 +194,20 @@ def diagnose(
 
 def labelled(diagnosis: dict[str, Any]) -> list[tuple[str, str]]:
     """Return a diagnosis as rows of a label and a sentence; a label may come several times."""
-    return [
-        ("query", diagnosis["query"]["text"]),
-        ("SLO", diagnosis["slo"]["text"]),
-        ("time", diagnosis["time"]["text"] if diagnosis["time"] else "no batch is committed"),
-        (
-            "hot",
-            diagnosis["hot"]["text"] if diagnosis["hot"] else "no record is counted by key group",
-        ),
-        ("limit", f"{diagnosis['limit']['cause']}: {diagnosis['limit']['why']}"),
-        *[("tried", text) for text in diagnosis["tried"] or ["nothing: no decision, nobody asked"]],
-        *[("do", text) for text in diagnosis["do"] or ["nothing"]],
+    slo, hot, time = diagnosis["slo"], diagnosis["hot"], diagnosis["time"]
+    rows = [
+        ("query", [diagnosis["query"]["text"]]),
+        ("SLO", [slo["verdict"]]),
+        ("now", [slo["now"]]),
+        ("before", [slo["before"]]),
+        ("limit", [f"{diagnosis['limit']['cause']}: {diagnosis['limit']['why']}"]),
+        ("do", diagnosis["do"] or ["nothing"]),
+        ("hot", [hot["text"] if hot else "no record is counted by key group"]),
+        ("time", [time["text"] if time else "no batch is committed"]),
+        ("policy", [diagnosis["policy"]]),
+        ("tried", diagnosis["tried"] or ["nothing: no decision, nobody asked"]),
     ]
+    return [(label, text) for label, texts in rows for text in texts if text]
 
 
 def diagnose_lines(diagnosis: dict[str, Any]) -> list[str]:
@@ -162,9 +215,15 @@ def diagnose_lines(diagnosis: dict[str, Any]) -> list[str]:
     before = ""
     lines = []
     for label, text in labelled(diagnosis):
-        lines.append(f"{'' if label == before else label:<7}{shown(text, 1000)}")
+        lines.append(f"{'' if label == before else label:<8}{shown(text, 1000)}")
         before = label
     return lines
+
+
+def _has_just_started(run: Run) -> bool:
+    """Return whether the first batch after a start is among the latest, whose means then say little."""
+    latest = run.rows[-RECENT_BATCHES - 1 :]
+    return len(latest) <= RECENT_BATCHES or latest[0].start_index != run.starts
 
 
 # -- the query, and its SLO ---------------------------------------------------------------------------
@@ -174,7 +233,8 @@ def _query(run: Run, driver: DriverSeen, now_ms: int) -> dict[str, Any]:
     name = (run.start.workload or run.start.name) if run.start else "a query without a start event"
     state = health(run, now_ms, driver.holds)
     failed = run.stop is not None and run.stop.error is not None
-    restarts = f", {run.query_restarts} restarts" if run.query_restarts else ""
+    count = run.query_restarts
+    restarts = f", {count} restart{'s' if count > 1 else ''}" if count else ""
     text = f"{name}: {'failed' if failed else state}; began {ago_text(run.began_ms, now_ms)}, "
     text += f"{len(run.rows):,} batches{restarts}"
     if driver.owner:
@@ -182,65 +242,86 @@ def _query(run: Run, driver: DriverSeen, now_ms: int) -> dict[str, Any]:
     return {"name": name, "health": state, "since_ms": run.began_ms, "text": text}
 
 
-def _slo(read: DiagnosisReader, limit: Limit, now_ms: int) -> dict[str, Any]:
+def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -> dict[str, Any]:
     """Return whether the SLO is met, and since when."""
     run, state = read.run, read.run.slo
     texts = [str(text) for text in (run.start.parameters.get("slo") or () if run.start else ())]
     answer: dict[str, Any] = {"texts": texts, "met": None, "since_ms": None}
+    success = None if state is None or not texts else state.success
+    answer |= {"success": success, "wanted": state.wanted if state and texts else None}
+    answer |= {"latency_ms": None, "now": "", "before": ""}
     if not texts:
         text = 'none is set; .slo("mean < 1 s over 1 s") has latency judged and slots steered'
-        return answer | {"success": None, "wanted": None, "latency_ms": None, "text": text}
-    success = None if state is None else state.success
-    answer |= {
-        "success": success,
-        "wanted": None if state is None else state.wanted,
-        "latency_ms": None,
-    }
+        return answer | {"verdict": text, "text": text}
     name = "; ".join(texts)
     if not run.rows:
-        return answer | {"text": f"{name}: not known before the first batch"}
+        text = f"{name}: not known before the first batch"
+        return answer | {"verdict": text, "text": text}
     stretches, last_ms = read.standing.stretches, run.rows[-1].at_ms
-    if limit.cause in ("driver", "failure"):
-        met, since_ms = False, last_ms
-    elif read.standing.is_late_at(last_ms):
+    ended = limit.cause in _ENDED
+    if late is not None:
         met, since_ms = False, stretches[-1][0]
+    elif limit.cause in ("driver", "failure"):
+        met, since_ms = False, last_ms
     else:
         met, since_ms = True, stretches[-1][1] if stretches else run.began_ms
-    before = ""
-    if met and stretches:
-        before = f"; missed before, {_stretch_text(*stretches[-1])}"
-        before += f": {read.past_cause}" if read.past_cause else ""
-    late = _latency(run, texts)
-    now = "" if late is None else f"; {late[0]} is {ms_text(late[1])} ms now"
-    answer["latency_ms"] = None if late is None else round(late[1], 1)
+    if late is not None and ended:
+        answer["before"] = f"late until it ended: {late.cause}: {late.why}"
+    elif late is None and stretches:
+        began_ms, end_ms = stretches[-1]
+        answer["before"] = (
+            f"missed for {span_text(max(1, round((end_ms - began_ms) / 1000)))} from "
+            f"{at_text(began_ms)} on: {read.past_cause}"
+        )
+    latency = _latency(run, texts)
+    answer["latency_ms"] = None if latency is None else round(latency[1], 1)
     share = ""
     if state is not None and success is not None:
-        share = f"; met in {success:.1%} of windows since it began (want {state.wanted:.1%})"
-    verdict = "met" if met else "MISSED"
-    text = f"{name}: {verdict} since {ago_text(since_ms, now_ms)}{now}{before}{share}"
+        share = f"; in all, {success:.1%} of windows met since it began ({state.wanted:.1%} wanted)"
+    answer["verdict"] = (
+        f"{name}: {'met' if met else 'MISSED'} since {ago_text(since_ms, now_ms)}{share}"
+    )
+    answer["now"] = _now_text(run, latency, ended=ended)
+    text = "; ".join(filter(None, (answer["verdict"], answer["now"], answer["before"])))
     return answer | {"met": met, "since_ms": since_ms, "text": text}
 
 
-def _stretch_text(since_ms: int, until_ms: int) -> str:
-    took_s = max(1, round((until_ms - since_ms) / 1000))
-    return f"for {clock_text(took_s)} from {at_text(since_ms)} on"
+def _now_text(run: Run, latency: tuple[Slo, float] | None, *, ended: bool) -> str:
+    """Return how late records are, and how many wait."""
+    texts = []
+    if latency is not None:
+        slo, value_ms = latency
+        bound_ms = 1e3 * slo.bound
+        bound = f"the bound of {ms_text(bound_ms)} ms"
+        over = value_ms / bound_ms
+        times = f"below {bound}" if over <= 1.0 else f"just above {bound}"
+        if over >= 1.1:  # noqa: PLR2004 - which is 1.1 times
+            times = f"{over:,.{1 if over < 10 else 0}f} times {bound}"  # noqa: PLR2004
+        was = "was" if ended else "is"
+        texts.append(f"{slo.statistic} {was} {ms_text(value_ms)} ms, {times}")
+    first, last = (b.backlog + sum(b.lag.values()) for b in (run.recent[0], run.recent[-1]))
+    if last:
+        moves = ", more and more" if last > first else ", fewer and fewer" if last < first else ""
+        texts.append(f"{last:,} records {'waited' if ended else 'wait'}{moves}")
+    when = "at the end " if ended else ""
+    return when + "; ".join(texts) if texts else ""
 
 
-def _latency(run: Run, texts: list[str]) -> tuple[str, float] | None:
-    """Return the statistic of the first SLO on latency, and its value over the last batches, in ms."""
+def _latency(run: Run, texts: list[str]) -> tuple[Slo, float] | None:
+    """Return the first SLO on latency, and its statistic over the last batches, in ms."""
     slo = next((slo for slo in map(parsed_slo, texts) if slo is not None and slo.is_latency), None)
     if slo is None:
         return None
     mean_ms = now_of(run).mean_ms
     if slo.statistic != "mean":
         mean_ms = percentile_ms(merge(batch.histogram for batch in run.recent), slo.quantile)
-    return None if mean_ms is None else (slo.statistic, mean_ms)
+    return None if mean_ms is None else (slo, mean_ms)
 
 
 # -- where the time goes ------------------------------------------------------------------------------
 
 
-def _time(run: Run) -> dict[str, Any] | None:
+def _time(run: Run, *, ended: bool) -> dict[str, Any] | None:
     if not run.recent:
         return None
     phases = now_of(run).phases_ms
@@ -256,8 +337,8 @@ def _time(run: Run) -> dict[str, Any] | None:
         "period_ms": round(period_ms, 1),
         "between_ms": round(between_ms, 1),
         "phases_ms": {name: round(ms, 1) for name, ms in parts},
-        "text": f"a batch takes {ms_text(took_ms)} ms: {listed}; {ms_text(between_ms)} ms between two "
-        "(reading, the trigger, Spark's own logs)",
+        "text": f"a batch {'took' if ended else 'takes'} {ms_text(took_ms)} ms: {listed}; "
+        f"{ms_text(between_ms)} ms between two (reading, the trigger, Spark's own logs)",
     }
 
 
@@ -289,39 +370,67 @@ def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
 # -- what was tried -----------------------------------------------------------------------------------
 
 
-def _tried(read: DiagnosisReader) -> list[str]:
-    """Return the wishes of policies and people, oldest first, and their outcome."""
-    texts = []
-    in_force = {e.reason for e in read.tried if isinstance(e, AssignmentChange)}
-    for event in read.tried:
-        text = _attempt(event, in_force)
-        if text is not None:
-            texts.append(f"{at_text(event.at_ms)} {text}")
+def _policy(read: DiagnosisReader, limit: Limit) -> str:
+    """Return why the policy changes nothing now; empty where it does, or has said nothing yet."""
     decided = read.decided
     if read.not_ready:
-        texts.append(f"now the policy waits: {read.not_ready}")
-    elif decided is not None and not decided.wishes:
-        texts.append(f"now {decided.policy} wants nothing: {decided.reason}")
-    return texts
+        return f"waits: {_NO_MEASUREMENT if _EPOCHS.search(read.not_ready) else read.not_ready}"
+    if decided is None or decided.wishes:
+        return ""
+    text = f"{decided.policy} leaves the slots as they are"
+    if limit.cause in _NOT_BY_SLOTS:
+        return f"{text}: more slots do not help here"
+    return f"{text}: {decided.reason}" if limit.cause == "slots" else text
 
 
-def _attempt(event: Event, in_force: set[str]) -> str | None:
+_NO_MEASUREMENT = "slots have just changed, and no batch has measured the new ones yet"
+_EPOCHS = re.compile(r"counters are of epoch \d+, epoch|slots have measured assignment \d+, and")
+"""The loop's own words for that, in journals."""
+
+
+def _tried(read: DiagnosisReader) -> list[str]:
+    """Return the wishes of policies and people, oldest first, and their outcome."""
+    in_force = {a.event.reason for a in read.tried if isinstance(a.event, AssignmentChange)}
+    texts = [(attempt.event.at_ms, _attempt(attempt, in_force)) for attempt in read.tried]
+    return [f"{at_text(at_ms)} {text}" for at_ms, text in texts if text is not None]
+
+
+def _attempt(attempt: Attempt, in_force: set[str]) -> str | None:
+    event = attempt.event
     if isinstance(event, Decided):
         wishes = ", ".join(f"{w.kind} of {w.operator} to {w.slots} slots" for w in event.wishes)
         if event.acts and event.reason in in_force:
             return None  # the change itself says so
         done = "" if event.acts else " (advice only)"
-        return f"{event.policy} wanted {wishes}{done}: {event.reason}"
+        return f"{event.policy} wanted {wishes}{done}: {_first_part(event.reason)}"
     if isinstance(event, AssignmentChange):
-        what = (
-            f"slots {event.slots_before} to {event.slots_after}"
-            if event.slots_before != event.slots_after
-            else f"{event.groups_moved} key groups moved"
-        )
-        split = "".join(f", group {g} split over {len(slots)} slots" for g, *slots in event.split)
-        return f"{what}{split} by {event.by}" + (f": {event.reason}" if event.reason else "")
+        why = f": {_first_part(event.reason)}" if event.reason else ""
+        return f"{_change_text(event, attempt)} by {event.by}{why}"
     if isinstance(event, ControlAct):
         refused = f"; refused: {event.refused}" if event.refused else ""
         why = f": {event.reason}" if event.reason else ""
         return f"{event.act} {event.detail} by {event.by}{why}{refused}"
     return None
+
+
+def _change_text(event: AssignmentChange, attempt: Attempt) -> str:
+    parts = []
+    if event.slots_before != event.slots_after:
+        parts.append(f"slots {event.slots_before} to {event.slots_after}")
+    if attempt.split:
+        most = max(len(slots) for _, *slots in event.split)
+        parts.append(f"{_groups_text(attempt.split)} split over {most} slots")
+    if attempt.joined:
+        parts.append(f"{_groups_text(attempt.joined)} whole again")
+    return ", ".join(parts) or f"{event.groups_moved} key groups moved"
+
+
+def _groups_text(groups: tuple[int, ...]) -> str:
+    if len(groups) > _GROUPS:
+        return f"{len(groups)} key groups"
+    return f"key group{'s' if len(groups) > 1 else ''} {', '.join(map(str, groups))}"
+
+
+def _first_part(reason: str) -> str:
+    """Return what a policy saw and did; the rest of its reason is for `headgate why`."""
+    return reason.partition("; ")[0].removesuffix(".")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 
 _STEP_BYTES = 1024
+_HOUR_MIN = 60
+_DAY_MIN = 24 * _HOUR_MIN
 
 
 def bytes_text(size_bytes: float) -> str:
@@ -28,6 +30,18 @@ def clock_text(seconds: float) -> str:
     """Return a length of time as ``00:01:30``."""
     whole = max(0, int(seconds))
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def span_text(seconds: float) -> str:
+    """Return a length of time in its two largest units: ``45 s``, ``12 min``, ``7 h 57 min``."""
+    minutes = int(seconds) // 60
+    if minutes < 2:  # noqa: PLR2004 - below two minutes seconds are read at a glance
+        return f"{max(0.0, seconds):.0f} s"
+    if minutes < _HOUR_MIN:
+        return f"{minutes} min"
+    if minutes < _DAY_MIN:
+        return f"{minutes // _HOUR_MIN} h {minutes % _HOUR_MIN} min"
+    return f"{minutes // _DAY_MIN} d {minutes % _DAY_MIN // _HOUR_MIN} h"
 
 
 def since_text(at_ms: float, began_ms: float) -> str:

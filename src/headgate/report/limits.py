@@ -181,6 +181,11 @@ def limit_of(case: Case) -> Limit:
     return next(limit for rule in rules if (limit := rule(case)) is not None)
 
 
+def limit_of_work(case: Case) -> Limit:
+    """Return what limits the work of a query at its latest batches, whether it lives or not."""
+    return next(limit for rule in _OF_WORK if (limit := rule(case)) is not None)
+
+
 Rule = Callable[[Case], Limit | None]
 
 
@@ -365,13 +370,15 @@ def _one_key(case: Case) -> Limit | None:
 
 
 def _few_cores(case: Case) -> Limit | None:
-    if case.computing < BUSY and "the cores are the limit" not in case.reason:
+    if case.computing >= BUSY:
+        cores = "one core" if case.cores == 1 else f"{case.cores} cores"
+        does = f"slots compute, or wait for a core, {case.computing:.0%} of the time of {cores}"
+    elif "the cores are the limit" in case.reason:
+        cores = "one core is" if case.cores == 1 else f"{case.cores} cores are"
+        does = f"the policy finds that {cores} the limit"
+    else:
         return None
-    cores = "one core" if case.cores == 1 else f"{case.cores} cores"
-    why = (
-        f"slots compute, or wait for a core, {case.computing:.0%} of the time of {cores}; more slots "
-        "only take turns"
-    )
+    why = f"{does}; more slots only take turns"
     more = f"local[N] with N above {case.cores}, a larger machine, or more executors"
     return Limit("cores", why, (f"give it more cores: {more}",))
 
@@ -381,7 +388,11 @@ def _few_slots(case: Case) -> Limit | None:
     if case.busiest < BUSY and not last.backlog and case.phase("slots") < MOST:
         return None
     waits = f", {last.backlog:,} records wait" if last.backlog else ""
-    why = f"{last.slots} slots are too few: the busiest works {case.busiest:.0%} of the time{waits}"
+    works = f"the busiest works {case.busiest:.0%} of the time{waits}"
+    if case.busiest < BUSY and not last.backlog:
+        works = f"their part of a batch takes {case.phase('slots'):.0%} of the time"
+    few = "one slot is" if last.slots == 1 else f"{last.slots} slots are"
+    why = f"{few} too few: {works}"
     most = int(case.start.parameters.get("slots_max") or 0)
     if state is not None and state.frozen:
         thaw = f"headgate thaw {case.checkpoint}"

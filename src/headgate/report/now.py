@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headgate.journal.histogram import merge, percentile_ms
 from headgate.journal.schema import Batch, Stop
+from headgate.report.format import span_text
 from headgate.report.run import Run
 
 STALE_MS = 10_000
@@ -100,13 +101,13 @@ def health(run: Run, now_ms: int, holds: bool | None = None) -> str:
         return "no start event yet"
     age_ms = now_ms - run.ended_ms
     if holds is False and age_ms > STALE_MS:
-        return f"dead: no driver holds it, and it has been silent for {age_ms / 1000:,.0f} s"
+        return f"dead: no driver holds it, and it has been silent for {span_text(age_ms / 1000)}"
     working_ms = 0 if run.begun is None else now_ms - run.begun.at_ms
     if run.begun is not None and working_ms > STALE_MS:
-        return f"working on batch {run.begun.step} for {working_ms / 1000:,.0f} s"
+        return f"working on batch {run.begun.step} for {span_text(working_ms / 1000)}"
     if not run.has_batches:
         since_s = max(0.0, (now_ms - run.start.at_ms) / 1000)
-        return f"no batch yet, started {since_s:,.0f} s ago"
+        return f"no batch yet, started {span_text(since_s)} ago"
     if age_ms <= STALE_MS:
         return "running"
-    return f"{'idle' if holds else 'silent'} for {age_ms / 1000:,.0f} s"
+    return f"{'idle' if holds else 'silent'} for {span_text(age_ms / 1000)}"

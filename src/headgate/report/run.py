@@ -7,7 +7,7 @@ import os
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from headgate.journal.histogram import Sparse, merge
+from headgate.journal.histogram import Sparse
 from headgate.journal.parts import SloState
 from headgate.journal.reader import read
 from headgate.journal.schema import (
@@ -109,7 +109,7 @@ class Run:
         self.split: dict[tuple[str, int], int] = {}
         self.begun: BatchBegun | None = None
         self.stop: Stop | None = None
-        self.histogram: Sparse = ()
+        self._latencies: Counter[float] = Counter()
         self.latency_sum_ms = 0.0
         self.latency_count = 0
         self.arrived = self.served = self.emitted = self.late = 0
@@ -139,6 +139,11 @@ class Run:
     def has_batches(self) -> bool:
         """Return whether a batch was committed since the latest start."""
         return self._worked_since_start
+
+    @property
+    def histogram(self) -> Sparse:
+        """Latencies of all records of the run."""
+        return tuple(sorted(self._latencies.items()))
 
     def group_records(self) -> tuple[Counter[int], int]:
         """Return the records of key groups over the last batches, and of all groups together.
@@ -244,7 +249,8 @@ class Run:
         self.emitted += batch.emitted
         self.late += batch.late
         self.dropped.update(batch.dropped)
-        self.histogram = merge((self.histogram, batch.histogram))
+        for edge_ms, count in batch.histogram:
+            self._latencies[edge_ms] += count
         if batch.slo is not None:
             self.slo = batch.slo
             self.loop_ms += batch.slo.loop_ms

@@ -17,6 +17,7 @@ from headgate.scenario.inspection import inspect
 from headgate.scenario.places import journal_at, written
 from headgate.scenario.requests import ask, stop
 from headgate.scenario.run import explain_workload, run_scenario, verify_scenario
+from headgate.scenario.stored_journal import journal_place
 
 __all__ = [
     "Scenario",
@@ -27,6 +28,7 @@ __all__ = [
     "explain_workload",
     "inspect",
     "journal_at",
+    "journal_place",
     "recorded",
     "run_fleet_file",
     "run_scenario",

@@ -31,6 +31,13 @@ def to_spark(place: Path) -> str:
     return store_url(place) or uri(place.absolute())
 
 
+def copy_directory() -> Path:
+    """Return a new directory for the copy of a journal, which goes when the process ends."""
+    made = Path(tempfile.mkdtemp(prefix="headgate-journal-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
 def journal_at(checkpoint: str | os.PathLike[str]) -> Path:
     """Return the journal of a checkpoint; of one on a store a copy, which goes when the process ends.
 
@@ -41,8 +48,7 @@ def journal_at(checkpoint: str | os.PathLike[str]) -> Path:
     """
     if store_url(checkpoint) is None:
         return locate(checkpoint)
-    made = Path(tempfile.mkdtemp(prefix="headgate-journal-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    made = copy_directory()
     copy = made / "journal.jsonl"
     files = Checkpoint(checkpoint).files
     if not JournalCopy(files, copy).refresh():

@@ -16,7 +16,7 @@ _one_at_a_time = threading.Lock()
 """A simulation takes a core for seconds, which belongs to the jobs of this machine."""
 
 
-def checkpoint_content(checkpoint: Path) -> dict[str, Any]:
+def checkpoint_content(checkpoint: str | Path) -> dict[str, Any]:
     """Return the result of `hg.inspect` of a checkpoint, and ``error``, empty without an error."""
     try:
         return {"error": "", **inspect(checkpoint)}
@@ -25,13 +25,13 @@ def checkpoint_content(checkpoint: Path) -> dict[str, Any]:
 
 
 def what_if(
-    checkpoint: Path, *, slo: str = "", policy: str = "", slots_max: str = ""
+    checkpoint: str | Path, *, slo: str = "", policy: str = "", slots_max: str = ""
 ) -> dict[str, Any]:
     """Return a recorded run as it was, as it is simulated, and as it might have been.
 
     Parameters
     ----------
-    checkpoint : Path
+    checkpoint : path
     slo, policy, slots_max : str
         The SLOs that the user typed; empty for the recorded SLOs.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError, HeadgateError
-from headgate.journal.reader import FLEET_JOURNAL, Tail, journals_below
+from headgate.journal.reader import FLEET_JOURNAL, CopiedJournal, Tail, journals_below
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.fleet import fleet_status
 from headgate.report.limits import DriverSeen
@@ -29,8 +29,10 @@ class Book:
 
     path: Path
     tail: Tail
+    copied: CopiedJournal | None = None
     history: JournalHistory = field(default_factory=JournalHistory)
     error: str = ""
+    damage: str = ""
     read_ms: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -40,20 +42,23 @@ class Book:
         return self.path.name == FLEET_JOURNAL
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> str | Path:
         """The checkpoint that it belongs to, or itself where it lies alone."""
+        if self.copied is not None:
+            return self.copied.place
         return self.path.parent.parent if self.path.parent.name == "headgate" else self.path
 
     def refresh(self, now_ms: int) -> None:
-        """Read what is new; a damaged line ends that, and is told."""
-        if self.error or now_ms - self.read_ms < READ_AGAIN_S * 1e3:
+        """Read what is new; a damaged line ends that, and is told, as is a store that cannot be read."""
+        if self.damage or now_ms - self.read_ms < READ_AGAIN_S * 1e3:
             return
-        self.read_ms = now_ms
+        self.error = "" if self.copied is None else self.copied.refresh()
         try:
             for event in self.tail.events():
                 self.history.absorb(event)
         except HeadgateError as error:
-            self.error = str(error)
+            self.error = self.damage = str(error)
+        self.read_ms = now_ms
 
 
 class Shelf:
@@ -61,8 +66,9 @@ class Shelf:
 
     Parameters
     ----------
-    places : iterable of path
-        Checkpoints, journals, or directories with checkpoints.
+    places : iterable of path or CopiedJournal
+        Checkpoints, journals, or directories with checkpoints; of a checkpoint on a store its copied
+        journal.
     driver_of : callable
         Says what a checkpoint's files tell of its driver.
     now_ms : callable
@@ -76,8 +82,8 @@ class Shelf:
 
     def __init__(
         self,
-        places: Iterable[str | os.PathLike[str]],
-        driver_of: Callable[[Path], DriverSeen],
+        places: Iterable[str | os.PathLike[str] | CopiedJournal],
+        driver_of: Callable[[str | Path], DriverSeen],
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._places = list(places)
@@ -105,7 +111,7 @@ class Shelf:
             answer = book.history.describe(str(book.checkpoint), self._now_ms(), driver, points)
         return answer | {"id": name, "error": book.error}
 
-    def checkpoint(self, name: str) -> Path | None:
+    def checkpoint(self, name: str) -> str | Path | None:
         """Return the checkpoint of a query, or its journal where that lies alone; None for no query."""
         book = self._books.get(name)
         return None if book is None or book.is_fleet else book.checkpoint
@@ -123,11 +129,18 @@ class Shelf:
     def _look(self, passed_over: tuple[type[Exception], ...] = ()) -> None:
         """Look for new journals; where a place is gone and may be passed over, its books stay."""
         for place in self._places:
+            if not isinstance(place, str | os.PathLike):
+                self._put(place.place, place.path, place)
+                continue
             with contextlib.suppress(*passed_over):
                 for path in journals_below(place):
-                    name = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-                    if name not in self._books:
-                        self._books[name] = Book(path, Tail(path))
+                    self._put(str(path), path)
+
+    def _put(self, place: str, path: Path, copied: CopiedJournal | None = None) -> None:
+        name = hashlib.sha256(place.encode()).hexdigest()[:12]
+        if name not in self._books:
+            tail = Tail(path, place if copied else "")
+            self._books[name] = Book(path, tail, copied)
 
     def _entry(self, name: str, book: Book) -> dict[str, Any]:
         place = str(book.checkpoint)
@@ -142,7 +155,7 @@ class Shelf:
             return {
                 "id": name,
                 "kind": "query",
-                "name": title or book.checkpoint.name,
+                "name": title or Path(place).name,
                 "place": place,
                 "health": book.error or health(run, now_ms, self._driver_of(book.checkpoint).holds),
                 "success": state.success if state else None,

@@ -10,7 +10,7 @@ const TABLE_ROWS = 60;
 const number = (value, digits = 0) =>
   value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits });
 const share = (value) => (value === null || value === undefined ? "–" : `${number(100 * value, 2)} %`);
-const clock = (ms) => new Date(ms).toLocaleTimeString();
+const clock = (ms) => new Date(ms).toLocaleTimeString([], { hourCycle: "h23" });
 
 async function fetchJson(path) {
   const answer = await fetch(path);
@@ -134,22 +134,25 @@ function Heat({ heat }) {
 }
 
 function Verdict({ told }) {
-  const { slo, query, limit } = told.diagnosis;
+  const { slo, query, limit, hot, time, policy, tried, do: remedies } = told.diagnosis;
   const word = slo.met === true ? "met" : slo.met === false ? "missed" : slo.texts.length ? "not known yet" : "none is set";
   const budget = slo.success !== null && slo.wanted !== null && slo.wanted < 1 ? (1 - slo.success) / (1 - slo.wanted) : null;
+  const worst = told.slo?.success_worst;
+  const since = slo.since_ms === null ? "" : ` since ${clock(slo.since_ms)}`;
+  const rows = [
+    ["query", query.text], ["SLO", slo.verdict], ["now", slo.now], ["before", slo.before],
+    ["limit", `${limit.cause}: ${limit.why}`, "strong"],
+    ...(remedies.length ? remedies : ["nothing"]).map((text, i) => [i ? "" : "do", text, "strong"]),
+    ["who is hot", hot ? hot.text : "no record is counted by key group"],
+    ["time", time ? time.text : "no batch is committed"],
+    ["policy", policy],
+    ...(tried.length ? tried : ["nothing: no decision, nobody asked"]).map((text, i) => [i ? "" : "tried", text]),
+    ["error budget", budget === null ? "" : `${share(budget)} of it used since the start${worst === undefined || worst === null ? "" : `; the worst key group met the SLO in ${share(worst)} of its windows`}`],
+  ].filter(([, text]) => text);
   return html`<section class="card" aria-labelledby="verdict">
     <h2 id="verdict">Is the SLO met?</h2>
-    <p class=${`verdict ${slo.met === true ? "good" : slo.met === false ? "bad" : ""}`}>${slo.texts.join("; ") || "SLO"}: ${word}</p>
-    <p>${slo.text}</p>
-    <dl>
-      <dt>windows met</dt><dd>${share(slo.success)} of ${share(slo.wanted)} wanted${told.slo?.success_worst !== undefined && told.slo ? html`; worst key group ${share(told.slo.success_worst)}` : ""}</dd>
-      <dt>error budget used</dt><dd class=${budget > 1 ? "bad" : ""}>${budget === null ? "–" : share(budget)} of that since the start</dd>
-      <dt>state</dt><dd>${query.text}</dd>
-      <dt>limit</dt><dd>${limit.cause}: ${limit.why}</dd>
-      ${(told.diagnosis.do.length ? told.diagnosis.do : ["nothing"]).map((text) => html`<dt>do</dt><dd>${text}</dd>`)}
-      ${told.diagnosis.hot ? html`<dt>hot</dt><dd>${told.diagnosis.hot.text}</dd>` : ""}
-      ${told.diagnosis.time ? html`<dt>time</dt><dd>${told.diagnosis.time.text}</dd>` : ""}
-    </dl></section>`;
+    <p class=${`verdict ${slo.met === true ? "good" : slo.met === false ? "bad" : ""}`}>${slo.texts.join("; ") || "SLO"}: ${word}${since}</p>
+    <dl>${rows.map(([label, text, how]) => html`<dt>${label}</dt><dd class=${how || ""}>${text}</dd>`)}</dl></section>`;
 }
 
 const bytes = (value) => (value < 1024 ? `${value} B` : value < 1048576 ? `${number(value / 1024)} KB` : `${number(value / 1048576, 1)} MB`);
@@ -273,12 +276,14 @@ function Page() {
   const { answer: journals, error } = useAnswer("/api/journals");
   const hash = useHash();
   const chosen = (journals || []).find((j) => j.id === hash) || (journals || [])[0];
+  const names = (journals || []).map((j) => j.name);
+  const label = (j) => (names.filter((name) => name === j.name).length > 1 ? `${j.name} (${j.place})` : j.name);
   useEffect(() => { document.title = chosen ? `${chosen.name} – headgate` : "headgate"; }, [chosen?.name]);
   return html`
     <header><h1>headgate</h1>
       <nav aria-label="Queries"><ul>${(journals || []).map((j) => html`<li key=${j.id}>
-        <a href=${`#${j.id}`} title=${j.place} aria-current=${chosen && j.id === chosen.id ? "page" : undefined}>${j.name}</a>
-        <span class="quiet"> ${j.health || "fleet"}</span></li>`)}</ul></nav></header>
+        <a href=${`#${j.id}`} title=${j.place} aria-current=${chosen && j.id === chosen.id ? "page" : undefined}>${label(j)}</a>
+        <span class="quiet"> ${(j.health || "fleet").split(": ")[0]}</span></li>`)}</ul></nav></header>
     <main>
       ${error && html`<p class="bad" role="alert">no answer: ${error}</p>`}
       ${journals && !journals.length && html`<p>There is no journal here yet. A query of headgate writes one into its checkpoint when it starts; this page looks again every two seconds.</p>`}
