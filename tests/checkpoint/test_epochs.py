@@ -15,6 +15,7 @@ from headgate.checkpoint.epochs import (
     write_log,
 )
 from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
+from headgate.core.errors import CheckpointError
 
 
 def manifest(batch: int, *, epoch: bool = True) -> Manifest:
@@ -49,6 +50,23 @@ def test_batches_go_on_from_the_newest_epoch(tmp_path: Path) -> None:
     assert json.loads(lines(tmp_path, "commits/11")[1]) == {"nextBatchWatermarkMs": 5_000}
     assert json.loads(lines(tmp_path, "commits/12")[1]) == {"nextBatchWatermarkMs": 9_000}
     assert json.loads((tmp_path / "metadata").read_text())["id"]
+
+
+@pytest.mark.parametrize("kind", ["offsets", "commits"])
+def test_what_is_no_file_in_sparks_log_is_neither_followed_nor_waited_for(
+    tmp_path: Path, kind: str
+) -> None:
+    batch(tmp_path, 12 if kind == "commits" else 11, offset="-", watermark_ms=1)
+    file = next((tmp_path / kind).iterdir())
+    file.unlink()
+    other = tmp_path / "other"
+    other.write_text('{"nextBatchWatermarkMs": 99}')
+    file.symlink_to(other)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        if kind == "commits":
+            next_watermark_us(tmp_path, manifest(12, epoch=False))
+        else:
+            write_log(tmp_path, manifest(12))
 
 
 def test_what_spark_has_written_stays_and_its_tick_goes_on(tmp_path: Path) -> None:

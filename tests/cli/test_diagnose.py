@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import queue
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import runs
 from typer.testing import CliRunner
 
 from headgate.cli import app
+from headgate.core.driver_lock import is_locked
 from headgate.scenario.driver import driver_of
 
 HOLD = """
@@ -31,6 +37,13 @@ def checkpoint(tmp_path: Path) -> Path:
     (root / "driver.lock").touch()
     (root / "driver.owner").write_text(json.dumps({"host": socket.gethostname(), "pid": 7}))
     return tmp_path
+
+
+def in_time(asked: Callable[[], Any]) -> Any:
+    """Return an answer; raise where it does not come."""
+    answers: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=lambda: answers.put(asked()), daemon=True).start()
+    return answers.get(timeout=20)
 
 
 def test_a_lock_that_nobody_holds_is_a_driver_that_is_gone(checkpoint: Path) -> None:
@@ -60,12 +73,23 @@ def test_of_another_host_and_of_a_journal_alone_nothing_is_known(checkpoint: Pat
     owner.write_text(json.dumps({"host": "elsewhere", "pid": 7}))
     assert driver_of(checkpoint).holds is None
     assert driver_of(checkpoint / "headgate" / "journal.jsonl").owner == ""
-    for text in ("[]", "{", "{}"):
+    for text in ("[]", "{", "{}", "[" * 1000, "9" * 5000):
         owner.write_text(text)
         assert driver_of(checkpoint).owner == ""
     owner.unlink()
     owner.symlink_to("/etc/hostname")
     assert driver_of(checkpoint).owner == ""
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(checkpoint: Path) -> None:
+    lock, owner = (checkpoint / "headgate" / f"driver.{name}" for name in ("lock", "owner"))
+    lock.unlink()
+    os.mkfifo(lock)
+    assert in_time(lambda: driver_of(checkpoint).holds) is None
+    assert in_time(lambda: is_locked(lock)) is False
+    owner.unlink()
+    os.mkfifo(owner)
+    assert in_time(lambda: driver_of(checkpoint).owner) == ""
 
 
 def test_a_diagnosis_is_printed_line_by_line(checkpoint: Path) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from share_slots import NAME
-from test_real_time_pipe import SPEC
+from test_real_time_pipe import SPEC, Driver, expected, feeders, routers, running
+from test_real_time_pipe import _Context as Context
 
 from headgate.spark.move.host_tasks import GroupOrder
+from headgate.spark.realtime import agents as agents_of
 from headgate.spark.realtime import words
 from headgate.spark.realtime.agent import Charge, launch
-from headgate.spark.realtime.channels import Channel, TcpDoor
+from headgate.spark.realtime.agents import Agents
+from headgate.spark.realtime.channels import Channel, TcpChannel, TcpDoor
+from headgate.spark.worker.slot import SlotTask
 from headgate.tables.ports import EMPTY_TOKEN
 
 HOST, RUN = "127.0.0.1", "0" * 32
@@ -26,6 +35,13 @@ HOST, RUN = "127.0.0.1", "0" * 32
 def door() -> Iterator[TcpDoor]:
     with TcpDoor(HOST, secrets.token_bytes(32)) as door:
         yield door
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have feeders and routers run in threads of the driver."""
+    for module in (feeders, routers):
+        monkeypatch.setattr(module, "TaskContext", Context)
 
 
 @pytest.fixture
@@ -79,17 +95,16 @@ def runs(process: int) -> bool:
 def test_slots_and_memory_of_a_host_go_with_the_driver(
     door: TcpDoor, arena: Path, tmp_path: Path
 ) -> None:
-    agent, process = met(door, charge(door, tmp_path))
-    with agent, TcpDoor(HOST, secrets.token_bytes(32)) as other:
+    agent, process = met(door, made := charge(door, tmp_path))
+    with agent, TcpDoor(HOST, made.meeting.of_run(b"run").key) as other:
         agent.send(
             (words.COPIES, 7, [GroupOrder(NAME, 1, EMPTY_TOKEN, 0), GroupOrder(NAME, 2)], 1.0)
         )
         number, answer = heard(agent, words.COPIES)
         assert (number, answer.host, len(answer.done)) == (7, HOST, 2)  # type: ignore[attr-defined]
         assert [one.problem for one in answer.done] == ["", ""]  # type: ignore[attr-defined]
-        meeting = words.Meeting(other.address, other._key)
         for slot in (0, 1):
-            agent.send((words.START, slot, meeting, NAME, slot))
+            agent.send((words.START, slot, other.address, b"run", NAME, slot))
         slots = {}
         for _ in range(2):
             with other.accept() as peer:  # which ends the slot, too, unless it is stopped
@@ -99,7 +114,7 @@ def test_slots_and_memory_of_a_host_go_with_the_driver(
                     continue
                 agent.send((words.KILL, 1))
         assert {heard(agent, words.ENDED)[0] for _ in range(2)} == {0, 1}
-        agent.send((words.START, 2, meeting, NAME, 2))
+        agent.send((words.START, 2, other.address, b"run", NAME, 2))
         with other.accept() as peer:
             _, _, last = peer.recv()
             assert list(arena.iterdir())
@@ -114,9 +129,9 @@ def test_slots_end_with_an_agent_that_is_killed_though_their_driver_hears_them(
     door: TcpDoor, arena: Path, tmp_path: Path
 ) -> None:
     del arena
-    agent, process = met(door, charge(door, tmp_path))
-    with agent, TcpDoor(HOST, secrets.token_bytes(32)) as other:
-        agent.send((words.START, 0, words.Meeting(other.address, other._key), NAME, 0))
+    agent, process = met(door, made := charge(door, tmp_path))
+    with agent, TcpDoor(HOST, made.meeting.of_run(b"run").key) as other:
+        agent.send((words.START, 0, other.address, b"run", NAME, 0))
         with other.accept() as peer:
             _, _, slot = peer.recv()
             os.kill(process, signal.SIGKILL)
@@ -129,6 +144,55 @@ def test_an_agent_whose_driver_is_silent_ends(door: TcpDoor, arena: Path, tmp_pa
         heard(agent, words.ENDED)  # it only says that it lives
     eventually(lambda: not runs(process))
     assert list(arena.iterdir()) == []
+
+
+class Stored(SlotTask):
+    """Needs the credentials of the store."""
+
+    def answer(self, *asked: Any) -> Any:
+        assert self.store["secretAccessKey"].count("SECRET") == 4
+        return super().answer(*asked)
+
+
+class AllOnOne:
+    """Has all slots on one host."""
+
+    def follow(self, hosts: object) -> None:
+        """There is nothing to follow."""
+
+    def hosts_of(self, slots: int) -> list[str]:
+        return [HOST] * slots
+
+
+STORE = {"secretAccessKey": "SECRET" * 4}
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("arena", "in_threads")
+def test_neither_a_key_nor_credentials_pass_between_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, send = [], TcpChannel.send_bytes
+    monkeypatch.setattr(
+        TcpChannel, "send_bytes", lambda self, data: (sent.append(data), send(self, data))
+    )
+    monkeypatch.setattr(agents_of, "driver_conf", lambda _: {"spark.driver.host": HOST})
+    facts = {"arena_root": None, "run_id": RUN, "checkpoint": str(tmp_path), "memory": None}
+    agents = Agents(None, "test", {NAME: AllOnOne()}, {NAME: SPEC}, STORE, facts)  # type: ignore[arg-type, dict-item]
+    monkeypatch.setattr(agents, "gather", lambda: eventually(lambda: bool(agents.hosts)))
+    try:
+        assert launch(agents._charge, HOST) == ""
+        driver = Driver(tmp_path / "checkpoint", 1, 2, partial(Stored, store=STORE), agents)
+        with running(driver):
+            driver.feed.until[:] = [100]
+            while json.loads(driver.offsets)[0] != [100]:
+                driver.epoch()
+            keys = [agents._key, driver.pipe._running.meeting.key, *map(str.encode, STORE.values())]
+        assert driver.totals() == expected([100])
+    finally:
+        agents.close()
+    assert sent
+    assert not [one for one in sent for key in keys if key in one]
 
 
 def test_an_agent_that_lacks_the_key_does_not_come_up(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import socket
 import struct
@@ -16,6 +17,7 @@ import pytest
 
 from headgate.spark.realtime import channels
 from headgate.spark.realtime.channels import BrokenChannel, TcpDoor, connect
+from headgate.spark.realtime.words import Meeting
 
 HERE = "127.0.0.1"
 GREETING, PROOF, HEAD, MAC = 16 + 32, 32, 8 + 16, 16
@@ -99,6 +101,63 @@ def test_strangers_in_numbers_are_closed_and_a_peer_comes_in_when_they_are_gone(
         assert held.enter_context(door.accept()).recv() == "in"
 
 
+def test_strangers_who_come_back_at_once_do_not_hold_the_door(door: TcpDoor, key: bytes) -> None:
+    over = threading.Event()
+
+    def hold() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(place(door.address)) as end:
+                while not over.is_set() and end.recv(1):
+                    pass
+
+    holders = [threading.Thread(target=hold) for _ in range(channels._STRANGERS_MAX)]
+    for one in holders:
+        one.start()
+    try:
+        while len(door._strangers) < channels._STRANGERS_MAX:
+            over.wait(0.01)
+        with connect(door.address, key) as caller, door.accept() as listener:
+            caller.send("in")
+            assert listener.recv() == "in"
+    finally:
+        over.set()
+        for end in list(door._strangers):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for one in holders:
+            one.join()
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "error"),
+    [
+        (socket.socket, "accept", OSError(errno.EMFILE, "Too many open files")),
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+    ],
+    ids=["no descriptor", "no thread"],
+)
+def test_a_door_stays_open_when_a_caller_cannot_be_taken(
+    key: bytes, where: type, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TcpDoor(HERE, key) as door:
+        does, fails = getattr(where, name), [error]
+
+        def failing(it: Any) -> Any:
+            if fails and threading.current_thread().name == "headgate-door":
+                raise fails.pop()
+            return does(it)
+
+        monkeypatch.setattr(where, name, failing)
+        with (
+            socket.create_connection(place(door.address)),  # the door waits in accept already
+            connect(door.address, key) as caller,
+            door.accept() as listener,
+        ):
+            caller.send("in")
+            assert listener.recv() == "in"
+        assert not fails
+
+
 def test_who_listens_without_the_key_hears_nothing(key: bytes) -> None:
     with (
         TcpDoor(HERE, secrets.token_bytes(32)) as other,
@@ -125,7 +184,8 @@ class Between:
     """Stands between two ends and does something to the frames that the caller sends."""
 
     def __init__(self, to: str, does: Callable[[Frames], Frames], count: int) -> None:
-        self._to, self._does, self._count = place(to), does, count
+        self._door, self._to = to, place(to)
+        self._does, self._count = does, count
         self._socket = socket.create_server((HERE, 0))
         self.address = f"tcp://{HERE}:{self._socket.getsockname()[1]}"
         self.heard = b""
@@ -139,12 +199,20 @@ class Between:
     def __exit__(self, *error: object) -> None:
         self._held.close()
 
+    def connect(self, key: bytes) -> channels.TcpChannel:
+        """Return the channel of a caller who was led here on the way to the door."""
+        return channels._greeted(
+            socket.create_connection(place(self.address)), key, self._door, calls=True
+        )
+
     def _run(self) -> None:
         caller = self._held.enter_context(self._socket.accept()[0])
         listener = self._held.enter_context(socket.create_connection(self._to))
         threading.Thread(target=self._back, args=(listener, caller), daemon=True).start()
         greeting = read(caller, GREETING)
         listener.sendall(greeting)
+        if not self._count:
+            return
         proof = read(caller, PROOF)
         listener.sendall(proof)
         frames = [self._frame(caller) for _ in range(self._count)]
@@ -203,7 +271,7 @@ def test_nothing_is_unpickled_that_was_not_sent_so(
     sprung.clear()
     with (
         Between(door.address, does, 3) as between,
-        connect(between.address, key) as caller,
+        between.connect(key) as caller,
         door.accept() as listener,
     ):
         for number in range(3):
@@ -218,12 +286,39 @@ def test_nothing_is_unpickled_that_was_not_sent_so(
     assert sprung == list(range(unharmed))
 
 
+def test_a_body_is_not_taken_for_a_length(door: TcpDoor, key: bytes) -> None:
+    def swapped(frames: Frames) -> Frames:
+        head, body = frames[0][:HEAD], frames[0][HEAD:]
+        return [body, head]
+
+    with (
+        Between(door.address, swapped, 1) as between,
+        between.connect(key) as caller,
+        door.accept() as listener,
+    ):
+        caller.send_bytes(struct.pack("!Q", 8))
+        with pytest.raises(BrokenChannel):
+            listener.recv_bytes()
+
+
+def test_a_caller_is_not_led_to_another_door_of_the_same_key(door: TcpDoor, key: bytes) -> None:
+    with TcpDoor(HERE, key) as other, Between(other.address, lambda frames: frames, 0) as between:
+        end = socket.create_connection(place(between.address))
+        with end, pytest.raises((AuthenticationError, EOFError)):
+            channels._greeted(end, key, door.address, calls=True)
+
+
+def test_a_key_is_in_no_text() -> None:
+    made = Meeting("tcp://127.0.0.1:1", b"k" * 32)
+    assert "kkk" not in f"{made!r}{made.of_run(b'r')!r}"
+
+
 def test_what_was_heard_of_one_connection_is_of_no_use_on_another(
     door: TcpDoor, key: bytes
 ) -> None:
     with (
         Between(door.address, lambda frames: frames, 1) as between,
-        connect(between.address, key) as caller,
+        between.connect(key) as caller,
         door.accept() as listener,
     ):
         caller.send(("scale", 4))

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,10 @@ from headgate.spark.job.columns import MARKER_US
 from headgate.spark.realtime import feeder as feeders
 from headgate.spark.realtime import pipe as pipes
 from headgate.spark.realtime import router as routers
+from headgate.spark.realtime import words
 from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
-from headgate.spark.realtime.hosts import OneHost
+from headgate.spark.realtime.hosts import OneHost, SlotHosts
 from headgate.spark.realtime.pipe import Pipe, PipeLost
 from headgate.spark.realtime.router import Router
 from headgate.spark.step.begun import Begun
@@ -152,6 +155,7 @@ class NamedHosts(OneHost):
     """One host that bears several names."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.names = [""] * GROUPS
 
     def places(self, operator: str, slots: int) -> list[str]:
@@ -162,14 +166,19 @@ class Driver:
     """Does epochs and commits them, as the loop of a query does."""
 
     def __init__(
-        self, path: Path, readers: int, slots: int, task: type[SlotTask] = SlotTask
+        self,
+        path: Path,
+        readers: int,
+        slots: int,
+        task: Callable[..., SlotTask] = SlotTask,
+        hosts: SlotHosts | None = None,
     ) -> None:
         self.slots = Slots(SPEC, path, slots=slots)
         self.feed = Numbers(readers, [0] * readers)
         tasks = {NAME: task(NAME, SPEC, None)}
         self.hosts = NamedHosts()
         job, routers = Threads(self.feed), {NAME: readers}
-        self.pipe = Pipe(job, self.feed, tasks, routers, "test", self.hosts)
+        self.pipe = Pipe(job, self.feed, tasks, routers, "test", hosts or self.hosts)
         self.offsets = json.dumps([[0] * readers])
         self.out: Counter[str] = Counter()
 
@@ -325,6 +334,23 @@ def test_a_slot_that_is_lost_is_told_and_the_next_run_goes_on(
         while json.loads(driver.offsets)[0] != [300]:
             driver.epoch()
     assert driver.totals() == expected([300])
+
+
+def test_a_feeder_that_is_lost_while_the_pipe_starts_is_a_loss_of_the_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, takes = Driver(tmp_path, readers=1, slots=1), Pipe._take_in
+
+    def take_in(pipe: Pipe, run: Any, kind: str, number: Any, peer: Any, said: Any) -> None:
+        takes(pipe, run, kind, number, peer, said)
+        if kind == words.FEEDER:
+            with socket.socket(fileno=os.dup(peer.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
+
+    monkeypatch.setattr(Pipe, "_take_in", take_in)
+    with pytest.raises(PipeLost):
+        driver.start()
+    driver.pipe.stop(clean=False)
 
 
 def test_a_pipe_ends_while_a_slot_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

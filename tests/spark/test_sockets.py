@@ -55,6 +55,15 @@ def test_a_killed_processs_directory_goes_and_a_living_ones_stays(place: Path) -
         child.stdout.close()
 
 
+def test_a_lock_that_is_a_link_is_nobodys(place: Path) -> None:
+    made, other = place / "hg-linked", place / "other"
+    made.mkdir()
+    other.touch()
+    (made / ".in-use").symlink_to(other)
+    assert sweep(place) == []
+    assert made.exists()
+
+
 def test_the_next_process_takes_away_what_a_killed_one_left(place: Path) -> None:
     first, left = _holder(place)
     first.kill()

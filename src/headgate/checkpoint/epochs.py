@@ -56,11 +56,8 @@ def next_watermark_us(log: Path, latest: Manifest | None) -> int:
     if facts is not None:
         return int(facts[NEXT_WATERMARK_US])
     evicted_us = int(latest.watermarks.get("evict_us", 0))
-    try:
-        committed = (log / "commits" / str(latest.spark_batch)).read_text()
-    except OSError:
-        return evicted_us
-    match = re.search(r'"nextBatchWatermarkMs":\s*(\d+)', committed)
+    committed = read_regular(log, f"commits/{latest.spark_batch}") or b""
+    match = re.search(rb'"nextBatchWatermarkMs":\s*(\d+)', committed)
     return evicted_us if match is None else max(evicted_us, int(match[1]) * 1000)
 
 
@@ -122,4 +119,4 @@ def _newest_tick(log: Path) -> str:
     newest = newest_batch(log)
     if newest < 0:
         return "0"
-    return (log / "offsets" / str(newest)).read_text().rpartition("\n")[2]
+    return (read_regular(log, f"offsets/{newest}") or b"").decode().rpartition("\n")[2]

@@ -17,12 +17,16 @@ from headgate.cli.gate import GatedTyper
 from headgate.cli.input import directory
 from headgate.cli.simulate import table
 from headgate.core.duration import parse_duration_s
+from headgate.core.input import shown
 from headgate.report.fleet import fleet_status
 
 fleet = GatedTyper(
     help="Many jobs under one budget of slots.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(fleet, name="fleet")
+
+_LINE = 1000
+"""Characters of a line on stderr; a failure may quote a record."""
 
 Description = Annotated[Path, typer.Argument(metavar="FILE.toml", help="What runs.")]
 
@@ -108,7 +112,7 @@ class FleetProgress:
             if self._jobs.get(name) != state:
                 self._jobs[name] = state
                 why = f": {failures[name]}" if name in failures else ""
-                sys.stderr.write(f"job {name} {state}{why}\n")
+                sys.stderr.write(shown(f"job {name} {state}{why}", _LINE) + "\n")
         rounds = running.rounds
         if len(rounds) > self._rounds:
             self._rounds, last = len(rounds), rounds[-1]

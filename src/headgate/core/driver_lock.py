@@ -6,6 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from headgate.core.input import open_regular
+
 LOCK = "driver.lock"
 """Its name, in the checkpoint's ``headgate`` directory."""
 
@@ -13,7 +15,7 @@ LOCK = "driver.lock"
 def is_locked(path: Path) -> bool:
     """Return whether another process, on whatever host, holds the lock of a file."""
     try:
-        opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = open_regular(path, os.O_RDWR)
     except OSError:
         return False
     try:

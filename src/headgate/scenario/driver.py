@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import HeadgateError
+from headgate.core.input import open_regular, read_file, read_json
 from headgate.core.stores import store_url
 from headgate.report.limits import DriverSeen
 
@@ -32,10 +32,9 @@ def driver_of(checkpoint: str | os.PathLike[str]) -> DriverSeen:
 
 def _owner(root: Path) -> str:
     """Return the host and process that took the lock last; ``""`` without any."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        handle = os.open(root / "driver.owner", os.O_RDONLY | os.O_NOFOLLOW)
-        with open(handle, encoding="utf-8") as file:
-            owner = json.loads(file.read(1000))
+    with suppress(HeadgateError, KeyError, TypeError):
+        raw = read_file(root / "driver.owner", "the owner", 1000, follow=False)
+        owner = read_json(raw, "the owner")
         return f"host {owner['host']}, process {owner['pid']}"
     return ""
 
@@ -45,7 +44,7 @@ def _holds(root: Path) -> bool | None:
     if socket.gethostname() not in _owner(root):
         return None
     try:
-        handle = os.open(root / _LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = open_regular(root / _LOCK)
     except OSError:
         return None
     try:

@@ -10,6 +10,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from headgate.core.input import open_regular
+
 _PREFIX = "hg-"
 _LOCK = ".in-use"
 _LENGTH_MAX = 61
@@ -40,9 +42,9 @@ def sweep(parent: Path) -> list[Path]:
     removed = []
     for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
         try:
-            descriptor = os.open(lock, os.O_RDWR)
+            descriptor = open_regular(lock, os.O_RDWR)
         except OSError:
-            continue  # another user's, or just removed
+            continue  # another user's, or just removed; or no lock of ours
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -128,9 +128,10 @@ class Agent:
             self._driver.send((words.ALIVE,))
             time.sleep(BEAT_S)
 
-    def _start(self, number: int, meeting: words.Meeting, operator: str, slot: int) -> None:
-        here = replace(meeting, host=self._host)
-        process = self._processes[number] = slot_process(here, operator, slot, follows=True)
+    def _start(self, number: int, driver: str, run: bytes, operator: str, slot: int) -> None:
+        here = replace(self._charge.meeting.of_run(run, driver), host=self._host)
+        process = slot_process(here, operator, slot, self._charge.store, follows=True)
+        self._processes[number] = process
         self._in_background(partial(self._await_end, number, process))
 
     def _await_end(self, number: int, process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import AuthenticationError
 from typing import Any
@@ -162,9 +162,9 @@ class Agents:
         """
         self._lost = lost
         self.gather()
-        key = secrets.token_bytes(32)
-        door = self._opened(key)
-        return words.Meeting(door.address, key), door
+        meeting = self._charge.meeting.of_run(secrets.token_bytes(32))
+        door = self._opened(meeting.key)
+        return replace(meeting, driver=door.address), door
 
     def places(self, operator: str, slots: int) -> list[str]:
         """Return the host of each slot of an operator.
@@ -191,7 +191,7 @@ class Agents:
             raise EngineError(msg, transient=True)
         process = agent.slots[number] = _Process(number, agent)
         with suppress(OSError):  # who hears the agent says that it is lost
-            agent.channel.send((words.START, number, meeting, operator, slot))
+            agent.channel.send((words.START, number, meeting.driver, meeting.run, operator, slot))
         return process
 
     def end(self, meeting: words.Meeting) -> None:

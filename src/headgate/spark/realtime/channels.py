@@ -34,7 +34,10 @@ _TRIES_S = 30.0
 """How long somebody knocks at a door that strangers hold. Chosen."""
 
 _STRANGERS_MAX = 64
-"""Connections that may show the key at the same time; others are closed at once. Chosen."""
+"""Connections that may show the key at the same time; one more closes the oldest of them. Chosen."""
+
+_PAUSE_S = 0.05
+"""How long a door waits that cannot take a connection, and a caller before it knocks again. Chosen."""
 
 _SMALL_BYTES = 1 << 16
 """A frame up to this size goes out in one call: to copy a larger one costs more. Chosen."""
@@ -120,12 +123,12 @@ def connect(address: str, key: bytes) -> Channel:
     while True:
         end = socket.create_connection((host.strip("[]"), int(port)), timeout=_GREETS_S)
         try:
-            return _greeted(end, key, calls=True)
+            return _greeted(end, key, address, calls=True)
         except (EOFError, ConnectionResetError, BrokenPipeError):  # too many at the door
             end.close()
             if time.monotonic() > until_s:
                 raise
-            time.sleep(0.05)
+            time.sleep(_PAUSE_S)
         except BaseException:
             end.close()
             raise
@@ -195,29 +198,47 @@ class TcpDoor:
         self._socket.listen(64)
         self.address = f"{_TCP}{shown or host}:{self._socket.getsockname()[1]}"
         self._let_in: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
-        self._strangers = threading.Semaphore(_STRANGERS_MAX)
+        self._changes, self._closing = threading.Lock(), False
+        self._strangers: dict[socket.socket, None] = {}
+        """Connections that have not shown the key yet, the oldest first."""
         threading.Thread(target=self._open, name="headgate-door", daemon=True).start()
 
     def _open(self) -> None:
-        while True:
+        while not self._closing:
             try:
                 end, _ = self._socket.accept()
-            except OSError:
-                self._let_in.put(None)
-                return
-            if not self._strangers.acquire(blocking=False):
-                end.close()
+            except OSError:  # closed, or no descriptor is free
+                time.sleep(_PAUSE_S)
                 continue
-            threading.Thread(target=self._greet, args=(end,), daemon=True).start()
+            with self._changes:
+                if len(self._strangers) >= _STRANGERS_MAX:
+                    self._send_off(next(iter(self._strangers)))
+                self._strangers[end] = None
+            try:
+                threading.Thread(target=self._greet, args=(end,), daemon=True).start()
+            except RuntimeError:  # no thread is free
+                with self._changes:
+                    self._strangers.pop(end, None)
+                end.close()
+        self._let_in.put(None)
+
+    def _send_off(self, stranger: socket.socket) -> None:
+        """End a connection, which its thread then closes."""
+        del self._strangers[stranger]
+        with contextlib.suppress(OSError):
+            stranger.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, end: socket.socket) -> None:
         """Let in who has the key; a stranger is told nothing."""
-        try:
-            self._let_in.put(_greeted(end, self._key, calls=False))
-        except (OSError, EOFError, AuthenticationError):
+        channel = None
+        with contextlib.suppress(OSError, EOFError, AuthenticationError):
+            channel = _greeted(end, self._key, self.address, calls=False)
+        with self._changes:
+            self._strangers.pop(end, None)
+        if channel is None:
             end.close()
-        finally:
-            self._strangers.release()
+        else:
+            self._let_in.put(channel)
 
     def accept(self) -> Channel:
         """Return the next channel."""
@@ -229,6 +250,7 @@ class TcpDoor:
 
     def close(self) -> None:
         """Let nobody in any more."""
+        self._closing = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -271,8 +293,8 @@ class TcpChannel:
         with self._sends:
             number, self._sent = self._sent, self._sent + 1
             length = _LENGTH.pack(len(data))
-            head = length + _mac(self._out_key, number, length)
-            mac = _mac(self._out_key, number, data)
+            head = length + _mac(self._out_key, b"length", number, length)
+            mac = _mac(self._out_key, b"body", number, data)
             parts = [b"".join((head, data, mac))] if len(data) < _SMALL_BYTES else [head, data, mac]
             for part in parts:
                 self._socket.sendall(part)
@@ -293,14 +315,16 @@ class TcpChannel:
         number, self._received = self._received, self._received + 1
         head = _read(self._socket, _LENGTH.size + _MAC_BYTES)
         length = head[: _LENGTH.size]
-        self._check(number, length, head[_LENGTH.size :])
+        self._check(b"length", number, length, head[_LENGTH.size :])
         size = _LENGTH.unpack(length)[0]
         body = memoryview(_read(self._socket, size + _MAC_BYTES))
-        self._check(number, body[:size], body[size:])
+        self._check(b"body", number, body[:size], body[size:])
         return bytes(body[:size])
 
-    def _check(self, number: int, data: bytes | memoryview, mac: bytes | memoryview) -> None:
-        if not hmac.compare_digest(_mac(self._in_key, number, data), bytes(mac)):
+    def _check(
+        self, part: bytes, number: int, data: bytes | memoryview, mac: bytes | memoryview
+    ) -> None:
+        if not hmac.compare_digest(_mac(self._in_key, part, number, data), bytes(mac)):
             host, port, *_ = self._socket.getpeername()
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -331,11 +355,12 @@ class TcpChannel:
         self.close()
 
 
-def _greeted(end: socket.socket, key: bytes, *, calls: bool) -> TcpChannel:
+def _greeted(end: socket.socket, key: bytes, address: str, *, calls: bool) -> TcpChannel:
     """Have both ends show that they have the key; return the channel.
 
     Who calls says its nonce; the other answers with its own and a proof over both; then who calls proves
-    it, too. The proofs of the two differ, so that none can be sent back.
+    it, too. The proofs of the two differ, so that none can be sent back. They and the keys of the channel
+    hold for the address of one door: a stranger in between cannot lead a caller to another one.
 
     Raises
     ------
@@ -351,10 +376,10 @@ def _greeted(end: socket.socket, key: bytes, *, calls: bool) -> TcpChannel:
             raise AuthenticationError("no peer of a pipe.")
         theirs = _read(end, _NONCE_BYTES, until_s)
         end.sendall(mine)
-    nonces = mine + theirs if calls else theirs + mine
+    about = (mine + theirs if calls else theirs + mine) + address.encode()
 
     def derived(what: bytes) -> bytes:
-        return blake2b(nonces, key=key, person=what, digest_size=_NONCE_BYTES).digest()
+        return blake2b(about, key=key, person=what, digest_size=_NONCE_BYTES).digest()
 
     if not calls:
         end.sendall(derived(b"listens"))
@@ -393,7 +418,8 @@ def _read(end: socket.socket, size: int, until_s: float | None = None) -> bytes:
     return bytes(found)
 
 
-def _mac(key: bytes, number: int, data: bytes | memoryview) -> bytes:
-    made = blake2b(_LENGTH.pack(number), key=key, digest_size=_MAC_BYTES)
+def _mac(key: bytes, part: bytes, number: int, data: bytes | memoryview) -> bytes:
+    """Return the MAC of a part of a frame; a length and a body of the same bytes have different ones."""
+    made = blake2b(_LENGTH.pack(number), key=key, person=part, digest_size=_MAC_BYTES)
     made.update(data)
     return made.digest()

@@ -60,9 +60,18 @@ class SlotHosts(Protocol):
 
 
 class OneHost:
-    """The host of the driver."""
+    """The host of the driver.
+
+    Parameters
+    ----------
+    store : mapping of str to str, optional
+        Options of the checkpoint's store.
+    """
 
     processes: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(self, store: Mapping[str, str] | None = None) -> None:
+        self._store = store or {}
 
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
         """Return where the driver of a run is met, and its door."""
@@ -79,7 +88,7 @@ class OneHost:
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
         """Start the process of a slot."""
         del host
-        return slot_process(meeting, operator, slot)
+        return slot_process(meeting, operator, slot, self._store)
 
     def end(self, meeting: words.Meeting) -> None:
         """Remove the sockets of a run."""
@@ -90,7 +99,12 @@ class OneHost:
 
 
 def slot_process(
-    meeting: words.Meeting, operator: str, slot: int, *, follows: bool = False
+    meeting: words.Meeting,
+    operator: str,
+    slot: int,
+    store: Mapping[str, str],
+    *,
+    follows: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start the process of a slot: another program, so that nothing of its starter's is in it.
 
@@ -99,13 +113,15 @@ def slot_process(
     meeting : words.Meeting
     operator : str
     slot : int
+    store : mapping of str to str
+        Options of the checkpoint's store, among them credentials, which pass through no channel.
     follows : bool
         Whether it ends when this process does, whatever the driver says.
     """
     command = [sys.executable, "-m", "headgate.spark.realtime.slot_process"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment())
     assert process.stdin is not None
-    pickle.dump((meeting, operator, slot, follows), process.stdin)
+    pickle.dump((meeting, operator, slot, dict(store), follows), process.stdin)
     if follows:
         process.stdin.flush()
     else:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -165,7 +165,8 @@ class Pipe:
         self._routers = routers
         self._tasks, self._broadcasts = {}, dict[int, str]()
         for operator, task in tasks.items():
-            self._tasks[operator], files = pickled(task)
+            # credentials of the store reach a slot from who starts it, and through no channel
+            self._tasks[operator], files = pickled(replace(task, store={}))
             self._broadcasts |= files
         self._run: _Run | None = None
         self._halted = False
@@ -215,7 +216,7 @@ class Pipe:
             _STARTS_S,
         )
         for feeder in run.feeders.values():
-            feeder.send((words.BEGIN, offsets, run.copies))
+            _send(feeder, (words.BEGIN, offsets, run.copies))
         self.go(assignments)
 
     def stop(self, *, clean: bool) -> None:

@@ -12,8 +12,8 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -52,10 +52,15 @@ class SlotProcess:
     operator : str
     number : int
         Of the slot, until the driver says another one.
+    store : mapping of str to str
+        Options of the checkpoint's store.
     """
 
-    def __init__(self, meeting: words.Meeting, operator: str, number: int) -> None:
+    def __init__(
+        self, meeting: words.Meeting, operator: str, number: int, store: Mapping[str, str]
+    ) -> None:
         self._meeting, self._operator, self._number = meeting, operator, number
+        self._store = store
         self._said: queue.Queue[tuple[int, Any]] = queue.Queue(_AHEAD)
         self._open: dict[int, list[pa.Table]] = {}
         self._closed: dict[int, _Closed] = {}
@@ -76,7 +81,7 @@ class SlotProcess:
             assert word == words.BEGIN
             try:
                 take_broadcasts(broadcasts)
-                self._task = pickle.loads(task)
+                self._task = replace(pickle.loads(task), store=self._store)
                 warm(self._task.spec)
             except Exception as error:
                 driver.send((words.FAILED, _portable(error)))
@@ -181,11 +186,11 @@ def _in_background(work: Callable[[], None]) -> None:
 def main() -> None:
     """Run the slot that standard input describes; it may have to end with who started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it is the driver's
-    meeting, operator, number, follows = pickle.load(sys.stdin.buffer)
+    meeting, operator, number, store, follows = pickle.load(sys.stdin.buffer)
     if follows:
         _in_background(_end_with_starter)
     with contextlib.suppress(OSError, EOFError):  # the driver is gone
-        SlotProcess(meeting, operator, number).run()
+        SlotProcess(meeting, operator, number, store).run()
 
 
 def _end_with_starter() -> None:

@@ -6,7 +6,8 @@ to it. All peers are processes of one user, and show the key of their run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any
 
 from headgate.spark.realtime.channels import Channel, Door, TcpChannel, TcpDoor, UnixDoor, connect
@@ -43,7 +44,8 @@ time in microseconds by watermark, bytes of its last records or None)."""
 ALIVE = "alive"
 """To an agent and of it, once a second: ()."""
 START, KILL = "start", "kill"
-"""To an agent: (number of a process, meeting, operator, slot); (number of a process)."""
+"""To an agent: (number of a process, address of the run's driver, the run, operator, slot); (number of a
+process). No key is among them: what passes between hosts is not encrypted."""
 ENDED = "ended"
 """Of an agent: (number of a process, exit code)."""
 COPIES = "copies"
@@ -63,12 +65,20 @@ class Meeting:
         Of the run's sockets where all peers are on one host; only its user may enter.
     host : str
         Name or address of the host that this peer is on, where the run has several.
+    run : bytes
+        What the key was computed from, with the key of the query; no secret.
     """
 
     driver: str
-    key: bytes
+    key: bytes = field(repr=False)
     directory: str = ""
     host: str = ""
+    run: bytes = b""
+
+    def of_run(self, run: bytes, driver: str = "") -> Meeting:
+        """Return the meeting of a run; who has this key can compute that of the run."""
+        key = blake2b(run, key=self.key, person=b"run", digest_size=32).digest()
+        return replace(self, driver=driver, key=key, run=run)
 
     def door(self, name: str, driver: Channel) -> Door:
         """Return a door of this peer.

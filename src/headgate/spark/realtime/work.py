@@ -33,6 +33,7 @@ from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.feed import Feeds
+from headgate.spark.realtime.hosts import OneHost
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
@@ -94,7 +95,8 @@ class RealTimeWork(StatefulWork):
         job = SparkJob(self.spark, plan, feeds, shared, name)
         self._copy_thread.lags = OF_EPOCHS
         self._agents = None if self._is_local else self._agents_of(name)
-        self.pipe = Pipe(job, feeds, tasks, routers, name, self._agents)
+        hosts = self._agents or OneHost(self.checkpoint.options)
+        self.pipe = Pipe(job, feeds, tasks, routers, name, hosts)
         if self._agents is not None and self.pipe.has_broadcasts:
             msg = (
                 "a broadcast variable in a stateful function is not supported in real time on a cluster "

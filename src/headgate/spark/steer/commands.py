@@ -156,10 +156,10 @@ class Commands:
 
     def _scale(self, command: Command) -> str:
         slots = _whole(command.arguments, "slots")
-        operator = command.arguments.get("operator")
+        operator = _text(command.arguments, "operator")
         changes = self._changes
         changes.check_operator(operator)
-        partitioning = command.arguments.get("partitioning", "minimal")
+        partitioning = _text(command.arguments, "partitioning") or "minimal"
         hold_s = _hold_s(command.arguments, self._controller)
         wanted = changes.scaled(slots, operator, partitioning)
         changes.ask(wanted, command.by, command.reason)
@@ -233,6 +233,14 @@ def _hold_s(arguments: Mapping[str, Any], controller: Controller | None) -> floa
 def _whole(arguments: Mapping[str, Any], name: str) -> int:
     value = arguments.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
-        msg = f"{name}={value!r} is not a whole number."
+        msg = f"{name}={shown(repr(value), 60)} is not a whole number."
+        raise ConfigError(msg)
+    return value
+
+
+def _text(arguments: Mapping[str, Any], name: str) -> str | None:
+    value = arguments.get(name)
+    if value is not None and not isinstance(value, str):
+        msg = f"{name}={shown(repr(value), 60)} is no name; write it as text."
         raise ConfigError(msg)
     return value
