@@ -120,6 +120,6 @@ def without_panics() -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"``, which ends a sentence, for the name closest to `name`, or ``""``."""
+    """Return ``"; did you mean X?"``, which ends a sentence, for the name next to `name`, or ``""``."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f'; did you mean "{close[0]}"?' if close else ""
