@@ -64,7 +64,7 @@ def merged(any_order: bool) -> Aggregate:
         (of(by(Op.MAX_BY)), "min_by and max_by keep the one that came first"),
         (of(by(Op.REGISTERS)), "a sketch comes as a hash of each record"),
         (of(merged(True), merged(False)), "nobody says that the order"),
-        (OperatorSpec(), "only aggregates can be merged, and this operator is none"),
+        (OperatorSpec(), "only the state of aggregates can be merged from parts"),
     ],
 )
 def test_why_the_records_of_one_key_may_not_be_split(spec: OperatorSpec, why: str) -> None:

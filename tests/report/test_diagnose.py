@@ -23,13 +23,15 @@ from headgate.journal import (
     Latency,
     NotReadyToDecide,
     SlotStats,
+    Start,
     Stop,
     Wish,
     read,
 )
 from headgate.journal.parts import GroupRecords, SloState
-from headgate.report.diagnose import diagnose, diagnose_lines
+from headgate.report.diagnose import diagnose, diagnose_lines, labelled
 from headgate.report.limits import Case, DriverSeen, Limit
+from headgate.report.standing import Standing
 from headgate.report.why import why
 
 INCIDENTS = Path(__file__).parent / "incidents"
@@ -113,8 +115,8 @@ def test_since_when_is_the_begin_of_the_last_stretch_of_late_batches() -> None:
     assert (again["met"], again["since_ms"]) == (True, judged(44, 0).at_ms)
     assert again["before"].startswith("missed for 2 s from 20")
     assert "neither slots (25% at the most)" in again["before"]  # its cause
-    assert again["now"] == "mean is 300 ms, below the bound of 1,000 ms"
-    assert missed["now"] == "mean is 1,150 ms, 1.1 times the bound of 1,000 ms"
+    assert again["now"] == "mean over 10 batches is 300 ms, below the bound of 1,000 ms"
+    assert missed["now"] == "mean over 10 batches is 1,150 ms, 1.1 times the bound of 1,000 ms"
     assert missed["before"] == ""
     never = diagnosed(run_of(*met))["slo"]
     assert (never["met"], never["since_ms"]) == (True, runs.BEGAN_MS)
@@ -311,13 +313,50 @@ def test_a_query_that_is_gone_tells_how_late_it_was_and_why() -> None:
     assert found["limit"]["cause"] == "driver"
     assert found["slo"]["since_ms"] == judged(40, 0).at_ms - 300, "not since the driver is gone"
     assert found["slo"]["now"] == (
-        "at the end mean was 30,000 ms, 30 times the bound of 1,000 ms; 9,059 records waited, more and "
-        "more"
+        "at the end mean over 10 batches was 30,000 ms, 30 times the bound of 1,000 ms; 9,059 records "
+        "waited, more and more"
     )
-    assert found["slo"]["before"].startswith("late until it ended: slots: 2 slots are too few")
-    assert found["do"][-1].startswith('headgate scale CK 3 --reason "behind" (it was late before')
+    assert found["late_by"]["cause"] == "slots"
+    assert found["late_by"]["why"].startswith("2 slots are too few")
+    assert found["do"][-2:] == [
+        "and against its lateness:",
+        'headgate scale CK 3 --reason "behind"',
+    ]
+    labels = [label for label, _ in labelled(found)]
+    assert labels.index("late by") < labels.index("ended")
     in_time = diagnosed(run_of(*[300.0] * 40), DriverSeen(holds=False))
-    assert (in_time["slo"]["met"], in_time["slo"]["before"]) == (False, "")
+    assert (in_time["slo"]["met"], in_time["late_by"]) == (False, None)
+    assert ": MISSED: no results since 20" in in_time["slo"]["verdict"]
+    assert "; met until then" in in_time["slo"]["verdict"]
+
+
+def test_who_took_slots_shortly_before_is_named_and_how_to_undo_it() -> None:
+    def taken(at: int, by: str, before: int, after: int) -> AssignmentChange:
+        at_ms = judged(at, 0).at_ms - 100
+        return AssignmentChange(
+            at, 1, before, after, 0, 0, by, "save cost; at night", "a", at_ms=at_ms
+        )
+
+    met = run_of(*[300.0] * 300)
+    late = [judged(n, 30_000.0, backlog=9_000 + n) for n in range(300, 320)]
+    found = diagnosed([*met, taken(298, "night-shift", 3, 2), *late])
+    assert "night-shift has changed 3 to 2 at 20" in found["limit"]["why"]
+    assert found["limit"]["why"].endswith("(save cost)")
+    assert found["do"][0] == 'headgate scale CK 3 --reason "undo"'
+    others = ([taken(1, "night-shift", 3, 2), *met, *late], [*met, taken(298, "x", 1, 2), *late])
+    for events in others:
+        events.sort(key=lambda event: (not isinstance(event, Start), event.at_ms))
+        assert diagnosed(events)["do"][0] == 'headgate scale CK 3 --reason "behind"'
+
+
+def test_late_batches_without_one_in_time_between_are_one_stretch() -> None:
+    standing = Standing(["mean < 1 s over 1 s"])
+    standing.add(judged(0, 3000.0))
+    standing.add(dataclasses.replace(judged(1, 3000.0), at_ms=judged(1, 0).at_ms + 60_000))
+    assert len(standing.stretches) == 1
+    standing.add(dataclasses.replace(judged(2, 300.0), at_ms=judged(2, 0).at_ms + 61_000))
+    standing.add(dataclasses.replace(judged(3, 3000.0), at_ms=judged(3, 0).at_ms + 120_000))
+    assert len(standing.stretches) == 2
 
 
 def test_batches_after_a_start_are_late_because_of_the_start() -> None:

@@ -261,7 +261,7 @@ class OperatorSpec:
     @property
     def unsplittable(self) -> str:
         """Return the reason why records of one key may not be merged apart; empty where they may."""
-        return "only aggregates can be merged, and this operator is none"
+        return "only the state of aggregates can be merged from parts"
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,8 @@ class DiagnosisReader:
         limit, late = limit_of(case), self._late_at_end(case)
         ended = limit.cause in _ENDED
         do = list(limit.remedies)
-        if ended and late is not None:
-            do += [f"{text} (it was late before: {late.cause})" for text in late.remedies[:1]]
+        if ended and late is not None and late.remedies:
+            do += ["and against its lateness:", late.remedies[0]]
         return {
             "checkpoint": checkpoint,
             "query": _query(run, driver, now_ms),
@@ -144,6 +144,7 @@ class DiagnosisReader:
             "time": _time(run, ended=ended),
             "hot": _hot(run, is_limit=limit.cause == "one key"),
             "limit": {"cause": limit.cause, "why": limit.why},
+            "late_by": None if late is None else {"cause": late.cause, "why": late.why},
             "policy": "" if ended else _policy(self, limit),
             "tried": _tried(self),
             "do": do,
@@ -184,7 +185,8 @@ def diagnose(
         in words: verdict, now, before (an earlier miss, and its cause), and text, all of them. time:
         period_ms, phases_ms, between_ms, and in words. hot: operator, group, share of records, slots
         that it is split over, key (None where nobody allowed it), and in words; None without a record.
-        limit: cause, why. policy: why it changes nothing now. tried and do: sentences.
+        limit: cause, why. late_by: the same of the work of a query that was late when it ended, or is;
+        else None. policy: why it changes nothing now. tried and do: sentences.
     """
     reading = DiagnosisReader()
     for event in events:
@@ -195,17 +197,23 @@ def diagnose(
 def labelled(diagnosis: dict[str, Any]) -> list[tuple[str, str]]:
     """Return a diagnosis as rows of a label and a sentence; a label may come several times."""
     slo, hot, time = diagnosis["slo"], diagnosis["hot"], diagnosis["time"]
+    limit, late_by = diagnosis["limit"], diagnosis["late_by"]
+    ended = limit["cause"] in _ENDED
     rows = [
         ("query", [diagnosis["query"]["text"]]),
         ("SLO", [slo["verdict"]]),
         ("now", [slo["now"]]),
         ("before", [slo["before"]]),
-        ("limit", [f"{diagnosis['limit']['cause']}: {diagnosis['limit']['why']}"]),
+        ("late by", [f"{late_by['cause']}: {late_by['why']}" if ended and late_by else ""]),
+        ("ended" if ended else "limit", [f"{limit['cause']}: {limit['why']}"]),
         ("do", diagnosis["do"] or ["nothing"]),
         ("hot", [hot["text"] if hot else "no record is counted by key group"]),
         ("time", [time["text"] if time else "no batch is committed"]),
         ("policy", [diagnosis["policy"]]),
-        ("tried", diagnosis["tried"] or ["nothing: no decision, nobody asked"]),
+        (
+            "tried",
+            diagnosis["tried"] or ["nothing: neither a policy nor a person has changed anything"],
+        ),
     ]
     return [(label, text) for label, texts in rows for text in texts if text]
 
@@ -265,9 +273,7 @@ def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -
         met, since_ms = False, last_ms
     else:
         met, since_ms = True, stretches[-1][1] if stretches else run.began_ms
-    if late is not None and ended:
-        answer["before"] = f"late until it ended: {late.cause}: {late.why}"
-    elif late is None and stretches:
+    if late is None and stretches:
         began_ms, end_ms = stretches[-1]
         answer["before"] = (
             f"missed for {span_text(max(1, round((end_ms - began_ms) / 1000)))} from "
@@ -278,9 +284,11 @@ def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -
     share = ""
     if state is not None and success is not None:
         share = f"; in all, {success:.1%} of windows met since it began ({state.wanted:.1%} wanted)"
-    answer["verdict"] = (
-        f"{name}: {'met' if met else 'MISSED'} since {ago_text(since_ms, now_ms)}{share}"
-    )
+    since = f"since {ago_text(since_ms, now_ms)}"
+    verdict = f"{'met' if met else 'MISSED'} {since}"
+    if late is None and not met:
+        verdict = f"MISSED: no results {since}; met until then"
+    answer["verdict"] = f"{name}: {verdict}{share}"
     answer["now"] = _now_text(run, latency, ended=ended)
     text = "; ".join(filter(None, (answer["verdict"], answer["now"], answer["before"])))
     return answer | {"met": met, "since_ms": since_ms, "text": text}
@@ -298,7 +306,8 @@ def _now_text(run: Run, latency: tuple[Slo, float] | None, *, ended: bool) -> st
         if over >= 1.1:  # noqa: PLR2004 - which is 1.1 times
             times = f"{over:,.{1 if over < 10 else 0}f} times {bound}"  # noqa: PLR2004
         was = "was" if ended else "is"
-        texts.append(f"{slo.statistic} {was} {ms_text(value_ms)} ms, {times}")
+        over_batches = f" over {len(run.recent)} batches" if len(run.recent) > 1 else ""
+        texts.append(f"{slo.statistic}{over_batches} {was} {ms_text(value_ms)} ms, {times}")
     first, last = (b.backlog + sum(b.lag.values()) for b in (run.recent[0], run.recent[-1]))
     if last:
         moves = ", more and more" if last > first else ", fewer and fewer" if last < first else ""

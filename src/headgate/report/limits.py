@@ -14,8 +14,8 @@ from functools import cached_property
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import HeadgateError
-from headgate.journal.schema import ControlAct, Start, Stop
-from headgate.report.format import ago_text, clock_text, ms_text
+from headgate.journal.schema import AssignmentChange, ControlAct, Start, Stop
+from headgate.report.format import ago_text, at_text, clock_text, ms_text
 from headgate.report.now import STALE_MS, now_of
 from headgate.report.run import Run
 from headgate.report.standing import Standing
@@ -33,7 +33,14 @@ was behind, and says nothing. Chosen, not tuned."""
 _ALONE = 0.8
 """Share of all that waits from which it is said to wait at one slot. Chosen, not tuned."""
 
+_TAKEN_MS = 60_000
+"""How long after slots were taken a query may turn late by it, in ms. Chosen."""
+
 _AGAIN = "start the query again with its checkpoint: it goes on where it was"
+
+
+def _more_cores(cores: int) -> str:
+    return f"give it more cores: local[N] with N above {cores}, a larger machine, or more executors"
 
 
 @dataclass(frozen=True)
@@ -105,12 +112,27 @@ class Case:
         return self.now_ms - self.run.ended_ms
 
     @property
-    def is_behind(self) -> bool:
-        """Return whether the SLO is missed, or more and more records wait."""
+    def piles_up(self) -> bool:
+        """Return whether more and more records wait, and more than a batch brings."""
         recent = self.run.recent
         first, last = (b.backlog + sum(b.lag.values()) for b in (recent[0], recent[-1]))
-        grows = last > first and last > recent[-1].arrived
-        return grows or self.standing.is_late_at(recent[-1].at_ms)
+        return last > first and last > recent[-1].arrived
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether the SLO is missed, or more and more records wait."""
+        return self.piles_up or self.standing.is_late_at(self.run.recent[-1].at_ms)
+
+    @property
+    def taken(self) -> AssignmentChange | None:
+        """The change that took slots shortly before the query was late; None if it was another cause."""
+        taken = [one for one in self.run.changes if one.slots_after < one.slots_before]
+        if not taken or not self.standing.stretches:
+            return None
+        newest, (late_ms, _) = taken[-1], self.standing.stretches[-1]
+        given_back = self.run.recent[-1].slots >= newest.slots_before
+        is_before = newest.at_ms - 1e3 <= late_ms <= newest.at_ms + _TAKEN_MS
+        return newest if is_before and not given_back else None
 
     @cached_property
     def cores(self) -> int:
@@ -261,7 +283,10 @@ def _silent(case: Case) -> Limit | None:
     since = ago_text(case.run.ended_ms, case.now_ms)
     if case.driver.holds is None:
         why = f"the journal is silent since {since}, and whether the driver lives is not seen from here"
-        return Limit("driver", why, ("run this on the driver's host", _inspect(case)))
+        look = f"headgate diagnose {case.checkpoint}"
+        return Limit(
+            "driver", why, ("see on the driver's host whether it lives:", look, f"if not, {_AGAIN}")
+        )
     why = f"the source has brought nothing since {since}, and nothing is due"
     return Limit("idle", why, ("look at what feeds the source",))
 
@@ -316,7 +341,16 @@ def _below_floor(case: Case) -> Limit | None:
         f"the bound of {ms_text(state.bound_ms)} ms is less than twice the floor of "
         f"{ms_text(state.floor_ms)} ms, which a record takes in an idle job: slots cannot change that"
     )
-    return Limit("floor", why, (f"raise the bound to {ms_text(2 * state.floor_ms)} ms or more",))
+    raised = f"raise the bound to {ms_text(2 * state.floor_ms)} ms or more"
+    if not case.piles_up:
+        return Limit("floor", why, (raised,))
+    rules = (_one_key, _few_cores, _few_slots)
+    other = next((limit for rule in rules if (limit := rule(case)) is not None), None)
+    last = case.run.recent[-1]
+    why += f"; nor would a wider bound be met, since {last.backlog:,} records wait, more and more"
+    if other is None:
+        return Limit("floor", why, (raised,))
+    return Limit("floor", f"{why}: {other.why}", (*other.remedies[:1], f"and {raised}"))
 
 
 def _rare_trigger(case: Case) -> Limit | None:
@@ -379,8 +413,7 @@ def _few_cores(case: Case) -> Limit | None:
     else:
         return None
     why = f"{does}; more slots only take turns"
-    more = f"local[N] with N above {case.cores}, a larger machine, or more executors"
-    return Limit("cores", why, (f"give it more cores: {more}",))
+    return Limit("cores", why, (_more_cores(case.cores),))
 
 
 def _few_slots(case: Case) -> Limit | None:
@@ -399,7 +432,15 @@ def _few_slots(case: Case) -> Limit | None:
         return Limit("slots", f"{why}; changes are frozen", (thaw,))
     if most and last.slots >= most:
         return Limit("slots", f"{why}; it may use {most}", (f"allow more: .slots(max={2 * most})",))
+    if (taken := case.taken) is not None:
+        change = f"{taken.by} has changed {taken.slots_before} to {taken.slots_after}"
+        reason = f" ({taken.reason.partition('; ')[0]})" if taken.reason else ""
+        why += f"; {change} at {at_text(taken.at_ms)}{reason}"
+        undo = f'headgate scale {case.checkpoint} {taken.slots_before} --reason "undo"'
+        return Limit("slots", why, (undo, f"headgate why {case.checkpoint}"))
     ask = f'headgate scale {case.checkpoint} {last.slots + 1} --reason "behind"'
+    if last.slots >= case.cores:
+        return Limit("slots", why, (_more_cores(case.cores), ask))
     return Limit("slots", why, (ask, f"headgate why {case.checkpoint}"))
 
 

@@ -12,6 +12,9 @@ from headgate.report.run import Run
 STALE_MS = 10_000
 """A journal without news for longer is called silent. Chosen, not tuned: twenty idle batches."""
 
+_LONG_MS = 300_000
+"""A batch under way for longer, of which nobody sees the driver, is called silent, too. Chosen."""
+
 
 @dataclass(frozen=True)
 class Now:
@@ -104,6 +107,8 @@ def health(run: Run, now_ms: int, holds: bool | None = None) -> str:
         return f"dead: no driver holds it, and it has been silent for {span_text(age_ms / 1000)}"
     working_ms = 0 if run.begun is None else now_ms - run.begun.at_ms
     if run.begun is not None and working_ms > STALE_MS:
+        if not holds and age_ms > _LONG_MS:
+            return f"silent for {span_text(age_ms / 1000)}, batch {run.begun.step} under way"
         return f"working on batch {run.begun.step} for {span_text(working_ms / 1000)}"
     if not run.has_batches:
         since_s = max(0.0, (now_ms - run.start.at_ms) / 1000)

@@ -11,7 +11,8 @@ from headgate.journal.parts import SloState
 from headgate.journal.schema import Batch
 
 QUIET_S = 10.0
-"""Late batches that are less apart belong to one stretch. Chosen, not tuned: ten windows of a second."""
+"""Late batches that are less apart belong to one stretch, and those without one in time between them.
+Chosen, not tuned: ten windows of a second."""
 
 
 class Standing:
@@ -37,17 +38,23 @@ class Standing:
         self._slos = [slo for slo in map(parsed_slo, texts) if slo is not None and slo.is_latency]
         self._success: tuple[float, float] | None = None
         self._windows: deque[tuple[int, int, int]] = deque()
+        self._was_in_time = False
         self.stretches: list[tuple[int, int]] = []
 
     def add(self, batch: Batch) -> None:
         """Judge a batch."""
         late = self._judge(batch.slo, batch.at_ms)
         if late is None:
-            late = any(_is_late(slo, batch) for slo in self._slos)
+            found = [is_late for slo in self._slos if (is_late := _is_late(slo, batch)) is not None]
+            late = any(found) if found else None
         if not late:
+            self._was_in_time |= late is False
             return
         began_ms = round(batch.at_ms - batch.duration_ms)
-        if self.stretches and began_ms - self.stretches[-1][1] <= self.apart_ms:
+        was_in_time, self._was_in_time = self._was_in_time, False
+        if self.stretches and (
+            not was_in_time or began_ms - self.stretches[-1][1] <= self.apart_ms
+        ):
             self.stretches[-1] = (self.stretches[-1][0], batch.at_ms)
         else:
             self.stretches.append((began_ms, batch.at_ms))
@@ -92,10 +99,11 @@ def parsed_slo(text: str) -> Slo | None:
         return None
 
 
-def _is_late(slo: Slo, batch: Batch) -> bool:
+def _is_late(slo: Slo, batch: Batch) -> bool | None:
+    """Return whether a batch is late by its latencies; None where it has none."""
     bound_ms = slo.bound * 1e3
     if slo.statistic != "mean":
         latency_ms = percentile_ms(batch.histogram, slo.quantile)
-        return latency_ms is not None and latency_ms > bound_ms
+        return None if latency_ms is None else latency_ms > bound_ms
     slots = [s.latency_mean_ms for s in batch.slot_stats if s.latency_mean_ms is not None]
-    return any(mean_ms > bound_ms for mean_ms in slots)
+    return any(mean_ms > bound_ms for mean_ms in slots) if slots else None
