@@ -179,7 +179,7 @@ class Pipe:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether a feeder has cut an epoch that it may cut, so that there are records to serve."""
+        """Return whether a feeder has cut the next epoch, so that there are records to serve."""
         return self._run is not None and bool(self._run.cuts)
 
     @property
