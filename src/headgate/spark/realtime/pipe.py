@@ -491,10 +491,10 @@ class Pipe:
         ----------
         epoch : int
         still : bool
-            No record follows before `go`; only of an epoch that no feeder may cut by itself.
+            No record follows before `go`; never of an epoch that feeders may cut by themselves.
         switch : mapping of str to Assignment, optional
             Records that follow go to the slots of these assignments, by operator; all of them are there.
-            They serve from `switched` on. Likewise.
+            They serve from `switched` on. Never of such an epoch, either.
 
         Raises
         ------
@@ -563,7 +563,11 @@ class Pipe:
         }
 
     def serve(
-        self, operator: str, facts: SlotFacts, rows: Mapping[int, bytes] | None = None
+        self,
+        operator: str,
+        facts: SlotFacts,
+        rows: Mapping[int, bytes] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Report]:
         """Have the slots of an operator serve an epoch that is cut; return a report of each.
 
@@ -573,6 +577,8 @@ class Pipe:
         facts : SlotFacts
         rows : mapping of int to bytes, optional
             Records from the driver by slot, as Arrow streams.
+        meanwhile : callable, optional
+            Called while they serve.
 
         Raises
         ------
@@ -585,6 +591,7 @@ class Pipe:
             if rows is not None and number in rows:
                 _send(slot.peer, (words.RECORDS, rows[number]))
             _send(slot.peer, (words.SERVE, facts, number))
+        meanwhile()
         reports: dict[int, Report] = {}
 
         def is_last(message: tuple[Any, ...]) -> bool:
