@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -261,6 +261,71 @@ def test_epochs_hold_what_came_before_their_cut(tmp_path: Path) -> None:
         pids = list(driver.pipe.processes.values())
     assert len(pids) == 4
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid != os.getpid())
+
+
+def test_a_feeder_cuts_by_itself_once_it_may_and_has_a_record(tmp_path: Path) -> None:
+    """The epoch is cut before anybody asks for it; the feeder without a record cuts with the other."""
+    with running(Driver(tmp_path, readers=2, slots=1)) as driver:
+        driver.epoch()
+        driver.pipe.let_cut(1, 0.0)
+        driver.feed.until[:] = [30, 0]
+        driver.pipe.wait(60.0)
+        driver.feed.until[:] = [500, 0]
+        driver.epoch()
+        first, second = json.loads(driver.offsets)[0]
+        assert 0 < first <= 30, "those that were there when it was cut"
+        assert second == 0
+        driver.feed.until[:] = [500, 500]
+        while json.loads(driver.offsets)[0] != [500, 500]:
+            driver.epoch()
+        assert driver.totals() == expected([500, 500])
+
+
+class Script:
+    """A driver of which a feeder hears some words; None where it says nothing for once."""
+
+    def __init__(self, said: list[tuple[Any, ...] | None]) -> None:
+        self.said, self.heard = deque(said), list[tuple[Any, ...]]()
+
+    def poll(self, timeout_s: float | None) -> bool:
+        if self.said[0] is None:
+            self.said.popleft()
+            return False
+        return True
+
+    def recv(self) -> Any:
+        return self.said.popleft()
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        self.heard.append(message)
+
+
+class OneByOne:
+    """A reader that has a record whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def poll(self, timeout_s: float) -> pa.RecordBatch:
+        self.read += 1
+        return pa.RecordBatch.from_arrays([pa.array([self.read])], schema=SCHEMA)
+
+    def offsets(self) -> str:
+        return str(self.read)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def test_records_of_several_polls_go_with_the_marker_as_one_batch() -> None:
+    end = (words.CUT, 5, None, False, {})
+    driver, reader = Script([(words.GO, {}), *[None] * 6, end, (words.END,)]), OneByOne()
+    feeder = Feeder(None, None, None, SCHEMA, 3)
+    batches = [batch.num_rows for batch in feeder._flow(driver, reader)]
+    assert batches == [4, 1, reader.read + 4, 1]
+    (said,) = driver.heard
+    assert said[:3] == (words.CUT, 5, str(reader.read))
+    assert reader.read >= 6
 
 
 @pytest.mark.thorough

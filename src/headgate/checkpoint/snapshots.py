@@ -16,8 +16,8 @@ manifests it reads is slow (docs/design/0147)."""
 
 
 _FEW_ROWS = 1 << 14
-"""Changed entries that a restart may read however small the state is: it applies them in milliseconds. With
-fewer, a small state that changes often would mostly write full sections. Chosen, not tuned."""
+"""Changed entries that a restart may read however small the state is: it applies them in milliseconds.
+With fewer, a small state that changes often would mostly write full sections. Chosen, not tuned."""
 
 
 def steps_between(rows: int, changed_rows: float, key_groups: int) -> int:

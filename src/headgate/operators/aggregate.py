@@ -292,13 +292,10 @@ class AggregateOperator(Operator):
         time = self._expiring()
         if time is None or table.live_count == 0:
             return int(NEVER_US)
-        starts = table.rows[table.live(), 1 + self.layout.time_at]
-        if time.size_us == 0:
-            return int(starts.min())
+        oldest = table.least(1 + self.layout.time_at)
         if not time.sliced:
-            return int(starts.min()) + time.size_us
+            return oldest + time.size_us
         # the first window that holds the oldest slice and is not out yet
-        oldest = int(starts.min())
         first_end = oldest - (oldest - time.offset_us) % time.slice_us + time.slice_us
         end = first_end + (-(first_end - time.offset_us - time.size_us)) % time.advance_us
         if end <= watermark_us:
@@ -312,8 +309,11 @@ class AggregateOperator(Operator):
         return time if time is not None and time.expires and not complete else None
 
     def _expire(self, table: Table, watermark_us: int) -> None:
+        word = 1 + self.layout.time_at
+        if table.live_count == 0 or not self.late(np.array(table.least(word)), watermark_us):
+            return
         live = table.live()
-        starts = table.rows[live, 1 + self.layout.time_at]
+        starts = table.rows[live, word]
         table.delete(live[self.late(starts, watermark_us)])
 
     def _updated(self, table: Table, changed: I64, emitted_us: int) -> GroupResults:

@@ -35,6 +35,7 @@ _ONE = np.uint64(1)
 _PRIME = 2147483647
 _BASE = 1664525341
 _LOW = 0xFFFFFFFF
+_GREATEST = 2**63 - 1
 
 
 @jit
@@ -327,6 +328,28 @@ def reindex(old: I64, new: I64) -> None:
 
 
 @jit
+def least(rows: I64, word: int) -> int:
+    """Return the least value of a word among the rows that are there; at least one is."""
+    found = _GREATEST
+    for i in range(rows.shape[0]):
+        if rows[i, 0] & 1 and rows[i, word] < found:
+            found = rows[i, word]
+    return found
+
+
+@jit
+def gather(offsets: I64, data: U8, ids: I64) -> tuple[I64, U8]:
+    """Return offsets and bytes of the strings `ids`, in that order."""
+    packed = np.zeros(len(ids) + 1, dtype=np.int64)
+    for i in range(len(ids)):
+        packed[i + 1] = packed[i] + offsets[ids[i] + 1] - offsets[ids[i]]
+    out = np.empty(packed[len(ids)], dtype=np.uint8)
+    for i in range(len(ids)):
+        out[packed[i] : packed[i + 1]] = data[offsets[ids[i]] : offsets[ids[i] + 1]]
+    return packed, out
+
+
+@jit
 def bounds(rows: I64) -> tuple[I64, I64]:
     """Return the least and the greatest of each column of `rows` (int64[n, k]), and of 0."""
     low = np.zeros(rows.shape[1], dtype=np.int64)
@@ -349,6 +372,7 @@ def warm() -> None:
     upsert(rows, one, keys, hashes, 0, 4, undo, counts, one.copy())
     find(rows, keys, hashes, one.copy())
     bounds(rows)
+    least(rows, 1)
     delete(rows, one, 0, undo, counts)
     restore(rows, undo, 0)
     place(rows[:0].copy(), hashes, rows)
@@ -356,5 +380,6 @@ def warm() -> None:
     known = np.zeros(5, dtype=np.int64)
     heap = np.zeros(8, dtype=np.uint8)
     intern(index, known, heap, known[:2].copy(), heap.copy(), 0, counts, one.copy())
+    gather(known, heap, one.copy())
     forget(index, known, heap, 1, 0)
     reindex(index, np.zeros(16, dtype=np.int64))

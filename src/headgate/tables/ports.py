@@ -117,6 +117,9 @@ class Table(Protocol):
     def live(self) -> I64:
         """Return the indices of all rows that are there."""
 
+    def least(self, word: int) -> int:
+        """Return the least value of a word among all rows that are there; at least one is."""
+
     def changed(self) -> I64:
         """Return the indices of the rows created, asked for or removed since `begin`, each once."""
 

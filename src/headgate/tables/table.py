@@ -228,6 +228,10 @@ class BufferTable:
         """Return the indices of all rows that are there."""
         return np.flatnonzero(self.rows[:, 0] & 1)
 
+    def least(self, word: int) -> int:
+        """Return the least value of a word among all rows that are there; at least one is."""
+        return int(kernels.least(self.rows, word))
+
     def find(self, keys: I64) -> I64:
         """Return the row index of each key, -1 where there is none; creates and touches nothing."""
         keys = _plain(keys)
@@ -426,10 +430,7 @@ def initial_bytes(layout: TableLayout) -> int:
 
 def gather(offsets: I64, data: U8, ids: I64) -> tuple[I64, U8]:
     """Return offsets and bytes of the strings `ids`, in that order."""
-    lengths = offsets[ids + 1] - offsets[ids]
-    packed = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths)))
-    source = np.arange(packed[-1]) + np.repeat(offsets[ids] - packed[:-1], lengths)
-    return packed, data[source]
+    return kernels.gather(_plain(offsets), _plain_bytes(data), _plain(ids))
 
 
 def _plain(values: I64) -> I64:

@@ -62,7 +62,6 @@ class EpochRecorder(Recorder):
                 cycles, loop_ms = slo.cycles + before.cycles, slo.loop_ms + before.loop_ms
                 slo = replace(slo, cycles=cycles, loop_ms=round(loop_ms, 3))
             self._slo = slo
-        self.look()
 
     def look(self) -> None:
         """Write a line if it is time for one."""

@@ -22,13 +22,14 @@ from headgate.spark.realtime.router import as_bytes
 from headgate.spark.worker.payloads import read_table
 
 _BUSY_S, _IDLE_S = 0.002, 0.02
-"""How long a poll waits for the first record behind a cut, and how long if no epoch was cut for a second,
-in seconds: who asks for a cut at once waits as long, and longer polls cost fewer wake-ups. Chosen."""
+"""How long a poll waits for the first record behind a cut where the driver has asked for a cut at once
+within a second, as for one that another feeder has made, and how long otherwise, in seconds. Who asks
+waits as long, and longer polls cost fewer wake-ups. Chosen."""
 
 _IDLE_AFTER_S = 1.0
 _GATHERS_S = 0.01
-"""How long records gather in the reader between two polls, once there are some behind a cut. Nobody serves
-them before the next cut, and a poll for each few of them costs more than serving them. Chosen."""
+"""How long records gather in the reader between two polls, once there are some behind a cut. Nobody
+serves them before the next cut, and a poll for each few of them costs more than serving them. Chosen."""
 
 _BATCH_ROWS = 64
 """Records that a feeder passes on before the cut; fewer go with its marker. Chosen: as many as an Arrow
@@ -109,7 +110,7 @@ class Feeder:
     def _flow(self, driver: Channel, reader: Reader) -> Iterator[pa.RecordBatch]:
         asked: _Cut | None = None
         epoch, still, behind = -1, True, _Behind()
-        is_empty, cut_s = False, time.monotonic()
+        is_empty, asked_s = False, time.monotonic()
         while True:
             holds = still or behind.rows > _ROWS_AHEAD
             waits_s = 0.0
@@ -125,6 +126,7 @@ class Feeder:
                     yield from self._marked([], json.dumps(said[0]))
                 elif said[0] > epoch:  # else it has cut that one already
                     asked = _Cut.of(*said)
+                    asked_s = asked_s if asked.from_s is not None else time.monotonic()
             if asked is not None and asked.left_s(behind) <= 0:
                 if not holds:
                     behind.take(reader.poll(0))
@@ -132,9 +134,8 @@ class Feeder:
                 text = json.dumps({words.EPOCH: asked.epoch, **asked.routes})
                 yield from self._marked(behind.gathered, text)
                 epoch, still, asked, behind = asked.epoch, asked.still, None, _Behind()
-                cut_s = time.monotonic()
             elif not holds:
-                idle = time.monotonic() - cut_s > _IDLE_AFTER_S
+                idle = time.monotonic() - asked_s > _IDLE_AFTER_S
                 first_s = _IDLE_S if idle else _BUSY_S
                 is_empty = not behind.take(reader.poll(0 if behind.rows else first_s))
                 if sum(one.num_rows for one in behind.gathered) >= _BATCH_ROWS:

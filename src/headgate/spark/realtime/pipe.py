@@ -180,7 +180,7 @@ class Pipe:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether a feeder has cut an epoch that it may cut, so that there are records to serve."""
+        """Return whether a feeder has cut the next epoch, so that there are records to serve."""
         return self._run is not None and bool(self._run.cuts)
 
     @property
@@ -492,10 +492,10 @@ class Pipe:
         ----------
         epoch : int
         still : bool
-            No record follows before `go`; only of an epoch that no feeder may cut by itself.
+            No record follows before `go`; never of an epoch that feeders may cut by themselves.
         switch : mapping of str to Assignment, optional
             Records that follow go to the slots of these assignments, by operator; all of them are there.
-            They serve from `switched` on. Likewise.
+            They serve from `switched` on. Never of such an epoch, either.
 
         Raises
         ------
@@ -564,7 +564,11 @@ class Pipe:
         }
 
     def serve(
-        self, operator: str, facts: SlotFacts, rows: Mapping[int, bytes] | None = None
+        self,
+        operator: str,
+        facts: SlotFacts,
+        rows: Mapping[int, bytes] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Report]:
         """Have the slots of an operator serve an epoch that is cut; return a report of each.
 
@@ -574,6 +578,8 @@ class Pipe:
         facts : SlotFacts
         rows : mapping of int to bytes, optional
             Records from the driver by slot, as Arrow streams.
+        meanwhile : callable, optional
+            Called while they serve.
 
         Raises
         ------
@@ -586,6 +592,7 @@ class Pipe:
             if rows is not None and number in rows:
                 _send(slot.peer, (words.RECORDS, rows[number]))
             _send(slot.peer, (words.SERVE, facts, number))
+        meanwhile()
         reports: dict[int, Report] = {}
 
         def is_last(message: tuple[Any, ...]) -> bool:

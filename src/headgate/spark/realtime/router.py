@@ -154,7 +154,7 @@ class _Routing:
 def to_slots(
     table: pa.Table, slot_of: np.ndarray, slots: int, *, shared: bool
 ) -> dict[int, pa.Table]:
-    """Return the rows of each slot, by its number; slots without rows are left out.
+    """Return the rows of each slot by key group, by its number; slots without rows are left out.
 
     Parameters
     ----------
@@ -172,8 +172,10 @@ def to_slots(
         return {n: _stored_at(table, slot_of[groups] == n) for n in range(slots)}
     if slots == 1:
         return {0: table}
-    to = slot_of[table.column(GROUP).to_numpy()]
-    mine = {number: np.flatnonzero(to == number) for number in range(slots)}
+    groups = table.column(GROUP).to_numpy()
+    order = np.argsort(groups, kind="stable")  # so that a slot need not
+    to = slot_of[groups[order]]
+    mine = {number: order[to == number] for number in range(slots)}
     return {n: table.take(pa.array(places)) for n, places in mine.items() if len(places)}
 
 

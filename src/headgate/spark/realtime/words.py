@@ -22,9 +22,9 @@ of broadcasts by id)."""
 READY = "ready"
 """Of a slot: (address at which it takes routers)."""
 CUT = "cut"
-"""To a feeder: (epoch, seconds after which it cuts as soon as it has a record, or None for at once, whether
-to hold still, routes from there on); of it: (epoch, offsets, when its first record was read in ms since
-1970, or None)."""
+"""To a feeder: (epoch, seconds after which it cuts as soon as it has a record or None for at once,
+whether to hold still, routes from there on); of it: (epoch, offsets, ms since 1970 at which its first
+record was read or None)."""
 GO = "go"
 """To a feeder that holds still: (routes)."""
 Routes = dict[str, dict[str, list[Any]]]

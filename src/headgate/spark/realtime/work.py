@@ -188,11 +188,11 @@ class RealTimeWork(StatefulWork):
         self._lines.follow(self.states, took_ms)
 
     def look(self, *, quiet: bool) -> None:
-        """Write the journal's line where it is time for it; `quiet` where no record waits."""
-        self._lines.look()
+        """Look after agents; `quiet`, where no record waits, write the journal's line if it is time."""
         if self._agents is not None:
             self._agents.look()
         if quiet:
+            self._lines.look()
             self._observer.quiet(time.time() * 1e3)
 
     def rehearse(self) -> None:
@@ -256,7 +256,8 @@ class RealTimeWork(StatefulWork):
             rows = self._from_driver(operator, read, first=begun.latest is None)
             allowed_us = min([begun.watermark_us, *(r.holds_us for r in read)])
             facts = self._facts(operator, begun, attempt, allowed_us)
-            reports += self.pipe.serve(operator.id, facts, rows)
+            # a line of a second takes milliseconds, in which the next epoch would wait
+            reports += self.pipe.serve(operator.id, facts, rows, self._lines.look)
         clock.lap("slots")
         return reports
 
