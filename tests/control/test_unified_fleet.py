@@ -88,10 +88,42 @@ def test_where_not_all_fit_the_one_with_most_utility_per_slot_is_served_first() 
     assert decision.rule == "short -> division"
 
 
+def behind(job: FleetJob, backlog_s: float, capacity: float | None = None) -> FleetJob:
+    """Return the job with a backlog, and perhaps with slots that are busy for another share."""
+    work = job.operators["work"]
+    work = replace(work, backlog_s=backlog_s, capacity=capacity or work.capacity)
+    return replace(job, operators={**job.operators, "work": work})
+
+
 def test_who_cannot_be_served_shares_what_is_left_by_need() -> None:
-    """Of 12 slots that work, c is given the 4 that it needs; a and b need 8 and 12, and share 8."""
+    """13 slots serve all that comes. With their backlogs a and b need 9 each, and share 9 beside c's 4."""
+    jobs = {
+        "a": behind(job(18.0, 4), 190.0),
+        "b": behind(job(24.0, 5), 120.0),
+        "c": job(18.0, 2),
+    }
+    assert decided(jobs, 6 + 13).slots == {"a": {"work": 5}, "b": {"work": 4}, "c": {"work": 4}}
+
+
+def test_where_slots_cannot_serve_all_that_comes_the_rest_goes_to_one_job() -> None:
+    """Of 12 slots c is given the 4 that it needs. Shares of the other 8 would serve neither a nor b."""
     decision = decided({"a": job(39.0, 4), "b": job(59.0, 6), "c": job(18.0, 2)}, 6 + 12)
-    assert decision.slots == {"a": {"work": 3}, "b": {"work": 5}, "c": {"work": 4}}
+    assert decision.slots == {"a": {"work": 7}, "b": {"work": 1}, "c": {"work": 4}}
+
+
+def test_slots_that_catch_up_are_as_fast_as_before() -> None:
+    """Eight busy slots have 24 records/s to serve and 56 that waited: the input is no measure of them."""
+    policy = UnifiedFleet(replace(NOW, observe_s=10.0))
+    policy.decide(FleetView(0.0, {"a": behind(job(24.0, 8), 20.0, 1.0)}, 99))
+    decision = policy.decide(FleetView(10.0, {"a": behind(job(24.0, 8), 13.0, 1.0)}, 99))
+    assert decision.rule == "projected within"
+
+
+def test_right_after_a_change_busy_slots_are_as_fast_as_before() -> None:
+    """60 records/s at five slots that each serve 10 want 12 slots, and a fifth of margin."""
+    policy = UnifiedFleet(NOW)
+    policy.decide(FleetView(0.0, {"a": job(20.0, 3)}, 99))
+    assert policy.decide(FleetView(10.0, {"a": job(60.0, 5)}, 99)).slots["a"]["work"] == 15
 
 
 def test_a_job_that_falls_behind_is_not_left_alone() -> None:
@@ -140,9 +172,7 @@ def test_who_was_served_is_served_until_rid_of_what_waits() -> None:
     first = policy.decide(FleetView(0.0, {"a": job(18.0, 2), "b": job(39.0, 4)}, 4 + 6))
     assert first.slots["a"]["work"] == 4
     # now a needs more than it holds for what waits there, and b would need fewer slots than a
-    waits = job(18.0, 4)
-    work = replace(waits.operators["work"], backlog_s=60.0, capacity=1.0)
-    a = replace(waits, operators={**waits.operators, "work": work})
+    a = behind(job(18.0, 4), 50.0, 1.0)
     then = policy.decide(FleetView(70.0, {"a": a, "b": job(18.0, 2)}, 4 + 6))
     assert then.rule == "short -> division"
     assert then.slots.get("a", {"work": 4})["work"] >= 4

@@ -144,6 +144,12 @@ def loads(  # noqa: PLR0913, PLR0917 - as bench
         Path | None, typer.Option(metavar="DIR", help="Keep each load's oracle and constants here.")
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Only every so many-th load.")] = 1,
+    halves: Annotated[
+        bool,
+        typer.Option(
+            "--halves", help="With --mode: the second half, beside the first half's constant."
+        ),
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: cores.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -155,7 +161,7 @@ def loads(  # noqa: PLR0913, PLR0917 - as bench
         if mode is not None or part in constants.PARTS:
             batches = mode is Mode.MICRO_BATCH
             return constants.measure(
-                names, part, batches=batches, data=data, every=every, jobs=jobs
+                names, part, batches=batches, data=data, every=every, jobs=jobs, halves=halves
             )
         return loads_table.measure(names, part, data=data, cache=cache, every=every, jobs=jobs)
 

@@ -127,3 +127,37 @@ def test_loads_with_tails_are_compared_with_constants(monkeypatch: pytest.Monkey
         constants.measure(["unified"], "aside")
     with pytest.raises(ConfigError, match="name their directory with --data"):
         constants.measure(["unified"], "traces")
+
+
+def test_the_second_half_is_judged_beside_the_constant_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 4 to 24 slots 6 keep the first half, and the second needs 8; the policy has 7 there."""
+    needs = {"first": 6, "second": 8}
+
+    def half_of(slots: int, begin_s: float, _: float) -> dict[str, float]:
+        half = "first" if begin_s == load.from_s else "second"
+        return {"success": 1.0 if slots >= needs[half] else 0.9, "slots": float(slots)}
+
+    load = tailed(20).load
+    monkeypatch.setattr(constants, "bounded", lambda load, *, batches: (load, {}))
+    monkeypatch.setattr(
+        constants,
+        "run",
+        lambda _, text, *, batches: int(text[7:-1]) if text.startswith("static") else 7,
+    )
+    monkeypatch.setattr(constants, "half_of", half_of)
+    ours, firsts = constants.halves_of(constants.Comparison(20, ("unified",), batches=True))
+    assert (ours["slots"], ours["constant_slots"], ours["no_worse"]) == (7.0, 8.0, False)
+    assert (firsts["slots"], firsts["success"], firsts["no_worse"]) == (6.0, 0.9, False)
+
+
+def test_both_halves_of_a_load_are_the_whole_of_it() -> None:
+    load = generated(0).load
+    result = run(load, "static(5)")
+    whole = constants.half_of(result, load.from_s, load.duration_s)
+    assert whole == {"success": constants.row_of(load, result)["success"], "slots": 5.0}
+    middle_s = (load.from_s + load.duration_s) / 2.0
+    first = constants.half_of(result, load.from_s, middle_s)["success"]
+    second = constants.half_of(result, middle_s, load.duration_s)["success"]
+    assert (first + second) / 2.0 == pytest.approx(whole["success"], abs=0.002)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from headgate.control.registry import policy
+from headgate.control.success import success_rates
 from headgate.core.errors import ConfigError
 from headgate.core.slo import SUCCESS
 from headgate.whatif.oracle import Load
@@ -76,6 +77,7 @@ def measure(
     data: Path | None = None,
     jobs: int | None = None,
     every: int = 1,
+    halves: bool = False,
 ) -> dict[str, Any]:
     """Return a summary per policy (``rows``) and a row per load and policy (``loads``).
 
@@ -88,6 +90,8 @@ def measure(
         As `Comparison`.
     jobs, every
         As `headgate_lab.experiments.loads.measure`.
+    halves : bool
+        Whether the second half of each load is judged, beside the best constant of the first half.
     """
     for text in policies:
         policy(text)
@@ -106,11 +110,13 @@ def measure(
         first = PARTS.index(part) * COUNT
         numbers = range(first, first + COUNT)
     works = [Comparison(n, tuple(policies), batches, data) for n in numbers[::every]]
-    loads = [row for rows in run_all(rows_of, works, jobs) for row in rows]
+    loads = [row for rows in run_all(halves_of if halves else rows_of, works, jobs) for row in rows]
+    names = dict.fromkeys(row["policy"] for row in loads)
+    summary = _summary_of_halves if halves else _summary
     return {
         "part": part,
         "mode": "micro-batch" if batches else "continuous",
-        "rows": [_summary(loads, name) for name in dict.fromkeys(r["policy"] for r in loads)],
+        "rows": [summary(loads, name) for name in names],
         "loads": loads,
     }
 
@@ -135,6 +141,55 @@ def rows_of(work: Comparison) -> list[dict[str, Any]]:
     return rows
 
 
+def halves_of(work: Comparison) -> list[dict[str, Any]]:
+    """Return a row per policy on the second half of a load, and one of the first half's best constant.
+
+    That constant is what somebody could choose who knows only the past.
+    """
+    named = work.named
+    load, _ = bounded(named.load, batches=work.batches)
+    middle_s = (load.from_s + load.duration_s) / 2.0
+
+    def both(text: str) -> tuple[dict[str, float], dict[str, float]]:
+        result = run(load, text, batches=work.batches)
+        first = half_of(result, load.from_s, middle_s)
+        return first, half_of(result, middle_s, load.duration_s)
+
+    constants = [both(f"static({n})") for n in range(max(1, int(load.slots_mean)), _SLOTS_MOST + 1)]
+    chosen = _fewest([first for first, _ in constants])
+    best = _fewest([second for _, second in constants])
+    candidates = {text: both(text)[1] for text in work.policies}
+    candidates["first half's constant"] = constants[chosen][1]
+    return [
+        {"load": named.name, "bound_s": load.bound_s, "policy": text}
+        | row
+        | {f"constant_{key}": value for key, value in constants[best][1].items()}
+        | {"no_worse": verdict(row, constants[best][1], _SUCCESS_LESS, _SLOTS_MORE)}
+        for text, row in candidates.items()
+    ]
+
+
+def _fewest(rows: Sequence[dict[str, float]]) -> int:
+    """Return the index of the first row that keeps the SLO, else of the most successful one."""
+    kept = [number for number, row in enumerate(rows) if row["success"] >= SUCCESS]
+    return kept[0] if kept else max(range(len(rows)), key=lambda number: rows[number]["success"])
+
+
+def half_of(result: RunResult, begin_s: float, end_s: float) -> dict[str, float]:
+    """Return the share of windows in time and the mean slots between two moments, in seconds."""
+    settings, measures = result.settings[OPERATOR], result.operators[OPERATOR]
+    part = slice(round(begin_s / result.delta_s), round(end_s / result.delta_s))
+    success = success_rates(
+        measures.completed[part],
+        measures.latency_sum_s[part],
+        measures.waiting(0, measures.completed.shape[1])[part],
+        window_ticks=round(settings.window_s / result.delta_s),
+        bound_s=settings.bound_s,
+    )
+    slots = float(measures.slots[part].mean())
+    return {"success": round(float(success.mean), 5), "slots": round(slots, 3)}
+
+
 def verdict(
     row: dict[str, float], best: dict[str, float], success_less: float, slots_more: float
 ) -> bool:
@@ -152,21 +207,23 @@ def best_constant(load: Load, *, batches: bool) -> tuple[Load, dict[str, float]]
 
     Where no constant keeps the SLO within any of the bounds, it is the most successful one.
     """
-
-    def constant(slots: int) -> dict[str, float]:
-        return row_of(load, run(load, f"static({slots})", batches=batches))
-
-    for bound_s in _BOUNDS_S:
-        load = replace(load, bound_s=bound_s)
-        most = constant(_SLOTS_MOST)
-        if most["success"] >= SUCCESS:
-            break
+    load, most = bounded(load, batches=batches)
     rows = []
     for slots in range(max(1, int(load.slots_mean)), _SLOTS_MOST):
-        rows.append(constant(slots))
+        rows.append(row_of(load, run(load, f"static({slots})", batches=batches)))
         if rows[-1]["success"] >= SUCCESS:
             return load, rows[-1]
     return load, max([*rows, most], key=lambda row: row["success"])
+
+
+def bounded(load: Load, *, batches: bool) -> tuple[Load, dict[str, float]]:
+    """Return a load with its bound, and the row of the most slots."""
+    for bound_s in _BOUNDS_S:
+        load = replace(load, bound_s=bound_s)
+        most = row_of(load, run(load, f"static({_SLOTS_MOST})", batches=batches))
+        if most["success"] >= SUCCESS:
+            break
+    return load, most
 
 
 def row_of(load: Load, result: RunResult) -> dict[str, float]:
@@ -199,4 +256,22 @@ def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
         "slots_mean": round(float(slots.mean()), 3),
         "to_constant_median": round(float(np.median(ratio)), 3),
         "to_constant_most": round(float(ratio.max()), 3),
+    }
+
+
+def _summary_of_halves(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return counts, medians and worst tenths of one policy over all second halves."""
+    mine = [row for row in rows if row["policy"] == name]
+    success, slots, constant = (
+        np.array([row[key] for row in mine]) for key in ("success", "slots", "constant_slots")
+    )
+    return {
+        "policy": name,
+        "loads": len(mine),
+        "no_worse": sum(row["no_worse"] for row in mine),
+        "at_99": int((success >= SUCCESS).sum()),
+        "success_median": round(float(np.median(success)), 5),
+        "success_worst_tenth": round(float(np.quantile(success, 0.1)), 5),
+        "slots_mean": round(float(slots.mean()), 3),
+        "to_constant_median": round(float(np.median(slots / constant)), 3),
     }

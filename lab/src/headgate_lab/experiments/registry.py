@@ -125,7 +125,12 @@ _FIGURES: Mapping[str, Entry] = {
         reads="the real traces",
         optional=True,
     ),
-    "fleet-loads": Entry("unified.six", "six jobs whose loads change, at nine budgets"),
+    "fleet-loads": Entry(
+        "unified.six",
+        "six jobs whose loads change, at eleven budgets",
+        reads="the real traces",
+        optional=True,
+    ),
     "guesses": Entry("guesses", "what hangs on parameters that were changed after a first look"),
     "traces": Entry(
         "traces", "every policy on two real traces of requests", reads="the real traces"

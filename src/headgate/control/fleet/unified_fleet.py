@@ -31,11 +31,6 @@ _KEPT_WORTH = 4.0
 """How much more a job is worth that is served already: who is served changes only for a gain, since a job
 that was late has first to be rid of what waits. Tuned on two draws of `fleet-loads`."""
 
-_HOPELESS = 2.0
-"""Needs over slots, backlogs apart, from which jobs that are not served cannot catch up: then the others
-get a margin of what is left. A smaller value takes slots from jobs that are late for a while only.
-Tuned on three draws each of generated and of real loads, see design note 0112."""
-
 
 @dataclass(frozen=True)
 class UnifiedFleetParameters:
@@ -88,8 +83,10 @@ class _Known:
         By operator, of the time that a record takes a slot.
     beside_s : dict of str to float
         By operator, the least that the job took beside what is projected for the operator.
-    backlog_s : dict of str to float
-        Backlog in the round before, by operator; empty after a change.
+    work_s : dict of str to float
+        Slot-seconds of work that waited in the round before, by operator; empty after a change.
+    service_rates : dict of str to float
+        By operator, the records of the job's input that a slot serves per second, last measured.
     seen_s, changed_s : float
         When that round was, and the last change, in seconds.
     """
@@ -97,7 +94,8 @@ class _Known:
     rate: Trend
     costs: dict[str, Trend] = field(default_factory=dict)
     beside_s: dict[str, float] = field(default_factory=dict)
-    backlog_s: dict[str, float] = field(default_factory=dict)
+    work_s: dict[str, float] = field(default_factory=dict)
+    service_rates: dict[str, float] = field(default_factory=dict)
     seen_s: float = -math.inf
     changed_s: float = -math.inf
 
@@ -117,6 +115,8 @@ class _Need:
         Records per second that a slot serves; forecast.
     within_s : float
         The bound, without what no slot can change.
+    rate_now, mu_now : float
+        `rate` and `mu` without the forecast.
     """
 
     operator: FleetOperator
@@ -124,6 +124,13 @@ class _Need:
     waiting: float
     mu: float
     within_s: float
+    rate_now: float
+    mu_now: float
+
+    @property
+    def now(self) -> _Need:
+        """Return the need without the forecast."""
+        return replace(self, rate=self.rate_now, mu=self.mu_now)
 
     def slots(self, epsilon: float, catch_up_s: float) -> int:
         """Return the slots that serve the arrivals and the backlog, with a share `epsilon` to spare.
@@ -181,7 +188,8 @@ class UnifiedFleet:
       their margin; then the margins of all shrink.
     - Where not even the bare needs fit, the jobs that are worth most per slot are served. The others
       share the rest in proportion to their needs, so that a job is late, but falls behind no more than
-      it must. Where all needs are more than twice the slots, the served jobs get a margin first.
+      it must. Where the arrivals alone need more than all slots, some jobs stay late whatever is done:
+      then the served jobs get slots to be rid of their backlog soon, and after them one job at a time.
 
     Parameters
     ----------
@@ -235,10 +243,11 @@ class UnifiedFleet:
                 continue
             if not operator.capacity * job.input_rate > 0.0:
                 if job.input_rate == 0.0 and operator.backlog_s == 0.0:
-                    needs[op] = _Need(operator, 0.0, 0.0, 1.0, bound_s)
+                    needs[op] = _Need(operator, 0.0, 0.0, 1.0, bound_s, 0.0, 1.0)
                 continue
-            before_s = known.backlog_s.get(op)
-            mu = _service_rate(operator, job.input_rate, before_s, time_s - known.seen_s)
+            before = known.work_s.get(op), known.service_rates.get(op)
+            mu = _service_rate(operator, job.input_rate, *before, time_s - known.seen_s)
+            known.service_rates[op] = mu
             if operator.capacity < SATURATED:
                 own_s = 1.0 / (mu * (1.0 - operator.capacity))
                 beside_s = max(0.0, latency_s - own_s)
@@ -246,10 +255,10 @@ class UnifiedFleet:
             waiting = operator.backlog_s * operator.slots * mu
             cost = known.costs.setdefault(op, Trend(self._p.look_back_s))
             cost.observe(time_s, 1.0 / mu)
-            mu /= cost.growth(self._p.ahead_s)
-            within_s = bound_s - known.beside_s.get(op, 0.0)
-            needs[op] = _Need(operator, rate, waiting, mu, max(within_s, 0.0))
-        known.backlog_s = {op: operator.backlog_s for op, operator in job.operators.items()}
+            within_s = max(bound_s - known.beside_s.get(op, 0.0), 0.0)
+            later_mu = mu / cost.growth(self._p.ahead_s)
+            needs[op] = _Need(operator, rate, waiting, later_mu, within_s, job.input_rate, mu)
+        known.work_s = {op: view.backlog_s * view.slots for op, view in job.operators.items()}
         known.seen_s = time_s
         return needs
 
@@ -336,7 +345,11 @@ class UnifiedFleet:
         return {op: slots for op, slots in enough.items() if slots < operators[op].operator.slots}
 
     def _divided(self, view: FleetView, needs: Needs) -> dict[str, Mapping[str, int]]:
-        """Return a division where not all needs fit: changed operators only."""
+        """Return a division where not all needs fit: changed operators only.
+
+        Slots are divided again within a minute, so nothing is forecast.
+        """
+        needs = {name: {op: need.now for op, need in ops.items()} for name, ops in needs.items()}
         least = {
             name: {op: self._least(need) for op, need in operators.items()}
             for name, operators in needs.items()
@@ -366,12 +379,11 @@ class UnifiedFleet:
                 room -= more
             else:
                 late.append(name)
-        steady = sum(n.slots(0.0, math.inf) for ops in needs.values() for n in ops.values())
-        if steady > _HOPELESS * (view.slots_free + _sum(held)):
-            by_worth = sorted(self._served, key=lambda name: (-worth[name], name))
-            for epsilon in (0.0, self._p.epsilon / 2):
-                for name in by_worth:
-                    room -= _top_up(slots[name], needs[name], epsilon, self._p.settle_s, room)
+        arrivals = sum(n.slots(0.0, math.inf) for ops in needs.values() for n in ops.values())
+        if arrivals > view.slots_free + _sum(held):
+            served_first = sorted(self._served, key=lambda name: (-worth[name], name))
+            for name in [*served_first, *late]:
+                room -= _top_up(slots[name], needs[name], self._p.settle_s, room)
         _share(slots, {name: least[name] for name in late}, max(room, 0))
         changes: dict[str, Mapping[str, int]] = {}
         for name, operators in slots.items():
@@ -385,7 +397,7 @@ class UnifiedFleet:
     ) -> FleetDecision:
         for name in changes:
             known = self._known[name]
-            known.changed_s, known.backlog_s = view.time_s, {}
+            known.changed_s, known.work_s = view.time_s, {}
         if not changes:
             return FleetDecision(rule=rule, reason=reason)
         return FleetDecision(Action.RECONFIGURATION, changes, reason, rule)
@@ -399,14 +411,11 @@ def _covers(held: Mapping[str, int], least: Mapping[str, int]) -> bool:
     return all(held[op] >= slots for op, slots in least.items())
 
 
-def _top_up(
-    slots: dict[str, int], needs: Mapping[str, _Need], epsilon: float, catch_up_s: float, room: int
-) -> int:
-    """Give a job's operators at most `room` slots towards a margin; return how many."""
+def _top_up(slots: dict[str, int], needs: Mapping[str, _Need], catch_up_s: float, room: int) -> int:
+    """Give a job's operators at most `room` slots to serve its backlog in time; return how many."""
     added = 0
     for op, need in needs.items():
-        lacking = need.slots(epsilon, catch_up_s) - slots[op]
-        more = max(0, min(lacking, room - added))
+        more = max(0, min(need.slots(0.0, catch_up_s) - slots[op], room - added))
         slots[op] += more
         added += more
     return added
@@ -471,14 +480,28 @@ def _difference(job: FleetJob, slots: Mapping[str, int]) -> int:
 
 
 def _service_rate(
-    operator: FleetOperator, input_rate: float, backlog_before_s: float | None, round_s: float
+    operator: FleetOperator,
+    input_rate: float,
+    work_before_s: float | None,
+    rate_before: float | None,
+    round_s: float,
 ) -> float:
     """Return the records of the job's input that a slot of an operator can serve per second.
 
-    The input over the slots' worth of work that it is: what they were busy for, and where they always
-    are, by how much the backlog grew since the last round, `round_s` ago.
+    The input over the slots' worth of work that it is: the work that the slots have done, and where they
+    always work, the growth of the work that waits since the last round, `round_s` ago. The growth is
+    negative while an operator catches up. Where it is unknown, right after a change, the rate is that of
+    before: the input of slots that always work says nothing of their speed.
     """
-    grew_s = 0.0
-    if backlog_before_s is not None and operator.capacity > SATURATED:
-        grew_s = max(0.0, operator.backlog_s - backlog_before_s)
-    return input_rate / (operator.slots * (operator.capacity + grew_s / round_s))
+    work = operator.slots * operator.capacity
+    if operator.capacity > SATURATED:
+        if work_before_s is None:
+            return input_rate / work if rate_before is None else rate_before
+        work += (operator.backlog_s * operator.slots - work_before_s) / round_s
+        if not work > 0.0:  # records were lost, or the counters are of different moments
+            return (
+                input_rate / (operator.slots * operator.capacity)
+                if rate_before is None
+                else rate_before
+            )
+    return input_rate / work

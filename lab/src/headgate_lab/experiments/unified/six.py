@@ -1,14 +1,16 @@
 """Six jobs whose loads change, at budgets from scarce to enough: whose division of the slots serves most.
 
-No figure of a paper. Each job is one operator whose mean load needs 4 slots; its load is one of the
-generated kinds. `mean < 1 s`, judged over a minute at the end of every round of ten seconds. The oracle
-knows the next minute: it serves as many jobs as the budget has room for, those that need least first.
+No figure of a paper. Each job is one operator whose mean load needs 4 slots. Its load is one of the
+generated kinds or, where the directory of the real traces is named, a part of one of them, drawn by lot.
+`mean < 1 s`, judged over a minute at the end of every round of ten seconds. The oracle knows the next
+minute: it serves as many jobs as the budget has room for, those that need least first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from headgate_lab.experiments.registry import Request
 from headgate_lab.rivals.shares import EqualShares
 from headgate_lab.sim.fleet.model import Cluster, Rate, SimJob
 from headgate_lab.sim.fleet.run import run_fleet
-from headgate_lab.workloads.loads import rates_of
+from headgate_lab.workloads.loads import column, rates_of
 from headgate_lab.workloads.topologies import OperatorShape, Topology
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 F64 = npt.NDArray[np.float64]
 
 KINDS = ("sinusoid", "steps", "ramp", "flash", "mmpp", "silence")
-BUDGETS = (14, 16, 20, 24, 28, 34, 42, 56, 80)
+BUDGETS = (10, 12, 14, 16, 20, 24, 28, 34, 42, 56, 80)
 """Slots of the operators that work; the mean of all loads together needs 24."""
 
 SERVICE_S = 0.1
@@ -44,6 +46,19 @@ WARM_UP_S = 300.0
 _AHEAD_S = 60.0
 _MARGIN = 1.0 / (1.0 - SERVICE_S / BOUND_S)
 """Slots above the load at which the projected latency is within the bound."""
+
+
+_TRACES = (
+    ("worldcup98.per_minute.csv.gz", "requests"),
+    ("web_logs_1995.per_minute.csv.gz", "sdsc_requests"),
+    ("web_logs_1995.per_minute.csv.gz", "epa_requests"),
+)
+
+_MINUTE_S = 10.0
+"""Seconds in which a minute of a trace is played. Chosen."""
+
+_REQUESTS_LEAST = 5.0
+"""Requests a minute that a part of a trace has at the least, in the mean. Chosen."""
 
 
 class FleetOracle:
@@ -81,16 +96,18 @@ class FleetOracle:
 
 def run(request: Request) -> dict[str, Any]:
     """Return how often jobs met their SLO, by budget and policy."""
-    return measure(seeds=1 if request.quick else 4)
+    return measure(seeds=1 if request.quick else 4, directory=request.data)
 
 
-def measure(*, seeds: int, budgets: tuple[int, ...] = BUDGETS) -> dict[str, Any]:
-    """Return the same over so many draws of the six loads."""
-    items = [(budget, seed) for budget in budgets for seed in range(seeds)]
+def measure(
+    *, seeds: int, budgets: tuple[int, ...] = BUDGETS, directory: Path | None = None
+) -> dict[str, Any]:
+    """Return the same over so many draws of the six loads; of the real traces where they are given."""
+    items = [(budget, seed, directory) for budget in budgets for seed in range(seeds)]
     found = run_all(_one, items)
     rows = []
     for budget in budgets:
-        mine = [result for (at, _), result in zip(items, found, strict=True) if at == budget]
+        mine = [result for (at, *_), result in zip(items, found, strict=True) if at == budget]
         for name in mine[0]:
             met, worth, slots, changes = np.mean([result[name] for result in mine], axis=0)
             rows.append(
@@ -103,13 +120,14 @@ def measure(*, seeds: int, budgets: tuple[int, ...] = BUDGETS) -> dict[str, Any]
                     "changes_per_h": round(float(changes), 1),
                 }
             )
-    return {"mode": "fluid", "seeds": seeds, "paper": "none", "rows": rows}
+    loads = "generated" if directory is None else "real traces"
+    return {"mode": "fluid", "loads": loads, "seeds": seeds, "paper": "none", "rows": rows}
 
 
-def _one(item: tuple[int, int]) -> dict[str, tuple[float, float, float, float]]:
+def _one(item: tuple[int, int, Path | None]) -> dict[str, tuple[float, float, float, float]]:
     """Return what each policy comes to with one budget and one draw of the loads."""
-    budget, seed = item
-    rates = _rates(seed)
+    budget, seed, directory = item
+    rates = _rates(seed) if directory is None else _real_rates(directory, seed)
     watched = WARM_UP_S - 10.0
     policies: dict[str, Callable[[], FleetPolicy]] = {
         "equal-shares": EqualShares,
@@ -150,12 +168,31 @@ def _rates(seed: int) -> dict[str, Rate]:
     found: dict[str, Rate] = {}
     for number, kind in enumerate(KINDS):
         curve = rates_of(kind, time_s, np.random.default_rng([seed, number]))
-        curve *= MEAN_SLOTS / SERVICE_S / curve.mean()
         found[f"{kind}-{number}"] = _at(curve)
     return found
 
 
+def _real_rates(directory: Path, seed: int) -> dict[str, Rate]:
+    """Return six parts of the real traces, drawn by lot, each six hours of the trace."""
+    draw = np.random.default_rng([len(KINDS), seed])
+    time_s: F64 = np.arange(0.0, LENGTH_S + _AHEAD_S + 1.0)
+    minutes = math.ceil(time_s[-1] / _MINUTE_S) + 1
+    found: dict[str, Rate] = {}
+    for number in range(len(KINDS)):
+        file, name = _TRACES[int(draw.integers(len(_TRACES)))]
+        counts = column(directory, file, name)
+        part = np.zeros(minutes)
+        while part.mean() <= _REQUESTS_LEAST:
+            first = int(draw.integers(len(counts) - minutes))
+            part = counts[first : first + minutes]
+        curve = np.interp(time_s / _MINUTE_S, np.arange(minutes), part)
+        found[f"{name}-{number}"] = _at(curve)
+    return found
+
+
 def _at(curve: F64) -> Rate:
+    """Return a curve by second as a rate whose mean needs `MEAN_SLOTS`."""
+    curve = curve * (MEAN_SLOTS / SERVICE_S / curve.mean())
     return lambda time_s: float(curve[min(int(time_s), len(curve) - 1)])
 
 
