@@ -175,7 +175,7 @@ def test_metrics_for_this_machine_are_refused_to_another_name(tmp_path: Path) ->
 def test_clients_that_say_nothing_are_hung_up_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporter, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(exporter._Handler, "timeout", 0.2)
     monkeypatch.setattr(exporter, "CLIENTS_MAX", 2)
     serving = JournalMetrics([place(tmp_path / "one")]).serve("127.0.0.1", 0)
     try:

@@ -224,10 +224,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _Handler(WSGIRequestHandler):
     """Reads a request and writes the answer, each part within `PATIENCE_S`."""
 
-    def setup(self) -> None:
-        """Take a client that may not wait for ever."""
-        self.timeout = PATIENCE_S
-        super().setup()
+    timeout = PATIENCE_S
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a scrape a second fills a log."""
