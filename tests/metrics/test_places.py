@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import http.client
 import shutil
 import socket
 from pathlib import Path
@@ -19,6 +21,7 @@ from headgate.journal import (
     SlotRequest,
     Stop,
 )
+from headgate.metrics import exporter
 from headgate.metrics.exporter import JournalMetrics
 from headgate.metrics.totals import BATCH_EDGES_S, Buckets, QueryTotals
 
@@ -141,3 +144,53 @@ def test_a_place_that_is_gone_keeps_nobody_from_reading_the_others(tmp_path: Pat
     place(other / "later", "later")
     assert names(metrics) == ["one", "other", "later"]
     assert len(metrics.broken) == 1
+
+
+def answered(port: int, host: str) -> int:
+    """The status of an answer to a request that names a host."""
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    client.putrequest("GET", "/metrics", skip_host=True)
+    client.putheader("Host", host)
+    client.endheaders()
+    try:
+        return client.getresponse().status
+    finally:
+        client.close()
+
+
+def test_metrics_for_this_machine_are_refused_to_another_name(tmp_path: Path) -> None:
+    metrics = JournalMetrics([place(tmp_path / "one")])
+    own, all_hosts = metrics.serve("127.0.0.1", 0), metrics.serve("0.0.0.0", 0)
+    try:
+        here = ["127.0.0.1", f"127.0.0.1:{own.port}", "localhost:1", "LOCALHOST", "[::1]:9095"]
+        assert {answered(own.port, host) for host in here} == {200}
+        other = ["evil.example", "127.0.0.1.evil.example", "", "[", "127.0.0.1@evil.example"]
+        assert {answered(own.port, host) for host in other} == {400}
+        assert answered(all_hosts.port, "pod-7.example:9095") == 200
+    finally:
+        own.close()
+        all_hosts.close()
+
+
+def test_clients_that_say_nothing_are_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter._Handler, "timeout", 0.2)
+    monkeypatch.setattr(exporter, "CLIENTS_MAX", 2)
+    serving = JournalMetrics([place(tmp_path / "one")]).serve("127.0.0.1", 0)
+    try:
+        silent = [socket.create_connection(("127.0.0.1", serving.port), 20) for _ in range(5)]
+        for client in silent:
+            client.sendall(b"GET /metrics HT")
+        for client in silent:
+            with client, contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b"", "no answer"
+        assert answered(serving.port, "localhost") == 200
+    finally:
+        serving.close()
+
+
+def test_a_huge_name_is_cut_before_it_is_sent_with_each_scrape(tmp_path: Path) -> None:
+    metrics = JournalMetrics([place(tmp_path / "one", "A" * 1_000_000)])
+    assert len(metrics.text()) < 100_000
+    assert 'query="AAAA' in metrics.text()

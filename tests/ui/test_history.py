@@ -85,6 +85,13 @@ def test_the_heat_map_joins_columns_and_loses_no_record() -> None:
     assert found["rows"][0]["records"] >= found["rows"][-1]["records"]
 
 
+def test_operators_without_end_take_no_memory_without_end() -> None:
+    heat = HeatMap()
+    for number in range(100):
+        heat.add(0, GroupRecords(f"op{number}", [32_767], [1]))
+    assert len(heat.describe()["rows"]) == 2
+
+
 def test_key_groups_of_two_operators_are_two_rows() -> None:
     served = (GroupRecords("a", [3], [70]), GroupRecords("b", [3], [30]))
     rows = told([START, batch(0, served_groups=served)])["heat"]["rows"]

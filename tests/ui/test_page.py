@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ from headgate.journal import (
 )
 from headgate.report.limits import DriverSeen
 from headgate.ui import questions
-from headgate.ui.app import app, serve
+from headgate.ui.app import _Protocol, app, serve
 from headgate.ui.shelf import Shelf
 
 EVIL = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
@@ -48,10 +49,16 @@ def address(tmp_path: Path) -> Iterator[str]:
     ]
     write(tmp_path / "two" / "fleet.jsonl", fleet)
     shelf = Shelf([tmp_path], lambda _: DriverSeen())
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        own.listen()
-        server = uvicorn.Server(uvicorn.Config(app(shelf, "127.0.0.1"), log_level="warning"))
+    with serving(shelf) as where:
+        yield where
+
+
+@contextlib.contextmanager
+def serving(shelf: Shelf) -> Iterator[str]:
+    """Yield the address of a page as the command serves it."""
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        config = uvicorn.Config(app(shelf, "127.0.0.1"), http=_Protocol, log_level="warning")
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
         thread.start()
         try:
@@ -93,8 +100,9 @@ def of_query(address: str, path: str, **headers: str) -> tuple[int, dict[str, st
 
 
 def test_a_checkpoint_is_looked_into_and_what_is_none_is_a_sentence(
-    address: str, tmp_path: Path
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("headgate.ui.app.READ_AGAIN_S", 0.0)
     status, told = of_query(address, "/api/checkpoint/ID")
     assert (status, told["error"]) == (200, "")
     assert told["restart"]["does"] == "begin from nothing"
@@ -183,6 +191,81 @@ def test_another_host_is_refused_and_a_browser_runs_only_the_page(address: str) 
         request = urllib.request.Request(f"http://{address}/api/journals", method=method)
         with pytest.raises(urllib.error.HTTPError, match="405"):
             urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20)
+
+
+def test_huge_texts_are_cut_and_control_characters_are_written_out(tmp_path: Path) -> None:
+    huge = "A" * 100_000 + "\x1b[2J"
+    acts = [ControlAct("freeze", huge, huge, at_ms=3_000 + n) for n in range(50)]
+    start = replace(START, name=huge, workload=huge, parameters={"slo": [huge]})
+    write(tmp_path / "headgate" / "journal.jsonl", [start, batch(0), *acts])
+    shelf = Shelf([tmp_path], lambda _: DriverSeen())
+    with serving(shelf) as where:
+        _, _, index = get(where, "/api/journals")
+        _, _, query = get(where, f"/api/query/{json.loads(index)[0]['id']}")
+    for answer in (index, query):
+        assert len(answer) < 200_000
+        assert "\\u001b" not in answer
+        assert "\\\\x1b[2J" in answer
+
+
+def test_all_viewers_share_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "headgate" / "journal.jsonl", [START, batch(0)])
+    shelf = Shelf([tmp_path], lambda _: DriverSeen())
+    made: list[str] = []
+    query, index = shelf.query, shelf.index
+    monkeypatch.setattr(shelf, "query", lambda name, n: made.append(name) or query(name, n))
+    monkeypatch.setattr(shelf, "index", lambda: made.append("") or index())
+    monkeypatch.setattr("headgate.ui.app.READ_AGAIN_S", 60.0)
+    with serving(shelf) as where:
+        (entry,) = json.loads(get(where, "/api/journals")[2])
+        for _ in range(20):
+            assert json.loads(get(where, "/api/journals")[2]) == [entry]
+            assert get(where, f"/api/query/{entry['id']}")[0] == 200
+            assert get(where, f"/api/fleet/{entry['id']}")[0] == 404
+        assert made == ["", entry["id"]]
+        for n in range(20):
+            assert get(where, f"/api/query/none{n}")[0] == 404
+    assert len(made) == 22, "of what is not there nothing is kept"
+
+
+def hung_up_on(address: str, *parts: bytes) -> bytes:
+    """What a client reads that sends no whole request, until it is hung up on."""
+    host, _, port = address.partition(":")
+    read = b""
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        for part in parts:
+            client.sendall(part)
+        with contextlib.suppress(ConnectionResetError):
+            while received := client.recv(65_536):
+                read += received
+    return read
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a page as the command serves it, whose patience is short."""
+    monkeypatch.setattr("headgate.ui.app.PATIENCE_S", 0.2)
+    write(tmp_path / "headgate" / "journal.jsonl", [START, batch(0)])
+    shelf = Shelf([tmp_path], lambda _: DriverSeen())
+    with serving(shelf) as where:
+        yield where
+
+
+def test_half_a_request_keeps_no_connection(served: str) -> None:
+    assert hung_up_on(served) == b""
+    assert hung_up_on(served, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX:") == b""
+    whole = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    assert hung_up_on(served, whole, b"GET / HT").startswith(b"HTTP/1.1 200 OK")
+    assert get(served, "/api/journals")[0] == 200
+
+
+def test_a_client_above_the_most_is_hung_up_on(
+    served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.ui.app.FILES_LEFT", 10**9)
+    assert hung_up_on(served, b"") == b""
+    monkeypatch.undo()
+    assert get(served, "/api/journals")[0] == 200
 
 
 def test_a_taken_address_is_one_sentence(tmp_path: Path) -> None:

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
+import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from wsgiref.simple_server import WSGIServer
+from socketserver import ThreadingMixIn
+from typing import Any
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
+from headgate.core.input import shown
 from headgate.journal.fleet import FleetStart
 from headgate.journal.reader import CopiedJournal, Tail, journals_below
 from headgate.metrics.families import fleet_families, query_families
 from headgate.metrics.totals import FleetTotals, QueryTotals
+
+PATIENCE_S = 10.0
+"""Time in which a client must send a request, and take each part of its answer, in seconds. Chosen."""
+
+CLIENTS_MAX = 100
+"""Clients that are answered at a time. Chosen: a Prometheus needs one."""
+
+
+LABEL_MAX = 200
+"""Characters of a label; of a longer label the middle is left out. Chosen."""
 
 
 class Serving:
@@ -79,8 +96,9 @@ class JournalMetrics(Collector):
                 self._read(path)
             queries = {n: t for n, t in self._named() if isinstance(t, QueryTotals)}
             fleets = {n: t for n, t in self._named() if isinstance(t, FleetTotals)}
-            yield from query_families(queries)
-            yield from fleet_families(fleets)
+            for family in (*query_families(queries), *fleet_families(fleets)):
+                family.samples = [_bounded(sample) for sample in family.samples]
+                yield family
 
     @property
     def broken(self) -> list[str]:
@@ -113,10 +131,15 @@ class JournalMetrics(Collector):
             Nothing can be served there.
         """
         try:
-            return Serving(*start_http_server(port, host, _registry(self)))
+            server = _Server((host, port), _Handler)
         except OSError as error:
             msg = f"metrics cannot be served at {host}:{port}: {error.strerror}; give another address."
             raise ConfigError(msg) from error
+        app = make_wsgi_app(_registry(self))
+        server.set_app(_named_here(app, host) if _is_loopback(host) else app)
+        thread = threading.Thread(target=server.serve_forever, name="headgate-metrics", daemon=True)
+        thread.start()
+        return Serving(server, thread)
 
     def _look_for_journals(self, passed_over: tuple[type[Exception], ...] = ()) -> None:
         """Look for new journals; where a place is gone and may be passed over, its values stay."""
@@ -160,6 +183,76 @@ class JournalMetrics(Collector):
                 name, number = f"{name} {number}", number + 1
             taken.add(name)
             yield name, totals
+
+
+def _bounded(sample: Sample) -> Sample:
+    """Return a sample whose labels are not too long: each is sent with every scrape."""
+    if all(len(text) <= LABEL_MAX for text in sample.labels.values()):
+        return sample
+    return sample._replace(labels={k: shown(text, LABEL_MAX) for k, text in sample.labels.items()})
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers each client in a thread of its own, and hangs up on one above `CLIENTS_MAX`."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        self._clients = threading.BoundedSemaphore(CLIENTS_MAX)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin to answer a client."""
+        if self._clients.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a client."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._clients.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went, or took too long."""
+
+
+class _Handler(WSGIRequestHandler):
+    """Reads a request and writes the answer, each part within `PATIENCE_S`."""
+
+    timeout = PATIENCE_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a scrape a second fills a log."""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _named_here(app: Callable[..., Any], host: str) -> Callable[..., Any]:
+    """Return an application that refuses requests that name another host than this one.
+
+    A page of somebody else's could otherwise read it through a name of its own (DNS rebinding).
+    """
+    allowed = {"127.0.0.1", "localhost", "::1", host}
+
+    def checked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        with contextlib.suppress(ValueError):
+            if urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname in allowed:
+                return app(environ, start_response)
+        start_response("400 Bad Request", [("Content-Type", "text/plain")])
+        return [b"this address is for this machine only\n"]
+
+    return checked
 
 
 def _registry(collector: Collector) -> CollectorRegistry:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
+import resource
 import socket
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +23,30 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headgate.core.errors import ConfigError
+from headgate.core.input import shown
 from headgate.ui.history import POINTS_MAX
 from headgate.ui.questions import checkpoint_content, what_if
-from headgate.ui.shelf import Shelf
+from headgate.ui.shelf import READ_AGAIN_S, Shelf
 
 STATIC = Path(__file__).parent / "static"
+
+TEXT_MAX = 1_000
+"""Characters of a text of a journal that are sent; of a longer text the middle is left out."""
+
+PATIENCE_S = 10.0
+"""Time in which a client must send a request and take some of its answer, in seconds; then it is hung up
+on, at twice that at the latest. Chosen."""
+
+FILES_MAX = 65_536
+"""Files that may be open, where the system allows so many."""
+
+FILES_LEFT = 200
+"""Open files that are no connections: a client beyond is hung up on. `_BACKLOG` are accepted at once."""
+
+_BACKLOG = 100
 
 
 def app(shelf: Shelf, host: str) -> Starlette:
@@ -38,30 +60,36 @@ def app(shelf: Shelf, host: str) -> Starlette:
         somebody else's reads it through a name of its own (DNS rebinding).
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
+    answers = _Answers()
 
     def index(_: Request) -> Response:
         return HTMLResponse(page)
 
     def journals(_: Request) -> Response:
-        return JSONResponse(shelf.index())
+        return answers.get("", shelf.index)
 
     def query(request: Request) -> Response:
         text = request.query_params.get("points", "")
         points = (
             int(text) if text.isdecimal() and len(text) < len(str(POINTS_MAX)) + 1 else POINTS_MAX
         )
-        return _answer(shelf.query(request.path_params["name"], points))
+        name = request.path_params["name"]
+        if points < POINTS_MAX:
+            return _answer(shelf.query(name, points))
+        return answers.get(f"query {name}", lambda: shelf.query(name, points))
 
     def fleet(request: Request) -> Response:
-        return _answer(shelf.fleet(request.path_params["name"]))
+        name = request.path_params["name"]
+        return answers.get(f"fleet {name}", lambda: shelf.fleet(name))
 
     def checkpoint(request: Request) -> Response:
-        place = shelf.checkpoint(request.path_params["name"])
-        return _answer(None if place is None else checkpoint_content(place))
+        name = request.path_params["name"]
+        place = shelf.checkpoint(name)
+        return answers.get(
+            f"checkpoint {name}", lambda: None if place is None else checkpoint_content(place)
+        )
 
     def simulated(request: Request) -> Response:
-        if request.headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
-            return JSONResponse({"error": "another page asks for this"}, status_code=403)
         place, words = shelf.checkpoint(request.path_params["name"]), request.query_params
         asked = {key: words.get(key, "") for key in ("slo", "policy", "slots_max")}
         return _answer(None if place is None else what_if(place, **asked))
@@ -81,6 +109,7 @@ def app(shelf: Shelf, host: str) -> Starlette:
                 TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]", host]
             ),
             Middleware(_Headers, policy=_policy(page)),
+            Middleware(_OwnPageOnly),
         ],
     )
 
@@ -98,15 +127,58 @@ def serve(shelf: Shelf, host: str, port: int) -> None:
     except OSError as error:
         msg = f"the page cannot be served at {host}:{port}: {error.strerror}; give another address."
         raise ConfigError(msg) from error
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
     with listening:
-        config = uvicorn.Config(app(shelf, host), log_level="warning")
+        config = uvicorn.Config(
+            app(shelf, host), http=_Protocol, backlog=_BACKLOG, log_level="warning"
+        )
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _answer(answer: dict[str, Any] | None) -> Response:
+def _answer(answer: Any) -> Response:
     if answer is None:
         return JSONResponse({"error": "there is no such journal"}, status_code=404)
-    return JSONResponse(answer)
+    return JSONResponse(_bounded(answer))
+
+
+def _bounded(value: Any) -> Any:
+    """Return an answer whose texts are not too long, and without characters that are obeyed."""
+    if isinstance(value, str):
+        return shown(value, TEXT_MAX)
+    if isinstance(value, dict):
+        return {shown(key, TEXT_MAX): _bounded(part) for key, part in value.items()}
+    if isinstance(value, list) and not (value and isinstance(value[-1], int | float)):
+        return [_bounded(part) for part in value]
+    return value
+
+
+class _Answers:
+    """Keeps each answer for as long as a journal is not read again, so that viewers share it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, Response]] = {}
+        self._making: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str, make: Callable[[], Any]) -> Response:
+        """Return the answer of a name, made now if it is too old; of no journal it is not kept."""
+        with self._lock:
+            making = self._making.setdefault(name, threading.Lock())
+        with making:
+            made_s, response = self._kept.get(name, (0.0, None))
+            if response is not None and time.monotonic() - made_s < READ_AGAIN_S:
+                return response
+            response = _answer(make())
+            with self._lock:
+                if response.status_code == 200:  # noqa: PLR2004 - a number of HTTP
+                    self._kept[name] = time.monotonic(), response
+                else:
+                    self._making.pop(name, None)
+            return response
 
 
 def _policy(page: str) -> str:
@@ -119,6 +191,51 @@ def _policy(page: str) -> str:
         "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )
+
+
+class _OwnPageOnly:
+    """Refuses questions of other pages, which cost time though a browser shows those pages no answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/api/"):
+            site = Request(scope).headers.get("sec-fetch-site", "none")
+            if site not in {"same-origin", "none"}:
+                refused = JSONResponse({"error": "another page asks for this"}, status_code=403)
+                await refused(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+_WORKING = object()
+
+
+class _Protocol(H11Protocol):
+    """Hangs up on a client that sends half a request, or takes nothing of its answer.
+
+    Without it such clients would use up the connections that a process may have.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to watch a connection."""
+        super().connection_made(transport)
+        if len(self.connections) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_LEFT:
+            transport.abort()
+            return
+        self._stuck_in: object = None  # the cycle of the latest request, of which there is none yet
+        self.loop.call_later(PATIENCE_S, self._watch)
+
+    def _watch(self) -> None:
+        if self.transport.is_closing():
+            return
+        stuck = self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+        if stuck and self.cycle is self._stuck_in:
+            self.transport.abort()
+            return
+        self._stuck_in = self.cycle if stuck else _WORKING
+        self.loop.call_later(PATIENCE_S, self._watch)
 
 
 class _Headers:

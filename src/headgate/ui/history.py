@@ -34,6 +34,10 @@ POINTS_MAX = 2_000
 HEAT_COLUMNS = 240
 """Columns of time in the heat map. Twice as much time makes each twice as wide."""
 
+HEAT_CELLS = 16_000_000
+"""Cells that a heat map may have in memory, 128 MB: two operators of the most key groups that there may
+be. Further operators are not in it."""
+
 HEAT_ROWS = 40
 """Key groups in the heat map, hottest first."""
 
@@ -216,6 +220,9 @@ class HeatMap:
         groups = np.asarray(served.groups, dtype=np.int64)
         missing = int(groups.max(initial=-1)) + 1 - counts.shape[1]
         if missing > 0:
+            cells = sum(other.size for other in self._counts.values())
+            if cells + missing * HEAT_COLUMNS > HEAT_CELLS:
+                return
             counts = self._counts[served.operator] = np.pad(counts, ((0, 0), (0, missing)))
         counts[column, groups] += served.records
 
