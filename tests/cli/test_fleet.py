@@ -532,7 +532,10 @@ def test_a_job_that_fails_is_shown_at_once_with_its_reason_and_only_once(capsys)
 
 def test_a_record_that_a_failure_quotes_commands_no_terminal(capsys):
     running = Shown()
-    running.jobs, running.failures = {"bad": "failed"}, {"bad": "value '\x1b[2J\x1b]0;x\x07'\nno number"}
+    running.jobs, running.failures = (
+        {"bad": "failed"},
+        {"bad": "value '\x1b[2J\x1b]0;x\x07'\nno number"},
+    )
     FleetProgress()(running)
     assert capsys.readouterr().err == (
         "job bad failed: value '\\x1b[2J\\x1b]0;x\\x07'\\nno number\n"

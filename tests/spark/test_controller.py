@@ -497,7 +497,10 @@ def test_a_request_whose_answer_cannot_be_written_is_not_carried_out_again(tmp_p
         (Command("scale", "ann", "", {"slots": "4"}), "not a whole number"),
         (Command("scale", "ann", "", {"slots": 3, "operator": "b"}), 'unknown operator "b"'),
         (Command("scale", "ann", "", {"slots": 3, "operator": ["a"]}), "operator=['a'] is no name"),
-        (Command("scale", "ann", "", {"slots": 3, "partitioning": {}}), "partitioning={} is no name"),
+        (
+            Command("scale", "ann", "", {"slots": 3, "partitioning": {}}),
+            "partitioning={} is no name",
+        ),
         (Command("scale", "ann", "", {"slots": 3, "partitioning": 2}), "partitioning=2 is no name"),
         (Command("rollback", "ann", "", {"epoch": 4}), "epoch 4 is not known; use 0 to 0"),
         (Command("freeze", "ann", "", {"until_s": "soon"}), "is no time"),

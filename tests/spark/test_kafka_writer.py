@@ -257,7 +257,16 @@ CLIENT = SimpleNamespace(TopicPartition=lambda *at: at, OFFSET_BEGINNING=0)
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"{", b"[]", b"{}", b'{"step": "1"}', b'{"step": 1e999}', b'{"step": 1.5}', b"[" * 100_000],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"step": "1"}',
+        b'{"step": 1e999}',
+        b'{"step": 1.5}',
+        b"[" * 100_000,
+    ],
 )
 def test_a_note_that_is_no_step_is_told_in_one_sentence(value: bytes) -> None:
     with pytest.raises(EngineError, match='"headgate-steps" has a note of job job that is no step'):

@@ -31,7 +31,9 @@ FIELD = "log"
 STEP = "step"
 """The key of the newest committed step in the note that has a file of its own."""
 
-_LOGGED = re.compile(rf"metadata|(offsets|commits)/[0-9]{{1,19}}|{SOURCES}(/(?!\.\.?(/|$))[^/\0]+)+")
+_LOGGED = re.compile(
+    rf"metadata|(offsets|commits)/[0-9]{{1,19}}|{SOURCES}(/(?!\.\.?(/|$))[^/\0]+)+"
+)
 """Files that a note may name: those of Spark's log, and none elsewhere."""
 
 _VERSION = "v1"

@@ -16,9 +16,8 @@ from typing import Protocol
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Door, UnixDoor
 
-
 _LENGTH_MAX = 24
-"""Bytes of the directory's path: that of a Unix socket has at most 103, and the name of an operator 64."""
+"""Bytes of the directory's path: a Unix socket's has at most 103, and the name of an operator 64."""
 
 
 class SlotProgram(Protocol):
