@@ -62,12 +62,9 @@ def test_what_is_no_file_in_sparks_log_is_neither_followed_nor_waited_for(
     other = tmp_path / "other"
     other.write_text('{"nextBatchWatermarkMs": 99}')
     file.symlink_to(other)
-    read = {
-        "commits": lambda: next_watermark_us(tmp_path, manifest(12, epoch=False)),
-        "offsets": lambda: write_log(tmp_path, manifest(12)),
-    }[kind]
+    reads = next_watermark_us if kind == "commits" else write_log
     with pytest.raises(CheckpointError, match="cannot be read"):
-        read()
+        reads(tmp_path, manifest(12, epoch=kind == "offsets"))
 
 
 def test_what_spark_has_written_stays_and_its_tick_goes_on(tmp_path: Path) -> None:

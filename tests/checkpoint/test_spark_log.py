@@ -107,6 +107,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a commit of text": ("commits/4", lambda f: changed(f, "7000", '"x"')),
     "no id": ("metadata", Path.unlink),
     "a cut id": ("metadata", lambda f: f.write_text('{"id')),
+    "a nested id": ("metadata", lambda f: f.write_text("[" * 100_000)),
 }
 
 
@@ -283,6 +284,26 @@ def test_what_is_no_file_is_neither_followed_nor_waited_for(
     ) as refused:
         check(place)
     assert path in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"../away": [1, 1]},
+        {"/etc/hostname": [1, 1]},
+        {"sources/../../away": [1, 1]},
+        {"headgate/identity.json": [1, 1]},
+        {"offsets/x": [1, 1]},
+        {"metadata": 5},
+        {"metadata": ["1", None]},
+    ],
+)
+def test_a_note_names_no_file_but_those_of_the_log(place: Path, files: dict[str, Any]) -> None:
+    (place.parent / "away").write_text("x")
+    Checkpoint(place).write_note({"batch": 9, "files": files})
+    check(place)
+    found = newest_note(Checkpoint(place), None)
+    assert found is None or found["batch"] != 9
 
 
 def test_the_directory_itself_may_be_a_link(place: Path) -> None:

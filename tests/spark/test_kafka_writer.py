@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.settings import kafka as settings
 from headgate.spark.settings.kafka import KafkaTarget, kafka_target
-from headgate.spark.sinks import kafka_sink, kafka_writer
+from headgate.spark.sinks import kafka_notes, kafka_sink, kafka_writer
 from headgate.spark.sinks.kafka_notes import NOTES
 from headgate.spark.sinks.kafka_writer import EarlyWriter, KafkaRecord, KafkaWriter
 
@@ -236,6 +237,48 @@ def test_a_step_that_takes_too_long_says_what_of(kafka: FakeKafka) -> None:
     assert "no such topic or partition as was to be written" in said()
 
 
+class Reader:
+    """Reads a topic of notes that has one note of the job."""
+
+    def __init__(self, value: bytes | None) -> None:
+        note = SimpleNamespace(error=lambda: None, key=lambda: b"job", value=lambda: value)
+        at_end = SimpleNamespace(name=lambda: "_PARTITION_EOF")
+        self.messages = [note, SimpleNamespace(error=lambda: at_end, offset=lambda: 1)]
+
+    def assign(self, partitions: Any) -> None:
+        """Take no note of it."""
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        return self.messages
+
+
+CLIENT = SimpleNamespace(TopicPartition=lambda *at: at, OFFSET_BEGINNING=0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"step": "1"}',
+        b'{"step": 1e999}',
+        b'{"step": 1.5}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_note_that_is_no_step_is_told_in_one_sentence(value: bytes) -> None:
+    with pytest.raises(EngineError, match='"headgate-steps" has a note of job job that is no step'):
+        kafka_notes._read(CLIENT, Reader(value), "job", 1, time.monotonic() + 60)
+
+
+def test_a_note_that_was_deleted_is_none() -> None:
+    assert kafka_notes._read(CLIENT, Reader(None), "job", 1, time.monotonic() + 60) is None
+    found = kafka_notes._read(CLIENT, Reader(kafka_notes.note(7)), "job", 1, time.monotonic() + 60)
+    assert found == 7
+
+
 # -- options --------------------------------------------------------------------------------------
 
 SERVERS = {"kafka.bootstrap.servers": "here:9092"}
@@ -258,6 +301,7 @@ def test_options_are_translated() -> None:
         }
     )
     assert (found.servers, found.topic) == ("here:9092", "out")
+    assert "a=b;c" not in repr(found)
     assert (found.transaction_s, found.patience_s) == (60.0, 5.0)
     assert dict(found.client) == {
         "bootstrap.servers": "here:9092",

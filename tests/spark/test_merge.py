@@ -77,6 +77,8 @@ def test_a_column_of_the_result_that_the_table_lacks_is_refused_unless_a_clause_
         (lambda: hg.merge("t", on="k", latest=3), "latest=3 of hg.merge"),
         (lambda: hg.merge("t", on="k", properties={"user": "u"}), "go with a url"),
         (lambda: hg.merge("t", on="k", url="jdbc:mysql://h/d?password=p"), "is not of PostgreSQL"),
+        (lambda: hg.merge("t", on="k", url="jdbc:sqlserver://h;password=p"), "jdbc:sqlserver:..."),
+        (lambda: hg.merge("t", on="k", url="jdbc:mysql://me:password@h/d"), "jdbc:mysql:..."),
         (lambda: hg.merge("t", on="k").whenMatchedUpdate("a"), "set=None of a merge"),
         (lambda: hg.merge("t", on="k").whenMatchedUpdate(set={"n": 3}), "set of n=3 of a merge"),
         (lambda: said(hg.merge("t", on="nn")), 'on names column "nn", .* did you mean "n"'),
@@ -91,6 +93,12 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(make, why):
         make()
     assert "\n" not in str(refused.value)
     assert "password" not in str(refused.value)
+
+
+def test_no_text_of_a_merge_has_its_password():
+    url, properties = "jdbc:postgresql://h/d?password=secret", {"password": "secret"}
+    made = hg.merge("t", on="k", url=url, properties=properties)
+    assert "secret" not in f"{made!r}{made.spec!r}"
 
 
 @pytest.mark.parametrize(

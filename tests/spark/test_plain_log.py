@@ -59,6 +59,10 @@ def altered(plain: Path, what: str) -> None:
         offsets.write_text(offsets.read_text().replace("v1", "v2", 1))
     elif what == "no JSON":
         offsets.write_text(offsets.read_text().replace("{", "", 1))
+    elif what == "much JSON":
+        offsets.write_text("v1\n" + "[" * 100_000 + "\n" + OFFSET)
+    elif what == "no number":
+        offsets.write_text(offsets.read_text().replace("{", '{"a":NaN,', 1))
     elif what == "no text":
         offsets.write_bytes(b"\xff\xfe")
     elif what == "an old log":
@@ -78,6 +82,8 @@ def altered(plain: Path, what: str) -> None:
         ("a batch that was begun", "ends within batch 11; start the plain query once more"),
         ("another form", 'has the form "v2"'),
         ("no JSON", "has a damaged log"),
+        ("much JSON", r"has a damaged log \(its log is not JSON: it is nested"),
+        ("no number", r"has a damaged log \(its log is not JSON: NaN"),
         ("no text", "cannot be read"),
         ("an old log", "a Spark before 2.2"),
         ("no commit", "has no committed batch"),

@@ -401,6 +401,21 @@ def test_a_slot_that_is_lost_is_told_and_the_next_run_goes_on(
     assert driver.totals() == expected([300])
 
 
+def test_sockets_have_room_for_their_names_whatever_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    hosts = OneHost()
+    meeting, door = hosts.begin(lambda _: None)
+    with door, meeting.door(f"{'o' * 64}-slot-12345", driver=None):  # type: ignore[arg-type]
+        assert os.stat(meeting.directory).st_mode & 0o777 == 0o700
+    hosts.end(meeting)
+    assert not os.path.exists(meeting.directory)
+    assert list(deep.iterdir()) == []
+
+
 def test_a_feeder_that_is_lost_while_the_pipe_starts_is_a_loss_of_the_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

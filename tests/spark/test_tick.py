@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.spark.api import begin as beginning
+from headgate.spark.jvm import tick
 from headgate.spark.jvm.tick import Tick
 from headgate.spark.step import machine
 from headgate_lab.bench.common import descendants
@@ -32,6 +33,15 @@ def put(folder: Path, first: int, files: int) -> None:
         hidden = folder / f".{number}"
         hidden.write_text(f"{number}\n")
         hidden.rename(folder / f"{number}.csv")
+
+
+@pytest.mark.parametrize("last", ["²", "9" * 5000, "9" * 19, "[" * 100_000, "", "-1"])
+def test_an_offset_that_is_no_number_of_javas_is_none(tmp_path: Path, last: str) -> None:
+    (tmp_path / "3").write_text("v1\n{}\n7")
+    (tmp_path / "²").write_text("v1\n{}\n8")
+    assert tick._last_offset(tmp_path) == 7
+    (tmp_path / "4").write_text(f"v1\n{{}}\n{last}")
+    assert tick._last_offset(tmp_path) == -1
 
 
 def begin(spark: SparkSession, place: Path, name: str, **trigger: Any) -> Any:

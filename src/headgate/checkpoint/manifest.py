@@ -210,6 +210,9 @@ def _manifest(head: dict[str, Any], body: bytes, digest: str) -> Manifest:
             raise ValueError(name)
         payloads[name] = payload
     del head["format"]
+    for name in ("step", "spark_batch", "epoch"):
+        if type(head[name]) is not int:  # a batch's number names a file of Spark's log
+            raise TypeError(name)
     heads = {name: _heads(of) for name, of in head.pop("heads").items()}
     blobs = tuple(BlobEntry(**blob) for blob in head.pop("blobs"))
     sections = {name: _entries(of, len(blobs)) for name, of in head.pop("sections").items()}

@@ -31,6 +31,11 @@ FIELD = "log"
 STEP = "step"
 """The key of the newest committed step in the note that has a file of its own."""
 
+_LOGGED = re.compile(
+    rf"metadata|(offsets|commits)/[0-9]{{1,19}}|{SOURCES}(/(?!\.\.?(/|$))[^/\0]+)+"
+)
+"""Files that a note may name: those of Spark's log, and none elsewhere."""
+
 _VERSION = "v1"
 _WITHOUT = "-"
 """What Spark writes for a source that has given nothing yet."""
@@ -108,10 +113,12 @@ def newest_note(checkpoint: Checkpoint, latest: Manifest | None) -> Mapping[str,
 
 
 def _is_note(note: Any) -> bool:
+    files = note.get("files") if isinstance(note, dict) else None
     return (
-        isinstance(note, dict)
+        isinstance(files, dict)
         and isinstance(note.get("batch"), int)
-        and isinstance(note.get("files"), dict)
+        and all(_LOGGED.fullmatch(path) for path in files)
+        and all(isinstance(f, list) and [type(n) for n in f] == [int, int] for f in files.values())
     )
 
 
@@ -239,7 +246,7 @@ def _problems_unnoted(
                 return
     try:
         json.loads(read_regular(log, "metadata") or b"")["id"]
-    except (CheckpointError, ValueError, TypeError, KeyError):
+    except (CheckpointError, ValueError, TypeError, KeyError, RecursionError):
         yield _damaged(log / "metadata", "it has no id of a query")
         return
     follows = ended.get(newest - 1, {}).get("nextBatchWatermarkMs")

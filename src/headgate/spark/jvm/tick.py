@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable
@@ -29,6 +30,9 @@ _EVERY_S = 1.0
 _STOP_WAIT_S = 5.0
 _NEVER = -1
 """What a memory stream takes for no offset at all."""
+
+_LONG = re.compile(r"[0-9]{1,18}")
+"""A number that Java holds in 64 bits."""
 
 
 class Tick:
@@ -106,7 +110,7 @@ class Tick:
 
 def _last_offset(log: Path) -> int:
     """Return the tick's newest offset in Spark's log, in a form that a memory stream reads."""
-    names = [name for name in os.listdir(log) if name.isdigit()] if log.is_dir() else []
+    names = [name for name in os.listdir(log) if _LONG.fullmatch(name)] if log.is_dir() else []
     last = _NEVER
     for name in sorted(names, key=int):
         last = _offset_in(log / name)
@@ -119,7 +123,7 @@ def _offset_in(file: Path) -> int:
         others, _, offset = regular_bytes(file).decode(errors="replace").rpartition("\n")
     except OSError:
         return _NEVER  # of a batch of long ago, which nobody reads: else the start was refused
-    if offset.isdigit():
+    if _LONG.fullmatch(offset):
         return int(offset)
     if not _is_python_tick(offset):
         return _NEVER  # Spark says what is wrong with such a log
@@ -135,6 +139,6 @@ def _offset_in(file: Path) -> int:
 def _is_python_tick(text: str) -> bool:
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(content, dict) and list(content) == ["tick"]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.checkpoint.files import unwritable
-from headgate.core.errors import CheckpointError
-from headgate.core.input import read_file, regular_bytes, shown
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.input import read_file, read_json, regular_bytes, shown
 from headgate.core.stores import store_url
 
 _VERSION = "v1"
@@ -302,9 +302,10 @@ def _lines(file: Path) -> list[str]:
 
 def _json(path: Path, text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError as error:
-        msg = f"{path} has a damaged log ({error}); restore the checkpoint from a copy."
+        value = read_json(text.encode(), "its log")
+    except ConfigError as error:
+        why = str(error).removesuffix(".")
+        msg = f"{path} has a damaged log ({why}); restore the checkpoint from a copy."
         raise CheckpointError(msg) from error
     return value if isinstance(value, dict) else {}
 

@@ -16,6 +16,9 @@ from typing import Protocol
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Door, UnixDoor
 
+_LENGTH_MAX = 24
+"""Bytes of the directory's path: a Unix socket's has at most 103, and the name of an operator 64."""
+
 
 class SlotProgram(Protocol):
     """A process that was started; `subprocess.Popen` is one."""
@@ -77,6 +80,9 @@ class OneHost:
         """Return where the driver of a run is met, and its door."""
         del lost
         directory = tempfile.mkdtemp(prefix="headgate-")
+        if len(os.fsencode(directory)) > _LENGTH_MAX:
+            os.rmdir(directory)
+            directory = tempfile.mkdtemp(prefix="headgate-", dir="/tmp")
         meeting = words.Meeting(f"{directory}/driver", secrets.token_bytes(32), directory)
         return meeting, UnixDoor(meeting.driver, meeting.key)
 

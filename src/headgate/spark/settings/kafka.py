@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.errors import ConfigError
@@ -79,7 +79,7 @@ class KafkaTarget:
 
     servers: str
     topic: str | None
-    client: Mapping[str, Any]
+    client: Mapping[str, Any] = field(repr=False)
     transaction_s: float
     patience_s: float
 

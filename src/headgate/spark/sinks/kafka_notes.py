@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headgate.core.errors import EngineError
+from headgate.core.errors import ConfigError, EngineError
+from headgate.core.input import read_json, shown
 from headgate.spark.settings.kafka import KafkaTarget
 
 NOTES = "headgate-steps"
@@ -122,6 +123,23 @@ def _asked(
             reader.close()
 
 
+def _step(note: bytes | None, job: str) -> int | None:
+    """Return the step of a note; None of one that somebody has deleted."""
+    if note is None:
+        return None
+    try:
+        step = read_json(note, "a note")["step"]
+    except (ConfigError, TypeError, KeyError):
+        step = None
+    if type(step) is not int:
+        msg = (
+            f'topic "{NOTES}" has a note of job {job} that is no step ({shown(repr(note), 60)}), which '
+            "another program has written; begin with a new checkpointLocation."
+        )
+        raise EngineError(msg)
+    return step
+
+
 def _read(client: Any, reader: Any, job: str, end: int, until_s: float) -> int | None:
     step: int | None = None
     reader.assign([client.TopicPartition(NOTES, 0, client.OFFSET_BEGINNING)])
@@ -130,7 +148,7 @@ def _read(client: Any, reader: Any, job: str, end: int, until_s: float) -> int |
             error = message.error()
             if error is None:
                 if message.key() == job.encode():
-                    step = int(json.loads(message.value())["step"])
+                    step = _step(message.value(), job)
             elif error.name() != "_PARTITION_EOF":
                 raise client.KafkaException(error)
             elif message.offset() >= end:

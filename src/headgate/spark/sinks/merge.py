@@ -119,8 +119,10 @@ def merge(
         msg = "properties of hg.merge go with a url, as in DataFrameWriter.jdbc; add url=..."
         raise ConfigError(msg)
     if url is not None and not url.startswith("jdbc:postgresql:"):
-        shown = url.partition("?")[0]
-        msg = f'url="{shown}" of hg.merge is not of PostgreSQL; use one as jdbc:postgresql://host/name.'
+        scheme = ":".join(
+            url.split(":")[:2]
+        )  # a password may stand behind it, each database's own way
+        msg = f'url="{scheme}:..." of hg.merge is not of PostgreSQL; use one as jdbc:postgresql://host/name.'
         raise ConfigError(msg)
     return Merge(MergeSpec(table, keys, latest, name, url, dict(properties or {})))
 

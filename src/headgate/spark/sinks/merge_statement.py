@@ -57,7 +57,7 @@ class MergeSpec:
     on: tuple[str, ...]
     latest: str | None = None
     name: str | None = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     clauses: tuple[Clause, ...] = ()
 
