@@ -95,4 +95,4 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(checkpoint: Path) -> No
 def test_a_diagnosis_is_printed_line_by_line(checkpoint: Path) -> None:
     done = CliRunner().invoke(app, ["diagnose", str(checkpoint)])
     labels = [line.split(" ")[0] for line in done.stdout.splitlines()]
-    assert labels == ["query", "SLO", "ended", "do", "", "", "hot", "time", "tried"]
+    assert labels == ["query", "SLO", "ended", "do", "", "hot", "time", "tried"]

@@ -20,7 +20,7 @@ from headgate.journal.schema import (
     Retry,
     Stop,
 )
-from headgate.report.diagnose import DiagnosisReader
+from headgate.report.diagnose import DiagnosisReader, labelled
 from headgate.report.limits import DriverSeen
 from headgate.report.live import event_text
 from headgate.report.summary import slo_of
@@ -106,14 +106,16 @@ class JournalHistory:
         Returns
         -------
         dict
-            diagnosis: as of `headgate.report.diagnose`; slo: as of `headgate.report.summary`, or None;
-            curves: arrays of equal length, with `at_s`; heat: `HeatMap.describe`; slots: as of
-            `headgate.report.top`; changes: [{at_ms, kind, text}], newest first.
+            diagnosis: as of `headgate.report.diagnose`; rows: its labels and sentences; slo: as of
+            `headgate.report.summary`, or None; curves: arrays of equal length, with `at_s`; heat:
+            `HeatMap.describe`; slots: as of `headgate.report.top`; changes: [{at_ms, kind, text}], newest
+            first.
         """
-        run = self.reading.run
+        run, diagnosis = self.reading.run, self.reading.diagnosis(checkpoint, now_ms, driver)
         slots = top(run)["slots"][:SHOWN_SLOTS] if run.recent else []
         return {
-            "diagnosis": self.reading.diagnosis(checkpoint, now_ms, driver),
+            "diagnosis": diagnosis,
+            "rows": labelled(diagnosis),
             "slo": slo_of(run),
             "curves": self._curves(max(2, min(points, POINTS_MAX))),
             "heat": self._heat.describe(),

@@ -133,21 +133,18 @@ function Heat({ heat }) {
     </details></section>`;
 }
 
+// Rows of the diagnosis that somebody on call reads first.
+const STRONG = ["late by", "limit", "do"];
+
 function Verdict({ told }) {
-  const { slo, query, limit, hot, time, policy, tried, do: remedies } = told.diagnosis;
+  const { slo } = told.diagnosis;
   const word = slo.met === true ? "met" : slo.met === false ? "missed" : slo.texts.length ? "not known yet" : "none is set";
   const budget = slo.success !== null && slo.wanted !== null && slo.wanted < 1 ? (1 - slo.success) / (1 - slo.wanted) : null;
   const worst = told.slo?.success_worst;
   const since = slo.since_ms === null ? "" : ` since ${clock(slo.since_ms)}`;
   const rows = [
-    ["query", query.text], ["SLO", slo.verdict], ["now", slo.now], ["before", slo.before],
-    ["limit", `${limit.cause}: ${limit.why}`, "strong"],
-    ...(remedies.length ? remedies : ["nothing"]).map((text, i) => [i ? "" : "do", text, "strong"]),
-    ["who is hot", hot ? hot.text : "no record is counted by key group"],
-    ["time", time ? time.text : "no batch is committed"],
-    ["policy", policy],
-    ...(tried.length ? tried : ["nothing: no decision, nobody asked"]).map((text, i) => [i ? "" : "tried", text]),
-    ["error budget", budget === null ? "" : `${share(budget)} of it used since the start${worst === undefined || worst === null ? "" : `; the worst key group met the SLO in ${share(worst)} of its windows`}`],
+    ...told.rows.map(([label, text], i) => [i && told.rows[i - 1][0] === label ? "" : label, text, STRONG.includes(label) ? "strong" : ""]),
+    ["error budget", budget === null ? "" : `${number(budget, 1)} times the windows that the SLO lets miss were missed since the start${worst === undefined || worst === null ? "" : `; the worst key group met the SLO in ${share(worst)} of its windows`}`],
   ].filter(([, text]) => text);
   return html`<section class="card" aria-labelledby="verdict">
     <h2 id="verdict">Is the SLO met?</h2>
