@@ -151,7 +151,7 @@ def _bounded(value: Any) -> Any:
         return shown(value, TEXT_MAX)
     if isinstance(value, dict):
         return {shown(key, TEXT_MAX): _bounded(part) for key, part in value.items()}
-    if isinstance(value, list) and not (value and isinstance(value[-1], int | float)):
+    if isinstance(value, list | tuple) and not (value and isinstance(value[-1], int | float)):
         return [_bounded(part) for part in value]
     return value
 
