@@ -180,7 +180,9 @@ def parse_slo(text: str) -> Slo:
         msg = f'SLO "{text}" bounds {statistic} from the wrong side; write "{fixed}".'
         raise ConfigError(msg)
     if below and clause["window"] is None:
-        msg = f'SLO "{text}" has no window; write "{text.strip()} over 10 s".'
+        bound = clause["bound"]
+        unit = f" {_unit_of(bound)}" if _NUMBER.fullmatch(bound) else ""
+        msg = f'SLO "{text}" has no window; write "{text.strip()}{unit} over 10 s".'
         raise ConfigError(msg)
     start = scoped.start(2)
     window_s = _RATE_WINDOW_S
@@ -189,6 +191,11 @@ def parse_slo(text: str) -> Slo:
     bound = _bound(text, start + clause.start("bound"), statistic, clause["bound"])
     scope = " ".join(scoped[1].split()) if scoped[1] else ""
     success = SUCCESS if clause["percent"] is None else _share(text, clause["percent"])
+    if success > 1.0 and (percent := clause["percent"]).isdecimal():
+        start += clause.start("percent")
+        fixed = f"{text[:start]}{percent} %{text[start + len(percent) :]}"
+        msg = f'SLO "{text}" wants {percent} times all windows; write "{fixed}".'
+        raise ConfigError(msg)
     try:
         return Slo(statistic, bound, window_s, scope, success)
     except ConfigError as error:
@@ -200,9 +207,7 @@ def _bound(text: str, start: int, statistic: str, bound: str) -> float:
     """Return the value of the bound that begins at `start`, in the unit of its statistic."""
     number = _NUMBER.match(bound)
     if statistic in LATENCIES:
-        # A bare number of 10 or more was hardly meant in seconds: chosen, not tuned.
-        large = number is not None and float(number[0]) >= 10.0  # noqa: PLR2004
-        return _seconds(text, start, bound, "ms" if large else "s")
+        return _seconds(text, start, bound, _unit_of(number[0] if number else "0"))
     if statistic == "juice":
         return _share(text, bound)
     rate = _RATE.fullmatch(bound)
@@ -211,6 +216,11 @@ def _bound(text: str, start: int, statistic: str, bound: str) -> float:
         msg = f'SLO "{text}" has no rate at "{bound}"; write "{fixed}".'
         raise ConfigError(msg)
     return _number(text, rate[1]) / _seconds(text, start, f"1 {rate[2]}", "s")
+
+
+def _unit_of(number: str) -> str:
+    """Return the unit that a bare number was meant in: 10 or more were hardly seconds. Chosen."""
+    return "ms" if float(number) >= 10.0 else "s"  # noqa: PLR2004
 
 
 def _seconds(text: str, start: int, duration: str, unit: str) -> float:

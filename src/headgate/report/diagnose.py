@@ -181,8 +181,8 @@ def diagnose(
     -------
     dict
         query: name, health and since when it runs. slo: texts, met (now; None while unknown), since_ms,
-        success since the start, wanted, latency_ms (of the SLO's statistic, over the last batches), and
-        in words: verdict, now, before (an earlier miss, and its cause), and text, all of them. time:
+        success since the start, wanted, latency_ms (of the SLO's statistic, over the last batches),
+        ended_in_time (there are no results any more, and the last ones met it), and in words: verdict, now, before (an earlier miss, and its cause), and text, all of them. time:
         period_ms, phases_ms, between_ms, and in words. hot: operator, group, share of records, slots
         that it is split over, key (None where nobody allowed it), and in words; None without a record.
         limit: cause, why. late_by: the same of the work of a query that was late when it ended, or is;
@@ -257,7 +257,7 @@ def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -
     answer: dict[str, Any] = {"texts": texts, "met": None, "since_ms": None}
     success = None if state is None or not texts else state.success
     answer |= {"success": success, "wanted": state.wanted if state and texts else None}
-    answer |= {"latency_ms": None, "now": "", "before": ""}
+    answer |= {"latency_ms": None, "now": "", "before": "", "ended_in_time": False}
     if not texts:
         text = 'none is set; .slo("mean < 1 s over 1 s") has latency judged and slots steered'
         return answer | {"verdict": text, "text": text}
@@ -287,6 +287,7 @@ def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -
     since = f"since {ago_text(since_ms, now_ms)}"
     verdict = f"{'met' if met else 'MISSED'} {since}"
     if late is None and not met:
+        answer["ended_in_time"] = True
         verdict = f"MISSED: no results {since}; met until then"
     answer["verdict"] = f"{name}: {verdict}{share}"
     answer["now"] = _now_text(run, latency, ended=ended)

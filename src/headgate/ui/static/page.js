@@ -138,13 +138,14 @@ const STRONG = ["late by", "limit", "do"];
 
 function Verdict({ told }) {
   const { slo } = told.diagnosis;
-  const word = slo.met === true ? "met" : slo.met === false ? "missed" : slo.texts.length ? "not known yet" : "none is set";
+  const missed = slo.ended_in_time ? "no results" : "missed";
+  const word = slo.met === true ? "met" : slo.met === false ? missed : slo.texts.length ? "not known yet" : "none is set";
   const budget = slo.success !== null && slo.wanted !== null && slo.wanted < 1 ? (1 - slo.success) / (1 - slo.wanted) : null;
   const worst = told.slo?.success_worst;
   const since = slo.since_ms === null ? "" : ` since ${clock(slo.since_ms)}`;
   const rows = [
     ...told.rows.map(([label, text], i) => [i && told.rows[i - 1][0] === label ? "" : label, text, STRONG.includes(label) ? "strong" : ""]),
-    ["error budget", budget === null ? "" : `${number(budget, 1)} times the windows that the SLO lets miss were missed since the start${worst === undefined || worst === null ? "" : `; the worst key group met the SLO in ${share(worst)} of its windows`}`],
+    ["error budget", budget === null ? "" : `${budget > 1 ? `used up ${number(budget, 1)} times` : `${share(budget)} of it used`} since the start${worst === undefined || worst === null ? "" : `; the worst key group met the SLO in ${share(worst)} of its windows`}`],
   ].filter(([, text]) => text);
   return html`<section class="card" aria-labelledby="verdict">
     <h2 id="verdict">Is the SLO met?</h2>
