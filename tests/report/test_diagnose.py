@@ -349,6 +349,14 @@ def test_who_took_slots_shortly_before_is_named_and_how_to_undo_it() -> None:
         assert diagnosed(events)["do"][0] == 'headgate scale CK 3 --reason "behind"'
 
 
+def test_in_real_time_no_trigger_of_batches_is_advised() -> None:
+    slow = {"phases_ms": {"slots": 10.0, "sink": 400.0}}
+    assert len(diagnosed(late_run(slow))["do"]) == 2
+    in_real_time = diagnosed(late_run(slow, trigger={"realTime": "1 minute"}))
+    assert in_real_time["limit"]["cause"] == "sink"
+    assert len(in_real_time["do"]) == 1
+
+
 def test_late_batches_without_one_in_time_between_are_one_stretch() -> None:
     standing = Standing(["mean < 1 s over 1 s"])
     standing.add(judged(0, 3000.0))

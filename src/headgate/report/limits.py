@@ -324,11 +324,11 @@ def _slow_sink(case: Case) -> Limit | None:
     if share < MOST:
         return None
     why = f"the sink takes {share:.0%} of the time, the busiest slot {case.busiest:.0%}"
-    remedies = (
-        "make the sink, or the function of foreachBatch, quicker: more slots cannot help",
-        'write less often: .trigger(processingTime="10 seconds")',
-    )
-    return Limit("sink", why, remedies)
+    quicker = "make the sink, or the function of foreachBatch, quicker: more slots cannot help"
+    if "realTime" in (case.start.parameters.get("trigger") or {}):
+        return Limit("sink", why, (quicker,))
+    seldom = 'write less often: .trigger(processingTime="10 seconds")'
+    return Limit("sink", why, (quicker, seldom))
 
 
 def _below_floor(case: Case) -> Limit | None:
@@ -462,7 +462,9 @@ def _fixed_part(case: Case) -> Limit | None:
         f"({case.phase('sink'):.0%}) are busy: records are late before they are read, or the fixed part "
         "of a batch is most of it"
     )
-    return Limit("batch", why, ("look at what feeds the source, and at the line of time above",))
+    return Limit(
+        "batch", why, ("look at what feeds the source, and at where the time of a batch goes",)
+    )
 
 
 def _named(case: Case) -> str:
