@@ -96,7 +96,7 @@ def behind(job: FleetJob, backlog_s: float, capacity: float | None = None) -> Fl
 
 
 def test_who_cannot_be_served_shares_what_is_left_by_need() -> None:
-    """13 slots serve all. With their backlogs a and b need 9 each, and share 9 beside c's 4."""
+    """13 slots serve all that comes. With their backlogs a and b need 9 each, and share 9 beside c."""
     jobs = {
         "a": behind(job(18.0, 4), 190.0),
         "b": behind(job(24.0, 5), 120.0),
