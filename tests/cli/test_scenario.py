@@ -377,7 +377,8 @@ def test_without_the_demo_one_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(installed, "entry_points", lambda group: [])
     with pytest.raises(
-        ConfigError, match=rf'"{name}" is not installed: pip install "headgate\[demo'
+        ConfigError,
+        match=rf'"{name}" is not installed: in a checkout of headgate, pip install \./demo brings',
     ):
         SparkEngine().workload(name)
 

@@ -24,10 +24,11 @@ from headgate.scenario.description import DEMO
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = {"headgate": ROOT, "headgate_demo": ROOT / "demo", "headgate_lab": ROOT / "lab"}
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+INSTALL = "in a checkout of headgate, pip install"
 SENTENCES = {
-    "bench": "headgate: headgate bench is in the laboratory: pip install headgate-lab",
-    "demo": 'headgate: headgate demo is in headgate-demo: pip install "headgate[demo]"',
-    "figure": "headgate: headgate figure is in the laboratory: pip install headgate-lab",
+    "bench": f"headgate: headgate bench is in the laboratory: {INSTALL} ./demo ./lab",
+    "demo": f"headgate: headgate demo is in headgate-demo: {INSTALL} ./demo",
+    "figure": f"headgate: headgate figure is in the laboratory: {INSTALL} ./demo ./lab",
 }
 
 LABORATORY = {
@@ -219,7 +220,7 @@ def test_the_product_alone_says_what_brings_the_workloads(
 ) -> None:
     done = product.call(command, "nexmark-q5")
     assert done.stderr.strip() == (
-        'headgate: workload "nexmark-q5" is not installed: pip install "headgate[demo]" brings '
+        f'headgate: workload "nexmark-q5" is not installed: {INSTALL} ./demo brings '
         f"{', '.join(DEMO)}; your own is module:function."
     )
     assert (done.returncode, done.stdout) == (2, "")

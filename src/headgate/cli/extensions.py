@@ -13,11 +13,11 @@ from headgate.core.input import shown
 
 GROUP = "headgate.commands"
 _ELSEWHERE = {
-    "figure": ("Run a paper's figure on the simulator", "the laboratory", "headgate-lab"),
-    "bench": ("Measure headgate on this machine", "the laboratory", "headgate-lab"),
-    "demo": ("Start what a try needs beside headgate", "headgate-demo", '"headgate[demo]"'),
+    "figure": ("Run a paper's figure on the simulator", "the laboratory", "./demo ./lab"),
+    "bench": ("Measure headgate on this machine", "the laboratory", "./demo ./lab"),
+    "demo": ("Start what a try needs beside headgate", "headgate-demo", "./demo"),
 }
-"""Commands of other distributions of this project: purpose, where they are, what to install."""
+"""Commands of other distributions of this project: purpose, where they are, directories of a checkout."""
 
 
 def load(app: typer.Typer) -> None:
@@ -34,17 +34,18 @@ def load(app: typer.Typer) -> None:
     } | {group.name for group in app.registered_groups}
     for name, (purpose, place, package) in _ELSEWHERE.items():
         if name not in there:
-            _stand_in(app, name, f"{purpose} (pip install {package}).", place, package)
+            install = f"in a checkout of headgate, pip install {package}"
+            _stand_in(app, name, f"{purpose} ({install}).", f"{place}: {install}")
 
 
-def _stand_in(app: typer.Typer, name: str, what: str, place: str, package: str) -> None:
+def _stand_in(app: typer.Typer, name: str, what: str, where: str) -> None:
     """Add a command that names the package to install, whatever its arguments."""
 
     def missing(
         given: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     ) -> None:
         def work() -> dict[str, str]:
-            msg = f"headgate {name} is in {place}: pip install {package}"
+            msg = f"headgate {name} is in {where}"
             raise ConfigError(msg)
 
         answer(work, lambda _: [], as_json="--json" in (given or ()), debug=False)

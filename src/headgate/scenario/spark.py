@@ -267,8 +267,8 @@ class SparkEngine:
             return workload
         if not known or name in DEMO:
             msg = (
-                f'workload "{shown(name, 80)}" is not installed: pip install "headgate[demo]" brings '
-                f"{', '.join(DEMO)}; your own is module:function."
+                f'workload "{shown(name, 80)}" is not installed: in a checkout of headgate, pip install '
+                f"./demo brings {', '.join(DEMO)}; your own is module:function."
             )
         else:
             others = f"; use one of {', '.join(known)}, or module:function for your own."
