@@ -227,10 +227,26 @@ def _keeper(out: Path) -> Callable[[DataFrame, int], None]:
 
 
 def _copy(place: Path, to: Path) -> None:
-    for name in ("ck", "out"):
-        with contextlib.suppress(FileNotFoundError):  # temporary files come and go
-            # a query that runs makes such files, and they are gone again
-            shutil.copytree(place / name, to / name, ignore=shutil.ignore_patterns("*.tmp"))
+    """Copy a checkpoint and its output as they are between two batches."""
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        with contextlib.suppress(OSError):  # a query that runs makes files that are gone again
+            before = _listing(place)
+            for name in ("ck", "out"):
+                if (place / name).exists():
+                    ignored = shutil.ignore_patterns("*.tmp")
+                    shutil.copytree(place / name, to / name, ignore=ignored)
+            if _listing(place) == before:
+                return
+        assert time.monotonic() < until_s, "the query does not rest"
+        shutil.rmtree(to, ignore_errors=True)
+
+
+def _listing(place: Path) -> list[tuple[str, int]]:
+    """Return the names of the files of both, and their sizes."""
+    every = (file for name in ("ck", "out") for file in (place / name).rglob("*"))
+    files = sorted(file for file in every if not file.name.endswith(".tmp"))
+    return [(str(file), file.lstat().st_size) for file in files]
 
 
 def put_back(base: Base) -> None:
