@@ -155,6 +155,14 @@ def test_steps_of_one_batch_are_added_up_and_other_batches_keep_theirs():
     assert (progress.own(7)["step"], progress.own(7)["state_rows"]) == (2, 7)
 
 
+def test_a_listener_that_is_late_finds_what_an_earlier_batch_observed():
+    progress = Progress()
+    for batch in range(300):
+        progress.observe(batch, f"counts of {batch}")
+    assert progress.observed(298) == "counts of 298"
+    assert progress.observed(0) is None
+
+
 @pytest.mark.parametrize("kept", ["2", "0"])
 def test_no_more_batches_are_remembered_than_spark_keeps_progress_of(kept):
     progress = begun(kept)

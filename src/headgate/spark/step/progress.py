@@ -20,6 +20,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from headgate.journal.schema import Batch
 from headgate.spark.sinks.sinks import Sink
 
+_OBSERVED_KEPT = 100
+"""Batches whose observed metrics are kept for a listener that is late. Chosen."""
 _KEPT = "spark.sql.streaming.numRecentProgressUpdates"
 _TOTALS = ("numInputRows", "inputRowsPerSecond", "processedRowsPerSecond")
 _OF_BATCH = (
@@ -103,7 +105,8 @@ class Progress:
 
     def observe(self, batch: int, counts: Any) -> None:
         """Take note of what ``observe()`` counted above the operators in a batch; None of nothing."""
-        self._observed = {} if counts is None else {batch: counts}
+        # Spark posts a batch's progress in a thread of its own, perhaps when the next batch is over
+        self._observed = dict([*self._observed.items(), (batch, counts)][-_OBSERVED_KEPT:])
 
     def observed(self, batch: int) -> Any:
         """Return the metrics counted in a batch, as a JVM object; None without metrics."""
