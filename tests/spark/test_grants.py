@@ -146,6 +146,14 @@ def test_a_change_that_waits_for_its_boundary_is_dropped_when_its_slots_are_take
     )
 
 
+def test_who_asks_while_a_split_is_put_in_force_sees_what_was_requested():
+    changes = Changes({"op": OperatorState.fresh(2, GROUPS)}, GROUPS)
+    changes.ask(changes.scaled(4, "op"), "user")
+    request = changes.requested("op")
+    changes.moves("op", request)
+    assert changes.newest("op") == request.assignment
+
+
 def test_a_policy_may_say_which_slots_go_until_the_boundary():
     changes = Changes({"op": OperatorState.fresh(4, GROUPS)}, GROUPS)
     changes.limit(Grant({"op": 2}, "henge"))

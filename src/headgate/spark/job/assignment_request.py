@@ -62,6 +62,8 @@ class AssignmentRequest:
     @property
     def target(self) -> Assignment:
         """Return the requested assignment, with slots as they are numbered while key groups move."""
+        if not self.numbers:
+            return self.assignment  # no key group moves: a split, or its end
         slot_of = tuple(self.numbers[slot] for slot in self.assignment.slot_of)
         return Assignment(slot_of, max(self.numbers) + 1, self.assignment.epoch)
 
