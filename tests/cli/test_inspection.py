@@ -105,6 +105,13 @@ def test_a_checkpoint_that_holds_no_step_begins_from_nothing(tmp_path: Path) -> 
     assert "restart    would begin from nothing" in inspection_lines(found)
 
 
+def test_a_journal_alone_is_no_damaged_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "headgate").mkdir()
+    (tmp_path / "headgate" / "journal.jsonl").write_text("")
+    with pytest.raises(HeadgateError, match="holds no state: .* `headgate diagnose`"):
+        hg.inspect(tmp_path)
+
+
 def damages(path: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield what may happen to each file of a checkpoint, and to its directories."""
     for file in sorted(p for p in path.rglob("*") if p.is_file()):

@@ -93,6 +93,12 @@ OLD_POSTGRES = SimpleNamespace(rows=lambda sql: [["140007"]], columns=lambda sql
     ("call", "error", "says"),
     [
         (lambda: kafka.kafka_target({"topic": "t"}), ConfigError, 'add .option("kafka.bootstrap'),
+        (
+            lambda: kafka.kafka_target({"kafka.bootstrap.server": "x:1"}),
+            ConfigError,
+            'instead of "kafka.bootstrap.server".',
+        ),
+        (lambda: sinks.require_path({"pth": "x"}, "orc"), ConfigError, 'instead of "pth".'),
         (lambda: check_option("headgate.nope", 1), ConfigError, 'unknown option "headgate.nope"'),
         (lambda: sinks.require_path({}, "orc"), ConfigError, 'format "orc" needs a place to write'),
         (memory_sink(), ConfigError, 'format "memory" needs a table name'),

@@ -141,6 +141,7 @@ def test_sparks_own_handle_stops_too_and_what_was_broken_off_is_done_again(
     assert query.awaitTermination(WAIT_S)
     assert query.exception() is None
     assert sorted(seen) == [0]
+    assert json.loads(query.journal.read_text().splitlines()[-1])["reason"] == "stopped"
 
 
 def hanging_job(frame: DataFrame, seen: threading.Event) -> None:

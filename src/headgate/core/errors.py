@@ -119,6 +119,13 @@ def without_panics() -> Iterator[None]:
         raise EngineError(msg) from error
 
 
+def instead_of(name: str, given: Iterable[str]) -> str:
+    """Return ``' instead of "pth"'`` where an option that is missing was given with a slip, or ``""``."""
+    by_name = {option.lower(): option for option in given}
+    close = difflib.get_close_matches(name.lower(), by_name, n=1, cutoff=0.8)
+    return f' instead of "{by_name[close[0]]}"' if close else ""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean X?"``, which ends a sentence, for the name next to `name`, or ``""``."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -51,6 +51,14 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
         where = shown(store.location)
         msg = f"checkpoint {where} {state}; give the checkpointLocation of a headgate query."
         raise CheckpointError(msg)
+    places = (*_PLACES, SOURCES) if store.files.shared else _PLACES
+    counted = {place: store.files.sizes(place) for place in places}
+    if not store.files.exists("identity.json") and not any(counted.values()):
+        msg = (
+            f"checkpoint {shown(store.location)} holds no state: its query ended before its first batch, "
+            "or only its journal was copied; `headgate diagnose` says what the journal has."
+        )
+        raise CheckpointError(msg)
     problems: list[str] = []
     result: dict[str, Any] = {"checkpoint": store.location}
     latest = _latest(store, result, problems)
@@ -59,8 +67,6 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
         result["restart"] = _restart(store, latest, problems)
     else:
         result["restart"] = _NOTHING
-    places = (*_PLACES, SOURCES) if store.files.shared else _PLACES
-    counted = {place: store.files.sizes(place) for place in places}
     result["files"] = {place: len(sizes) for place, sizes in counted.items()}
     result["bytes"] = {place: sum(sizes.values()) for place, sizes in counted.items()}
     if verify:

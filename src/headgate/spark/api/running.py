@@ -70,6 +70,7 @@ class RunningQuery(Generic[R]):
         self._machine = machine
         self._recorder = recorder
         self._release = release
+        self._finite = finite
         self._life = JvmLife(machine.spark)
         self._stops = StopRequests(control, recorder.write)
         rest = (lambda: machine.drain(str(inner.runId))) if finite else None
@@ -297,8 +298,9 @@ class RunningQuery(Generic[R]):
 
     def _close(self, failure: Exception | None) -> None:
         """Write the end down, and give back what the query held."""
-        asked = self._machine.stopping.is_set()
-        reason = "failed" if failure else "stopped" if asked else "source ended"
+        # Spark's own handle stops a query too, and only a finite one ends by itself
+        by_itself = self._finite and not self._machine.stopping.is_set()
+        reason = "failed" if failure else "source ended" if by_itself else "stopped"
         try:
             self._before_end()
             self._recorder.stop(reason, failure)

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.errors import CheckpointError, ConfigError, instead_of
 from headgate.core.frames import users_level
 from headgate.core.location import LOCAL, not_local, uri
 from headgate.core.stores import options_for, store_url
@@ -112,8 +112,8 @@ def place(
         return Place(resolved(spark, root) / last)
     if not one_time:
         msg = (
-            'a query needs a place for its state; add .option("checkpointLocation", ...), or set '
-            f"{_DEFAULT}."
+            'a query needs a place for its state; add .option("checkpointLocation", ...)'
+            f"{instead_of('checkpointLocation', options or {})}, or set {_DEFAULT}."
         )
         raise ConfigError(msg)
     made = Path(tempfile.mkdtemp(prefix="headgate-temporary-")).resolve()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.core.errors import ConfigError
+from headgate.core.errors import ConfigError, instead_of
 from headgate.core.listening import not_listening
 
 PREFIX = "kafka."
@@ -120,7 +120,8 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
     by_name = {key.lower(): value for key, value in options.items()}
     servers = by_name.get(SERVERS)
     if not servers:
-        msg = f'format "kafka" needs a broker; add .option("{SERVERS}", "host:9092").'
+        slip = instead_of(SERVERS, options)
+        msg = f'format "kafka" needs a broker; add .option("{SERVERS}", "host:9092"){slip}.'
         raise ConfigError(msg)
     java = {k.removeprefix(PREFIX): v for k, v in by_name.items() if k.startswith(PREFIX)}
     transaction_ms = _milliseconds(java, "transaction.timeout.ms", TRANSACTION_MS)

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.checkpoint.spark_log import newest_batch
 from headgate.core import formats
 from headgate.core.calls import refuse_call
-from headgate.core.errors import ConfigError
+from headgate.core.errors import ConfigError, instead_of
 from headgate.spark.jvm import sparksinks
 from headgate.spark.jvm.files import path_of
 from headgate.spark.jvm.formats import (
@@ -421,6 +421,7 @@ def require_path(options: Mapping[str, str], file_format: str) -> str:
     """Return the ``path`` option, which file sinks need."""
     path = {key.lower(): value for key, value in options.items()}.get("path")
     if not path:
-        msg = f'format "{file_format}" needs a place to write to; add .option("path", ...).'
+        slip = instead_of("path", options)
+        msg = f'format "{file_format}" needs a place to write to; add .option("path", ...){slip}.'
         raise ConfigError(msg)
     return path
