@@ -108,7 +108,7 @@ def test_a_checkpoint_that_holds_no_step_begins_from_nothing(tmp_path: Path) -> 
 def test_a_journal_alone_is_no_damaged_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "headgate").mkdir()
     (tmp_path / "headgate" / "journal.jsonl").write_text("")
-    with pytest.raises(HeadgateError, match="holds no state: .* `headgate diagnose`"):
+    with pytest.raises(HeadgateError, match=r"holds no state: .* `headgate diagnose`"):
         hg.inspect(tmp_path)
 
 

@@ -30,6 +30,7 @@ from headgate.journal import (
 )
 from headgate.journal.parts import GroupRecords, SloState
 from headgate.report.diagnose import diagnose, diagnose_lines, labelled
+from headgate.report.format import at_text
 from headgate.report.limits import Case, DriverSeen, Limit
 from headgate.report.standing import Standing
 from headgate.report.why import why
@@ -297,6 +298,10 @@ def test_a_policy_waits_in_words_of_the_users(why_not: str) -> None:
     found = diagnosed([*run_of(*[300.0] * 12), waits])
     assert found["policy"] == (
         "waits: slots have just changed, and no batch has measured the new ones yet"
+    )
+    held = judged(12, 300.0, slo=slo_state(held_until_ms=runs.BEGAN_MS + 3_600_000))
+    assert diagnosed([*run_of(*[300.0] * 12), waits, held])["policy"] == (
+        f"waits: the number of slots is held until {at_text(held.slo.held_until_ms)}"
     )
     ended = Stop("stopped", None, {}, runs.BEGAN_MS + 9_500)
     assert diagnosed([*run_of(*[300.0] * 12), waits, ended])["policy"] == "", (

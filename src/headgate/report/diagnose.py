@@ -145,7 +145,7 @@ class DiagnosisReader:
             "hot": _hot(run, is_limit=limit.cause == "one key"),
             "limit": {"cause": limit.cause, "why": limit.why},
             "late_by": None if late is None else {"cause": late.cause, "why": late.why},
-            "policy": "" if ended else _policy(self, limit),
+            "policy": "" if ended else _policy(self, limit, now_ms),
             "tried": _tried(self),
             "do": do,
         }
@@ -381,9 +381,11 @@ def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
 # -- what was tried -----------------------------------------------------------------------------------
 
 
-def _policy(read: DiagnosisReader, limit: Limit) -> str:
+def _policy(read: DiagnosisReader, limit: Limit, now_ms: int) -> str:
     """Return why the policy changes nothing now; empty where it does, or has said nothing yet."""
-    decided = read.decided
+    decided, state = read.decided, read.run.slo
+    if state is not None and state.held_until_ms and state.held_until_ms > now_ms:
+        return f"waits: the number of slots is held until {at_text(state.held_until_ms)}"
     if read.not_ready:
         return f"waits: {_NO_MEASUREMENT if _EPOCHS.search(read.not_ready) else read.not_ready}"
     if decided is None or decided.wishes:

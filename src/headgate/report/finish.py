@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.core.duration import at_text
 from headgate.core.input import shown
-from headgate.report.format import bytes_text, ms_text
+from headgate.report.format import at_text, bytes_text, ms_text
 from headgate.report.summary import NEIGHBOURS
 
 
@@ -79,7 +78,7 @@ def slo_state_text(slo: dict[str, Any]) -> str:
     """Return in words the present state of a query's SLO, with the floor below which no slots help."""
     frozen = ", frozen" if slo["frozen"] else ""
     if slo.get("held_until_ms"):
-        frozen += f", slots held until {at_text(slo['held_until_ms'] / 1e3)}"
+        frozen += f", slots held until {at_text(slo['held_until_ms'])}"
     floor = f"floor {ms_text(slo['floor_ms'])} ms" if slo["floor_ms"] else "floor not known"
     return f"{slo['state']}{frozen}, {floor}"
 

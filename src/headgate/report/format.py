@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
+from headgate.core import duration
 
 _STEP_BYTES = 1024
 _HOUR_MIN = 60
@@ -54,7 +54,7 @@ def since_text(at_ms: float, began_ms: float) -> str:
 
 def at_text(at_ms: float) -> str:
     """Return a moment in local time, ``2026-01-31 03:12:30``."""
-    return dt.datetime.fromtimestamp(at_ms / 1000).isoformat(" ", "seconds")
+    return duration.at_text(at_ms // 1000)
 
 
 def ago_text(at_ms: float, now_ms: float) -> str:
