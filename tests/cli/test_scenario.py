@@ -274,12 +274,21 @@ def test_the_second_interrupt_interrupts(tmp_path: Path) -> None:
     assert engine.closed == 1
 
 
-def test_a_scenario_without_checkpoint_gets_a_directory_of_its_own() -> None:
+def test_a_scenario_without_checkpoint_gets_a_directory_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[Callable[[], object]] = []
+    monkeypatch.setattr("atexit.register", lambda f, *args: ends.append(lambda: f(*args)))
     placed = Scenario("my.jobs:counts").placed()
     assert placed.checkpoint is not None
     assert placed.checkpoint.parent.is_dir()
     assert placed.output == placed.checkpoint.with_name("checkpoint-output")
-    placed.checkpoint.parent.rmdir()
+    placed.checkpoint.mkdir()
+    ends[0]()
+    assert placed.checkpoint.is_dir()
+    placed.checkpoint.rmdir()
+    ends[0]()
+    assert not placed.checkpoint.parent.exists(), "of a run that was refused nothing stays"
 
 
 def test_what_the_checkpoint_records_is_what_verify_compares(tmp_path: Path) -> None:

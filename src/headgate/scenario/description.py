@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
 import json
 import os
@@ -246,7 +248,9 @@ class Scenario:
         checkpoint = self.checkpoint
         if checkpoint is None:
             name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.workload)[:64]
-            checkpoint = Path(tempfile.mkdtemp(prefix=f"headgate-{name}-")) / "checkpoint"
+            made = Path(tempfile.mkdtemp(prefix=f"headgate-{name}-"))
+            atexit.register(_remove_if_empty, made)  # of a run that is refused nothing is in it
+            checkpoint = made / "checkpoint"
         on_store = store_url(checkpoint) is not None
         checkpoint = absolute(checkpoint)
         if not checkpoint.name:
@@ -283,6 +287,11 @@ class Scenario:
             raise CheckpointError(msg) from error
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(f"{text}\n")
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        directory.rmdir()
 
 
 def _checked_name(name: str, what: str) -> None:
