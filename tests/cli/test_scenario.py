@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 import types
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.metadata import EntryPoint
 from pathlib import Path

@@ -148,6 +148,15 @@ def test_a_window_that_an_slo_allows_to_miss_is_no_stretch_of_late_batches() -> 
     assert (missed["met"], missed["since_ms"]) == (False, judged(40, 0).at_ms - 300)
 
 
+def test_an_slo_is_met_again_when_ten_windows_in_a_row_were() -> None:
+    wide = {"slo": ["mean < 1 s over 8 s"]}  # so ten windows are 200 batches
+    met = [min(n, 50) + max(0, n - 60) for n in range(300)]  # ten windows were missed
+    run = [begun(**wide), *(counted(n, n + 1, m + 1) for n, m in enumerate(met))]
+    assert diagnosed(run[:240])["slo"]["met"] is False
+    found = diagnosed(run)["slo"]
+    assert (found["met"], found["before"][:6]) == (True, "missed")
+
+
 def test_a_window_that_is_found_to_be_met_a_batch_later_is_not_missed() -> None:
     pairs = [(1000 * (n + 1), 1000 * (n + 1) - 50 * (n % 2)) for n in range(60)]
     events = [begun(), *(counted(n, judged, met) for n, (judged, met) in enumerate(pairs))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from pathlib import Path
 
@@ -68,6 +69,16 @@ def test_the_share_of_windows_is_of_those_judged_since_the_batch_before() -> Non
         for step, (judged, met) in enumerate(states)
     ]
     assert told([START, *batches])["curves"]["met"] == [0.9, 1.0, None, 0.0]
+
+
+def test_a_column_of_the_heat_map_is_no_narrower_than_a_batch() -> None:
+    heat = HeatMap()
+    for at_s in [*range(0, 40, 3), *range(4_000, 4_040, 3)]:  # idle for an hour between
+        heat.add(at_s * 1_000, GroupRecords("a", [0], [1]))
+    found = heat.describe()
+    # the hour needs columns of 16 s; of batches alone 4 s would do
+    assert found["column_ms"] == max(4_000, 1_000 * 2 ** math.ceil(math.log2(4_040 / HEAT_COLUMNS)))
+    assert sum(found["rows"][0]["counts"]) == 28
 
 
 def test_the_heat_map_joins_columns_and_loses_no_record() -> None:

@@ -20,6 +20,7 @@ import pytest
 import uvicorn
 from journals import START, batch, write
 
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import ConfigError
 from headgate.journal import (
     ControlAct,
@@ -103,6 +104,9 @@ def test_a_checkpoint_is_looked_into_and_what_is_none_is_a_sentence(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headgate.ui.app.READ_AGAIN_S", 0.0)
+    _, told = of_query(address, "/api/checkpoint/ID")
+    assert "holds no state" in told["error"]
+    Checkpoint(tmp_path / "one").open({"key_groups": 2})
     status, told = of_query(address, "/api/checkpoint/ID")
     assert (status, told["error"]) == (200, "")
     assert told["restart"]["does"] == "begin from nothing"

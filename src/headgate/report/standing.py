@@ -60,8 +60,14 @@ class Standing:
             self.stretches.append((began_ms, batch.at_ms))
 
     def is_late_at(self, at_ms: int) -> bool:
-        """Return whether a stretch of late batches lasts at some time, or has just ended."""
-        return bool(self.stretches) and at_ms - self.stretches[-1][1] <= self.apart_ms
+        """Return whether a stretch of late batches lasts at some time, or has just ended.
+
+        Where windows are counted, a batch in time says already that those of `apart_ms` were.
+        """
+        if not self.stretches:
+            return False
+        quiet_ms = QUIET_S * 1e3 if self._windows and self._was_in_time else self.apart_ms
+        return at_ms - self.stretches[-1][1] <= quiet_ms
 
     @property
     def apart_ms(self) -> float:

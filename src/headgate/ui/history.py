@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -210,11 +211,19 @@ class HeatMap:
         self._counts: dict[str, F64] = {}  # by operator: [columns, key groups]
         self._began_ms: int | None = None
         self._column_ms = 1_000
+        self._last_ms = 0
+        self._gaps_ms: deque[int] = deque(maxlen=9)
 
     def add(self, at_ms: int, served: GroupRecords) -> None:
         """Add the records of an operator's key groups."""
         if self._began_ms is None:
-            self._began_ms = at_ms
+            self._began_ms = self._last_ms = at_ms
+        if at_ms > self._last_ms:
+            self._gaps_ms.append(at_ms - self._last_ms)
+            self._last_ms = at_ms
+        # narrower columns than batches are would leave stripes
+        while len(self._gaps_ms) > 4 and self._column_ms < median(self._gaps_ms):  # noqa: PLR2004
+            self._widen()
         while (at_ms - self._began_ms) // self._column_ms >= HEAT_COLUMNS:
             self._widen()
         column = max(0, (at_ms - self._began_ms) // self._column_ms)

@@ -94,7 +94,10 @@ class Shelf:
         self._look()
 
     def index(self) -> list[dict[str, Any]]:
-        """Return all journals: id, name, place, kind, health, met and the sentence about the SLO."""
+        """Return all journals: id, kind, name, place.
+
+        Of a query also health, slots, limit, and of its SLO met, since_ms, success, latency_ms and slo.
+        """
         with self._lock:
             self._look((CheckpointError,))
             books = list(self._books.items())
@@ -149,15 +152,17 @@ class Shelf:
         with book.lock:
             now_ms = self._now_ms()
             book.refresh(now_ms)
-            run = book.history.reading.run
+            run, driver = book.history.reading.run, self._driver_of(book.checkpoint)
+            told = book.history.reading.diagnosis(place, now_ms, driver)
             title = (run.start.workload or run.start.name) if run.start else ""
-            state = run.slo
             return {
                 "id": name,
                 "kind": "query",
                 "name": title or Path(place).name,
                 "place": place,
-                "health": book.error or health(run, now_ms, self._driver_of(book.checkpoint).holds),
-                "success": state.success if state else None,
-                "wanted": state.wanted if state else None,
+                "health": book.error or health(run, now_ms, driver.holds),
+                "slots": run.last.slots if run.last else None,
+                "limit": told["limit"]["cause"],
+                **{key: told["slo"][key] for key in ("met", "since_ms", "success", "latency_ms")},
+                "slo": "; ".join(told["slo"]["texts"]),
             }

@@ -60,6 +60,12 @@ function Table({ columns, rows, caption }) {
     </table></div>`;
 }
 
+// Has the legend show the newest values while nobody points at a chart.
+function newest(chart) {
+  const last = chart.data[0].length - 1;
+  if (last >= 0 && (chart.cursor.idx === null || chart.cursor.idx === undefined)) chart.setLegend({ idx: last }, false);
+}
+
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // A chart by uPlot, and the same numbers as a table behind a button.
@@ -82,8 +88,9 @@ function Chart({ title, unit, curves, names }) {
       axes: [{ ...axis, space: 110 }, { ...axis, size: 60 }],
       series: [{}, ...names.map(([, label, dash], i) => ({
         label, stroke: colour(`--curve-${1 + (i % 5)}`), width: 1.5, dash: dash ? [6, 4] : undefined, spanGaps: true,
-        value: (_, v) => (v === null || v === undefined ? "–" : `${number(v, 1)} ${unit}`),
+        value: (_, v) => (v === null || v === undefined ? "–" : (unit === "share" ? share(v) : `${number(v, 1)} ${unit}`)),
       }))],
+      hooks: { setData: [newest], setCursor: [newest] },
     };
     plot.current = new uPlot(options, data, place.current);
     const watcher = new ResizeObserver(() => plot.current.setSize({ width: place.current.clientWidth, height: 200 }));
@@ -254,14 +261,20 @@ function QueryPage({ id }) {
     <${Checkpoint} id=${id} />`;
 }
 
-function FleetPage({ id }) {
+// The journal of a fleet's job, which lies in a directory of the job's name where the fleet made it.
+function ofJob(journals, job) {
+  const own = journals.filter((j) => j.kind === "query" && j.place.split("/").includes(job));
+  return own.length === 1 ? html`<a href=${`#${own[0].id}`}>${job}</a>` : job;
+}
+
+function FleetPage({ id, journals }) {
   const { answer: told, error } = useAnswer(`/api/fleet/${id}`);
   if (!told) return html`<p class="quiet">${error || "reading the journal"}</p>`;
   if (told.error) return html`<p class="bad" role="alert">${told.error}</p>`;
   return html`<section class="card"><h2>Fleet</h2>
     <p class="verdict">utility ${number(told.utility, 2)} of ${number(told.utility_max, 2)}, ${told.slots} of ${told.slots_max} slots</p></section>
-    <section class="card"><${Table} caption="Jobs" rows=${told.jobs || []} columns=${[
-      { title: "job", show: (j) => j.job }, { title: "state", show: (j) => j.state }, { title: "met", show: (j) => (j.met === null ? "–" : j.met ? "met" : "missed") },
+    <section class="card whole"><${Table} caption="Jobs" rows=${told.jobs || []} columns=${[
+      { title: "job", show: (j) => ofJob(journals, j.job) }, { title: "state", show: (j) => j.state }, { title: "met", show: (j) => (j.met === null ? "–" : j.met ? "met" : "missed") },
       { title: "utility", number: true, show: (j) => number(j.utility, 2) }, { title: "of", number: true, show: (j) => number(j.of, 2) },
       { title: "slots", number: true, show: (j) => j.slots }, { title: "records/s", number: true, show: (j) => number(j.records_per_s) },
       { title: "why", show: (j) => j.why }]} /></section>
@@ -270,22 +283,55 @@ function FleetPage({ id }) {
       { title: "slots", show: (r) => r.slots }, { title: "why", show: (r) => r.reason }]} /></section>`;
 }
 
+// Names of journals by id; those of one name are told apart by the parts of their places that differ.
+function labels(journals) {
+  const parts = (j) => j.place.split("/");
+  return Object.fromEntries(journals.map((journal) => {
+    const others = journals.filter((j) => j.name === journal.name && j.id !== journal.id).map(parts);
+    const own = parts(journal).filter((part, i) => others.some((other) => other[i] !== part));
+    return [journal.id, others.length ? `${journal.name} (${own.join("/")})` : journal.name];
+  }));
+}
+
+const state = (j) => (j.met === true ? "met" : j.met === false ? "missed" : j.slo ? "not known yet" : "none is set");
+const RANK = ["missed", "not known yet", "met", "none is set"];
+
+// All queries, those that miss their SLO first.
+function Overview({ journals, names }) {
+  const queries = journals.filter((j) => j.kind === "query").sort((a, b) => RANK.indexOf(state(a)) - RANK.indexOf(state(b)));
+  const missed = queries.filter((j) => j.met === false).length;
+  const judged = queries.filter((j) => j.slo).length;
+  return html`<section class="card whole"><h2>Are the SLOs met?</h2>
+    <p class=${`verdict ${missed ? "bad" : judged ? "good" : ""}`}>${missed ? `${missed} of ${judged} missed` : judged ? `none of ${judged} is missed` : "no query has an SLO"}</p>
+    <${Table} caption="Queries, those that miss their SLO first" rows=${queries} columns=${[
+      { title: "query", show: (j) => html`<a href=${`#${j.id}`} title=${j.place}>${names[j.id]}</a>` },
+      { title: "SLO", show: (j) => html`<span class=${j.met === true ? "good" : j.met === false ? "bad" : "quiet"}>${state(j)}</span>` },
+      { title: "since", show: (j) => (j.since_ms === null ? "–" : clock(j.since_ms)) }, { title: "latency, ms", number: true, show: (j) => number(j.latency_ms) },
+      { title: "slots", number: true, show: (j) => number(j.slots) }, { title: "limit", show: (j) => j.limit },
+      { title: "bound", show: (j) => j.slo || "–" }, { title: "state", show: (j) => j.health }]} /></section>`;
+}
+
 function Page() {
-  const { answer: journals, error } = useAnswer("/api/journals");
+  const { answer, error } = useAnswer("/api/journals");
   const hash = useHash();
-  const chosen = (journals || []).find((j) => j.id === hash) || (journals || [])[0];
-  const names = (journals || []).map((j) => j.name);
-  const label = (j) => (names.filter((name) => name === j.name).length > 1 ? `${j.name} (${j.place})` : j.name);
-  useEffect(() => { document.title = chosen ? `${chosen.name} – headgate` : "headgate"; }, [chosen?.name]);
+  const journals = answer || [];
+  const chosen = journals.find((j) => j.id === hash) || (journals.length === 1 ? journals[0] : null);
+  const names = labels(journals);
+  const fleets = journals.filter((j) => j.kind === "fleet");
+  const title = chosen ? names[chosen.id] : "";
+  const link = (id, text, here) => html`<li key=${id}><a href=${`#${id}`} aria-current=${here ? "page" : undefined}>${text}</a></li>`;
+  useEffect(() => { document.title = title ? `${title} – headgate` : "headgate"; }, [title]);
   return html`
     <header><h1>headgate</h1>
-      <nav aria-label="Queries"><ul>${(journals || []).map((j) => html`<li key=${j.id}>
-        <a href=${`#${j.id}`} title=${j.place} aria-current=${chosen && j.id === chosen.id ? "page" : undefined}>${label(j)}</a>
-        <span class="quiet"> ${(j.health || "fleet").split(": ")[0]}</span></li>`)}</ul></nav></header>
+      <nav aria-label="Queries"><ul>
+        ${journals.length > 1 && link("", "all queries", !chosen)}
+        ${fleets.map((j) => link(j.id, `fleet ${names[j.id]}`, chosen?.id === j.id))}
+        ${chosen?.kind === "query" && link(chosen.id, title, true)}</ul></nav></header>
     <main>
       ${error && html`<p class="bad" role="alert">no answer: ${error}</p>`}
-      ${journals && !journals.length && html`<p>There is no journal here yet. A query of headgate writes one into its checkpoint when it starts; this page looks again every two seconds.</p>`}
-      ${chosen && (chosen.kind === "fleet" ? html`<${FleetPage} key=${chosen.id} id=${chosen.id} />` : html`<${QueryPage} key=${chosen.id} id=${chosen.id} />`)}
+      ${answer && !journals.length && html`<p>There is no journal here yet. A query of headgate writes one into its checkpoint when it starts; this page looks again every two seconds.</p>`}
+      ${journals.length > 1 && !chosen && html`<${Overview} journals=${journals} names=${names} />`}
+      ${chosen && (chosen.kind === "fleet" ? html`<${FleetPage} key=${chosen.id} id=${chosen.id} journals=${journals} />` : html`<${QueryPage} key=${chosen.id} id=${chosen.id} />`)}
     </main>`;
 }
 
