@@ -23,7 +23,7 @@ import headgate as hg
 from headgate.spark.jvm.hosts import living_hosts
 from headgate.spark.realtime.agent import LEASE_S
 from headgate_demo.spark.sources import register
-from headgate_lab.testing.cluster import StandaloneCluster
+from headgate_lab.testing.cluster import NetworkedCluster, StandaloneCluster
 
 LIMIT_S = 180.0
 HOSTS = 2
@@ -183,6 +183,23 @@ def stop_host(run: Run) -> None:
     run.wait_until(gone, "slots without a lease end")
 
 
+def cut_host_off(run: Run) -> None:
+    """Lose all packets between a host and the others for half a minute, while key groups move."""
+    assert isinstance(run.cluster, NetworkedCluster)
+    host = run.cluster.hosts[-1]
+    run.query.scale(4)
+    run.wait_until(lambda: bool(run.events("migration")), "the migration begins")
+    run.cluster.cut_off(host)
+    until_s = time.monotonic() + 30.0
+    try:
+        run.wait_until(lambda: bool(run.events("retry")), "the loss of a host that is cut off")
+        while time.monotonic() < until_s:
+            run.steps(1)  # the rest goes on
+    finally:
+        run.cluster.join_again(host)
+    run.wait_until(lambda: f"agent {host}" in run.query.processes, "the host comes back")
+
+
 SLOW = "subscale(groups_min=1, per_host=1)"
 """A strategy whose migrations take many epochs."""
 
@@ -194,17 +211,23 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "again": (SLOW, stop_and_start(4)),
     "executor": ("", kill_executor, scale(3)),
     "host": ("", lose_and_restart_host, scale(4)),
+    "cut": (SLOW, cut_host_off, scale(4), scale(3)),
     "stopped": ("", scale(4), stop_host, scale(3)),
 }
 
 
 def main() -> None:
     base = Path(sys.argv[1])
-    with StandaloneCluster(base, workers=HOSTS, cores=2) as cluster:
+    kind = NetworkedCluster if "cut" in sys.argv else StandaloneCluster
+    with kind(base, workers=HOSTS, cores=2) as cluster:
         spark = hg.session(
             cluster.master,
             "real time on hosts",
-            **{"spark.executor.memory": "700m", "spark.driver.host": "127.0.0.1"},
+            **{
+                "spark.executor.memory": "700m",
+                "spark.driver.host": cluster.own_host,
+                "spark.driver.bindAddress": cluster.own_host,
+            },
         )
         register(spark)
         for name in sys.argv[2:]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +17,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALWAYS = ("subscale",)
-FURTHER = ("rival", "kills", "again", "executor", "host", "stopped")
+FURTHER = ("rival", "kills", "again", "executor", "host", "stopped", "cut")
 """Runs that are made with ``--thorough`` only."""
 
 Runs = Callable[[str], dict[str, Any]]
@@ -28,8 +30,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     @cache
     def made(name: str) -> dict[str, Any]:
         program = Path(__file__).parent / "real_time_hosts.py"
+        command = [sys.executable, str(program), str(tmp_path_factory.mktemp(name)), name]
+        if name == "cut":
+            if os.getuid() or not shutil.which("ip"):
+                pytest.skip("to cut a host off needs root, and `ip` of iproute2.")
+            command = ["unshare", "--net", "--mount", *command]
         done = subprocess.run(
-            [sys.executable, str(program), str(tmp_path_factory.mktemp(name)), name],
+            command,
             capture_output=True,
             text=True,
             timeout=600,
@@ -85,6 +92,13 @@ def test_a_host_that_comes_back_gets_slots_again(run: Runs) -> None:
     found = run("host")
     assert found["slots"] == 4
     assert found["bytes_moved"] > 0
+
+
+@pytest.mark.thorough
+def test_a_host_that_is_cut_off_is_left_out_and_comes_back(run: Runs) -> None:
+    said = " ".join(run("cut")["retries"])
+    assert "the agent of host 10.77.0.12 has not answered for 15 s" in said
+    assert run("cut")["slots"] == 3
 
 
 @pytest.mark.thorough

@@ -39,9 +39,11 @@ class StandaloneCluster:
         Per worker.
     """
 
+    _NETWORK = "127.0.0"
+
     def __init__(self, directory: Path, *, workers: int = 2, cores: int = 1) -> None:
         self._directory = directory
-        self._hosts = [f"127.0.0.{11 + i}" for i in range(workers)]
+        self._hosts = [f"{self._NETWORK}.{11 + i}" for i in range(workers)]
         self._cores = cores
         self._port = _free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -52,7 +54,12 @@ class StandaloneCluster:
     @property
     def master(self) -> str:
         """The master's address, for ``builder.master``."""
-        return f"spark://127.0.0.1:{self._port}"
+        return f"spark://{self.own_host}:{self._port}"
+
+    @property
+    def own_host(self) -> str:
+        """The address of the master, and of a driver."""
+        return f"{self._NETWORK}.1"
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -62,7 +69,7 @@ class StandaloneCluster:
     def __enter__(self) -> StandaloneCluster:
         """Start the master and the workers and wait until all have registered."""
         deploy = "org.apache.spark.deploy"
-        master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(self._port)]
+        master = [f"{deploy}.master.Master", "--host", self.own_host, "--port", str(self._port)]
         self._start([*master, "--webui-port", "0"])
         for host in self._hosts:
             self._start_worker(host)
@@ -76,8 +83,12 @@ class StandaloneCluster:
         arena.mkdir(mode=0o700, exist_ok=True)
         worker = ["org.apache.spark.deploy.worker.Worker", "--host", host, *sizes, *work]
         command = [*worker, self.master]
-        self._workers[host] = self._start(command, HEADGATE_ARENA_DIR=str(arena))
+        self._workers[host] = self._start(command, self._within(host), HEADGATE_ARENA_DIR=str(arena))
         self._workers_started += 1
+
+    def _within(self, host: str) -> list[str]:
+        """Return the words before a command that has it run on a host."""
+        return []
 
     def arenas(self) -> list[Path]:
         """Return the arena directory of each host."""
@@ -98,7 +109,9 @@ class StandaloneCluster:
         self._start_worker(host)
         self._await_workers()
 
-    def _start(self, arguments: Sequence[str], **more: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, arguments: Sequence[str], within: Sequence[str] = (), **more: str
+    ) -> subprocess.Popen[bytes]:
         home = _spark_home()
         settings = {
             "SPARK_HOME": str(home),
@@ -109,7 +122,7 @@ class StandaloneCluster:
         environment = os.environ | settings | more
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [str(home / "bin" / "spark-class"), *arguments],
+                [*within, str(home / "bin" / "spark-class"), *arguments],
                 env=environment,
                 stdout=log,
                 stderr=log,
@@ -166,6 +179,47 @@ class StandaloneCluster:
     ) -> None:
         """Stop the cluster."""
         self.close()
+
+
+class NetworkedCluster(StandaloneCluster):
+    """A cluster whose hosts have networks of their own, so that one can be cut off.
+
+    Needs root, and iproute2. It runs in a program that was started with ``unshare --net --mount``: then
+    nothing of it is seen outside, and nothing is left.
+    """
+
+    _NETWORK = "10.77.0"
+
+    def __enter__(self) -> NetworkedCluster:
+        """Make the networks, and start the cluster."""
+        _ip("link set lo up")
+        _ip("link add hosts type bridge")
+        _ip("link set hosts up")
+        _ip(f"addr add {self.own_host}/24 dev hosts")
+        for number, host in enumerate(self.hosts):
+            _ip(f"netns add host{number}")
+            _ip(f"link add port{number} type veth peer name eth0 netns host{number}")
+            _ip(f"link set port{number} up master hosts")
+            _ip(f"-n host{number} link set lo up")
+            _ip(f"-n host{number} addr add {host}/24 dev eth0")
+            _ip(f"-n host{number} link set eth0 up")
+        super().__enter__()
+        return self
+
+    def _within(self, host: str) -> list[str]:
+        return ["ip", "netns", "exec", f"host{self.hosts.index(host)}"]
+
+    def cut_off(self, host: str) -> None:
+        """Lose all packets between a host and the others from now on, without a word to anybody."""
+        _ip(f"link set port{self.hosts.index(host)} nomaster")
+
+    def join_again(self, host: str) -> None:
+        """Lose no packets of a host any more."""
+        _ip(f"link set port{self.hosts.index(host)} master hosts")
+
+
+def _ip(words: str) -> None:
+    subprocess.run(["ip", *words.split()], check=True)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,10 @@ _STRANGERS_MAX = 64
 _PAUSE_S = 0.05
 """How long a door waits that cannot take a connection, and a caller before it knocks again. Chosen."""
 
+_UNANSWERED_MS = 60_000
+"""Bytes that the other host has not taken for so long end the connection. Chosen: longer than any pause
+that a process of a host survives."""
+
 _SMALL_BYTES = 1 << 16
 """A frame up to this size goes out in one call: to copy a larger one costs more. Chosen."""
 
@@ -397,9 +401,14 @@ def _greeted(end: socket.socket, key: bytes, address: str, *, calls: bool) -> Tc
 
 
 def _notice_dead(end: socket.socket) -> None:
-    """Have the kernel end an idle connection whose other host is gone, within some 20 s."""
+    """Have the kernel end a connection whose other host is gone.
+
+    An idle one ends within some 20 s; one with bytes under way, for which the kernel would try for a
+    quarter of an hour, within `_UNANSWERED_MS`.
+    """
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+    after = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    for name, value in (after | {"TCP_USER_TIMEOUT": _UNANSWERED_MS}).items():
         if hasattr(socket, name):
             end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
