@@ -200,6 +200,16 @@ def cut_host_off(run: Run) -> None:
     run.wait_until(lambda: f"agent {host}" in run.query.processes, "the host comes back")
 
 
+def part_hosts(run: Run) -> None:
+    """Lose all packets between two hosts that the driver reaches, until that is noticed."""
+    assert isinstance(run.cluster, NetworkedCluster)
+    run.cluster.part()
+    try:
+        run.wait_until(lambda: bool(run.events("retry")), "hosts that cannot reach each other")
+    finally:
+        run.cluster.part(parted=False)
+
+
 SLOW = "subscale(groups_min=1, per_host=1)"
 """A strategy whose migrations take many epochs."""
 
@@ -212,13 +222,14 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "executor": ("", kill_executor, scale(3)),
     "host": ("", lose_and_restart_host, scale(4)),
     "cut": (SLOW, cut_host_off, scale(4), scale(3)),
+    "parted": ("", part_hosts, scale(3)),
     "stopped": ("", scale(4), stop_host, scale(3)),
 }
 
 
 def main() -> None:
     base = Path(sys.argv[1])
-    kind = NetworkedCluster if "cut" in sys.argv else StandaloneCluster
+    kind = NetworkedCluster if {"cut", "parted"} & {*sys.argv} else StandaloneCluster
     with kind(base, workers=HOSTS, cores=2) as cluster:
         spark = hg.session(
             cluster.master,

@@ -17,7 +17,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALWAYS = ("subscale",)
-FURTHER = ("rival", "kills", "again", "executor", "host", "stopped", "cut")
+FURTHER = ("rival", "kills", "again", "executor", "host", "stopped", "cut", "parted")
 """Runs that are made with ``--thorough`` only."""
 
 Runs = Callable[[str], dict[str, Any]]
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     def made(name: str) -> dict[str, Any]:
         program = Path(__file__).parent / "real_time_hosts.py"
         command = [sys.executable, str(program), str(tmp_path_factory.mktemp(name)), name]
-        if name == "cut":
+        if name in ("cut", "parted"):
             if os.getuid() or not shutil.which("ip"):
                 pytest.skip("to cut a host off needs root, and `ip` of iproute2.")
             command = ["unshare", "--net", "--mount", *command]
@@ -99,6 +99,12 @@ def test_a_host_that_is_cut_off_is_left_out_and_comes_back(run: Runs) -> None:
     said = " ".join(run("cut")["retries"])
     assert "the agent of host 10.77.0.12 has not answered for 15 s" in said
     assert run("cut")["slots"] == 3
+
+
+@pytest.mark.thorough
+def test_hosts_that_cannot_reach_each_other_are_noticed(run: Runs) -> None:
+    assert len(run("parted")["retries"]) == 1
+    assert run("parted")["bytes_moved"] > 0
 
 
 @pytest.mark.thorough

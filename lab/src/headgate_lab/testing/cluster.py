@@ -20,6 +20,9 @@ from pathlib import Path
 from types import TracebackType
 
 _WAIT_S = 60.0
+_NAMES = Path("/run/netns")
+"""The place in which `ip` names networks."""
+
 _SET_DEATH_SIGNAL = 1
 """``PR_SET_PDEATHSIG`` of Linux's prctl."""
 
@@ -83,7 +86,9 @@ class StandaloneCluster:
         arena.mkdir(mode=0o700, exist_ok=True)
         worker = ["org.apache.spark.deploy.worker.Worker", "--host", host, *sizes, *work]
         command = [*worker, self.master]
-        self._workers[host] = self._start(command, self._within(host), HEADGATE_ARENA_DIR=str(arena))
+        self._workers[host] = self._start(
+            command, self._within(host), HEADGATE_ARENA_DIR=str(arena)
+        )
         self._workers_started += 1
 
     def _within(self, host: str) -> list[str]:
@@ -192,6 +197,8 @@ class NetworkedCluster(StandaloneCluster):
 
     def __enter__(self) -> NetworkedCluster:
         """Make the networks, and start the cluster."""
+        _NAMES.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "names", str(_NAMES)], check=True)
         _ip("link set lo up")
         _ip("link add hosts type bridge")
         _ip("link set hosts up")
@@ -216,6 +223,12 @@ class NetworkedCluster(StandaloneCluster):
     def join_again(self, host: str) -> None:
         """Lose no packets of a host any more."""
         _ip(f"link set port{self.hosts.index(host)} master hosts")
+
+    def part(self, *, parted: bool = True) -> None:
+        """Lose all packets between two hosts from now on, or none; the driver reaches both."""
+        for number in range(len(self.hosts)):
+            kind = "on" if parted else "off"
+            _ip(f"link set port{number} type bridge_slave isolated {kind}")
 
 
 def _ip(words: str) -> None:
