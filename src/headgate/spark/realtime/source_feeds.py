@@ -22,7 +22,8 @@ def feed_of(leaf: Jvm) -> SourceFeed:
     """
     if is_kafka(leaf):
         return KafkaFeed.of(options_of(leaf))
-    name = str(leaf.sourceName()) if class_name(leaf) == "StreamingRelationV2" else "files"
+    is_files = class_name(leaf) != "StreamingRelationV2"
+    name = "files" if is_files else str(leaf.sourceName())
     plugins = installed(SOURCES)
     if name in plugins:
         source = plugins[name].load(type, "class")
@@ -32,9 +33,9 @@ def feed_of(leaf: Jvm) -> SourceFeed:
             return feed
     if name == "rate":
         return ClockFeed(RateRows.of(options_of(leaf)), only_here=True)
-    others = ", ".join(["kafka", "rate", *plugins])
+    what = "a source of files" if is_files else f'format "{name}"'
     msg = (
-        f'format "{name}" cannot be read in real time, which reads {others}; leave out '
-        "trigger(realTime=...)."
+        f"{what} cannot be read in real time, which reads kafka, rate, and sources of packages that "
+        'have a feed; leave out trigger(realTime=...), or add .fallback("micro-batch").'
     )
     raise UnsupportedQuery(msg)
