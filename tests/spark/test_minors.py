@@ -15,6 +15,11 @@ def test_every_patch_release_of_a_known_minor_has_its_adapter(name: str) -> None
     assert adapter_for(f"{name}.0.dev1").name == name
 
 
+def test_a_patch_release_that_lacks_methods_is_refused() -> None:
+    with pytest.raises(HeadgateError, match=r"PySpark 4\.1\.1 lacks .* install 4\.1\.2 or a newer"):
+        adapter_for("4.1.1")
+
+
 def test_the_release_that_runs_here_has_one() -> None:
     assert pyspark.__version__.startswith(adapter().name + ".")
 

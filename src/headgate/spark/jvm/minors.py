@@ -105,6 +105,10 @@ MINORS: Mapping[str, type[Spark43]] = MappingProxyType(
 """The adapters by their minor release, oldest first."""
 
 
+_LACKING = ("4.1.0", "4.1.1")
+"""Releases whose successors have more, as `headgate doctor --contract` says of them."""
+
+
 def adapter_for(version: str) -> Spark43:
     """Return the adapter for a version of PySpark.
 
@@ -114,6 +118,9 @@ def adapter_for(version: str) -> Spark43:
         There is none.
     """
     minor = ".".join(version.split(".")[:2])
+    if version in _LACKING:
+        msg = f"PySpark {version} lacks methods that headgate calls; install {minor}.2 or a newer one."
+        raise HeadgateError(msg)
     if minor not in MINORS:
         known = ", ".join(MINORS)
         msg = (
