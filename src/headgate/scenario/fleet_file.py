@@ -133,7 +133,7 @@ class JobSettings:
     """Limits."""
 
     trigger: Mapping[str, Any] = field(default_factory=dict)
-    """As of ``DataStreamWriter.trigger``; processingTime only."""
+    """As of ``DataStreamWriter.trigger``; processingTime, or realTime."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the query's function."""
@@ -155,12 +155,12 @@ class JobSettings:
         if not self.slo:
             msg = 'there is no SLO; add slo = "mean < 1 s over 1 s".'
             raise ConfigError(msg)
-        if set(self.trigger) - {"processingTime"}:
-            msg = f"trigger {sorted(self.trigger)} is not for a fleet; use processingTime."
+        if len(self.trigger) > 1 or set(self.trigger) - {"processingTime", "realTime"}:
+            msg = f"trigger {sorted(self.trigger)} is not for a fleet; use processingTime, or realTime."
             raise ConfigError(msg)
-        for text in self.trigger.values():
+        for kind, text in self.trigger.items():
             if not isinstance(text, str):
-                msg = f'trigger processingTime={text!r} is not text; write "1 second".'
+                msg = f'trigger {kind}={text!r} is not text; write "1 second".'
                 raise ConfigError(msg)
             parse_duration_s(text, zero=True)
         if not self.priority <= _PRIORITY_MAX:  # nor is NaN
