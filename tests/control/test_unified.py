@@ -100,3 +100,11 @@ def test_every_decision_is_one_that_can_be_carried_out(operator: OperatorView) -
 def test_a_goal_that_no_rule_could_be_chosen_for_is_refused(goal: float) -> None:
     with pytest.raises(ConfigError, match=rf"unified.*goal={goal:g}"):
         Unified(goal=goal)
+
+
+def test_no_key_is_split_where_the_floor_alone_is_above_the_bound() -> None:
+    policy = Unified(0.1)
+    for second in range(60):
+        operator = view([5.0, 1.0, 1.0, 1.0], 100.0, floor_s=2.0, latency_s=2.1, unsplittable="")
+        change = policy.decide(seen(float(second), it=operator)).changes.get("it")
+        assert change is None or not change.assignment.split, second

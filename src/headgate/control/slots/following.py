@@ -257,8 +257,8 @@ class FollowsRules:
     def _split(self, view: OperatorView) -> RuleChange | None:
         """Return the split of the hottest key group that no slot can serve, or the end of one."""
         rates = share_rate(view)
-        alone_s = view.floor_s + projected_latency_s(rates, 1.0 / self._hindsight.cost.mean_s)
-        hopeless = alone_s > view.bound_s
+        alone_s = projected_latency_s(rates, 1.0 / self._hindsight.cost.mean_s)
+        hopeless = alone_s > _within_s(view)  # no split helps where the floor alone is too much
         slots = np.asarray(view.assignment.slot_of)
         for slot in np.unique(slots[hopeless]).tolist():
             group = hottest_at(view, slot, hopeless)
