@@ -14,6 +14,7 @@ from headgate.control.pools.psps import Psps
 from headgate.control.pools.replicas import Interval, OperatorInterval
 from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.unified import Unified
+from headgate.core.assignment import Assignment
 
 HEAVY = [40.0] * 8
 """Of two slots that serve 100 each: four key groups at 160."""
@@ -146,3 +147,10 @@ def test_a_pool_is_as_large_as_its_grant_and_asks_for_the_rest():
 def test_the_name_is_the_policys(slots):
     assert granted(slots).name == "streamswitch(0)"
     assert GrantedPools(Psps()).name == "psps(naive)"
+
+
+@pytest.mark.parametrize("shares", [(0, 1), (0, 1, 2), (0, 1, 2, 3)])
+def test_slots_that_share_a_key_group_are_given_up_as_well(shares):
+    held = Assignment((0, 1, 2, 3), 4, 5, {0: shares})
+    change = merged(view([4.0] * 4, assignment=held), 1)
+    assert change.assignment == Assignment((0, 0, 0, 0), 1, 6)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from control_views import view
+from control_views import shown, view
 from worlds import World
 
 from headgate.control.batch_times import BatchTimes
@@ -36,19 +36,6 @@ from headgate.core.assignment import Assignment
 from headgate.core.utility import Intent, Metric, Utility
 
 Recorded = Callable[[str, Iterable[str]], None]
-
-
-def shown(value: Any) -> str:
-    """Return a value as text, numbers to six digits: the last ones are the machine's."""
-    if isinstance(value, float):
-        return f"{round(value, 9) + 0.0:.6g}"
-    if isinstance(value, np.ndarray):
-        return shown(value.tolist())
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {shown(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(shown, value)) + "]"
-    return str(value)
 
 
 # --- The rules of hindsight ---------------------------------------------------------------------------

@@ -1,0 +1,121 @@
+"""Grants of a fleet by a drawn course of events: each account, request and decision as recorded."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from control_views import shown
+from test_recorded import POOLS, SERIES, nice_view
+
+from headgate.control.fleet.grant import UNLIMITED, Grant
+from headgate.control.fleet.granted import Granted, GrantedPools
+from headgate.control.fleet.juice import Flow, JuiceWindow, operator_juice
+from headgate.control.fleet.ledger import Ledger
+from headgate.control.observation import Observation
+from headgate.control.pools.replicas import Interval, OperatorInterval
+from headgate.control.slots.streamswitch import StreamSwitch
+from headgate.control.slots.threshold import Threshold
+from headgate.control.slots.unified import Unified
+
+Recorded = Callable[[str, Iterable[str]], None]
+
+
+@pytest.mark.parametrize("budget", [6, 10, 14])
+def test_accounts_of_a_fleet(budget: int, recorded: Recorded) -> None:
+    """Jobs hold what was granted one step before, as if each change took a step."""
+    dice, ledger, lines = random.Random(budget), Ledger(budget), []
+    held: dict[str, dict[str, int]] = {}
+    for step in range(90):
+        job = dice.choice("abc")
+        act = dice.choice(["want"] * 4 + ["enter", "leave", "keep", "give up", "cut", "budget"])
+        said: Any = ""
+        if act == "enter" and job not in ledger:
+            slots = {op: dice.randint(1, 5) for op in "xy"[: dice.randint(1, 2)]}
+            held[job] = ledger.enter(job, slots, ledger.taken(held) + dice.randint(0, 1))
+            said = slots
+        elif act == "leave" and dice.random() < 0.3:
+            ledger.leave(job)
+            held.pop(job, None)
+        elif act == "want":
+            said = {j: {op: dice.randint(0, 7) for op in "xyz"} for j in dice.sample("abcd", 2)}
+            ledger.want(said)
+        elif act == "keep":
+            ledger.keep(job, {"x": dice.randint(0, 4), "q": 1})
+        elif act == "give up":
+            said = ledger.give_up()
+        elif act == "cut":
+            ledger.cut(dice.sample(sorted(held), len(held)))
+        elif act == "budget":
+            ledger.budget = max(2, budget + dice.randint(-3, 3))
+        before, reserved = ledger.granted, dice.choice([0, 0, 2])
+        changed = ledger.settle(held, reserved)
+        found = [said, changed, ledger.granted, ledger.waiting, ledger.of(job)]
+        taken = [ledger.taken(held), ledger.taken(held, [job]), job in ledger]
+        lines.append(f"{step} {act} {job} of {ledger.budget}: {shown(found)} {taken}")
+        held = {j: before.get(j, operators) for j, operators in ledger.granted.items()}
+    recorded(f"accounts-{budget}", lines)
+
+
+def test_requests_of_laws_within_a_grant(recorded: Recorded) -> None:
+    """Three laws on views of round numbers, whose grant changes every other cycle."""
+    dice, lines = random.Random(15), []
+    laws = [Granted(law) for law in (StreamSwitch(0.0), Threshold(0.5, 0.25, 0.125), Unified(0.0))]
+    for cycle in range(60):
+        found = [nice_view(dice) for _ in range(1 + (cycle % 3 > 0))]
+        views = {f"of {len(one.group_rate)}": one for one in found}  # as many key groups for ever
+        slots = {f"of {groups}": dice.randint(1, 4) for groups in (2, 4, 6)}
+        grant = UNLIMITED if cycle % 20 == 19 else Grant(slots)
+        lines.append(f"{cycle} {shown(grant.slots)}, of {[views[op].slots for op in views]}")
+        for law in laws:
+            if cycle % 2 == 0:
+                law.grant = grant
+            made = law.decide(Observation(1.5 * cycle, views))
+            slots = {op: (c.assignment.slot_of, c.survivors) for op, c in made.changes.items()}
+            lines.append(f"  {law.name} {made.rule}: {made.reason} {shown(slots)} {law.requests}")
+    recorded("granted", lines)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_requests_of_pools_within_a_grant(name: str, recorded: Recorded) -> None:
+    law, lines = GrantedPools(POOLS[name]()), []
+    active = {"a": 1, "b": 1}
+    for number, events in enumerate(SERIES):
+        law.grant = Grant({"a": 1 + number // 15, "b": 2}) if number % 20 < 15 else UNLIMITED
+        operators = {
+            op: OperatorInterval(active[op], 6, 0.02, events, {}, events, 0.2 * events, least=2)
+            for op in active
+        }
+        count = math.nan if number == 40 else events
+        decision = law.decide(Interval(1.0, count, operators))
+        active |= decision.active
+        lines.append(f"{law.name} {decision.reason} {shown(decision.active)} {shown(law.requests)}")
+    recorded(f"granted-{name}", lines)
+
+
+def test_the_juice_of_drawn_graphs(recorded: Recorded) -> None:
+    dice, lines = random.Random(16), []
+    for number in range(30):
+        window, names = JuiceWindow(2), "abcdef"[: dice.randint(2, 6)]
+        edges = [(p, c) for i, p in enumerate(names) for c in names[i + 1 :] if dice.random() < 0.5]
+        for _ in range(3):
+            window.add(
+                Flow(
+                    p,
+                    c,
+                    sent,
+                    dice.choice([0.0, sent, sent / 2, sent + 5]),
+                    dice.choice([0.0, 3.0]),
+                )
+                for p, c in edges
+                for sent in [dice.choice([0.0, 10.0, 40.0])]
+            )
+        flows = window.flows()
+        sinks = sorted({c for _, c in edges} - {p for p, _ in edges})
+        weights = dict.fromkeys(sinks[:1], 3.0)
+        found = [operator_juice(flows), window.juice(), window.juice(weights)]
+        lines.append(f"{number} {[(f.parent, f.child, f.waiting) for f in flows]} {shown(found)}")
+    recorded("juice", lines)
