@@ -52,7 +52,7 @@ def test_a_loop_that_much_happens_to(law: str, recorded: Recorded) -> None:
             limit = dice.choice(["", "", "the cores"])
             settings = replace(
                 settings, bound_s=dice.choice([1.0, 0.5, 0.15]), slots_max=dice.choice([3, 6]),
-                limit=limit, window_s=dice.choice([1.0, 1.0, 0.5]), floor_s=dice.choice([None, None, 0.1]),
+                limit=limit, window_s=dice.choice([1.0, 0.5]), floor_s=dice.choice([None, 0.1]),
             )  # fmt: skip
             loop.configure("op", settings)
         elif act == "slot":
