@@ -11,6 +11,7 @@ import pytest
 from control_views import shown
 
 from headgate.control.estimators.examiner import Examiner
+from headgate.control.estimators.task_cost import TaskCost, makespan_ms
 from headgate.control.sample import Sample
 from headgate.core.assignment import Assignment
 from headgate.core.errors import NotReady
@@ -121,3 +122,27 @@ def test_counters_of_changing_slots(seed: int, recorded: Recorded) -> None:
             source.arrived, source.completed, said = np.zeros(GROUPS), np.zeros(GROUPS), "again"
         lines.append(f"{tick} {said} {source.assignment.slot_of} {seen(examiner)}")
     recorded(f"counters-{seed}", lines)
+
+
+def test_what_tasks_cost_while_slots_come_and_go(recorded: Recorded) -> None:
+    """Few dear records, tasks without any, and changes of slots; each slot has a cost of its own."""
+    dice, lines = random.Random(81), []
+    numbers, cost, slots = np.random.default_rng(82), TaskCost(), 2
+    for batch in range(90):
+        if dice.random() < 0.1:
+            survivors = [dice.choice([None, *range(slots + 1)]) for _ in range(dice.randint(1, 4))]
+            cost.renumber(survivors)
+            slots = len(survivors)
+        elif dice.random() < 0.05:
+            slots += 1
+            cost.widen(slots)
+        tasks = []
+        for slot in range(slots):
+            count = int(numbers.poisson((3.0, 40.0)[batch % 9 > 2])) * (dice.random() < 0.9)
+            each_ms = (1.0 + slot) * (1.0 + (batch > 60)) * (1.0 + 9.0 * (dice.random() < 0.05))
+            tasks.append((slot, count, 12.0 + each_ms * count + float(numbers.exponential(2.0))))
+        cost.add(tasks)
+        ends_ms = [makespan_ms([ms for *_, ms in tasks], at_once) for at_once in (1, 2, 9)]
+        if batch % 2:
+            lines.append(f"{batch} {slots}: {shown([cost.fixed_ms, cost.record_ms, ends_ms])}")
+    recorded("task-cost-of-slots", lines)
