@@ -112,8 +112,10 @@ class _Finder:
     def _statement(self, node: ast.stmt) -> Iterator[Change]:
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.Assert)) or _only_for_types(node):
             return
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        if _is_told(node):
             return  # a docstring, or an ellipsis
+        if isinstance(node, ast.FunctionDef) and all(map(_is_told, node.body)):
+            return  # of a protocol: the classes that have it have defaults of their own
         if isinstance(node, ast.Delete) and all(isinstance(t, ast.Name) for t in node.targets):
             return  # says that nobody uses a name any more
         if isinstance(
@@ -288,6 +290,10 @@ class _Finder:
 
     def _text(self, node: ast.AST) -> str:
         return self.raw[self._begin(node) : self._end(node)].decode()
+
+
+def _is_told(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _only_for_types(node: ast.stmt) -> bool:

@@ -74,6 +74,7 @@ def test_a_change_says_something_else(text: str, kind: str, changed: str) -> Non
         "a = shown(b, 60)\n",
         "del a, b\n",
         "msg = f'{a + 1} of {b}'\n",
+        "class A(Protocol):\n    def f(a=1):\n        'Says what f does.'\n",
     ],
 )
 def test_what_only_describes_is_left_alone(text: str) -> None:
