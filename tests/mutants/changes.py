@@ -112,10 +112,8 @@ class _Finder:
     def _statement(self, node: ast.stmt) -> Iterator[Change]:
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.Assert)) or _only_for_types(node):
             return
-        if _is_told(node):
-            return  # a docstring, or an ellipsis
-        if isinstance(node, ast.FunctionDef) and all(map(_is_told, node.body)):
-            return  # of a protocol: the classes that have it have defaults of their own
+        if _only_tells(node):
+            return
         if isinstance(node, ast.Delete) and all(isinstance(t, ast.Name) for t in node.targets):
             return  # says that nobody uses a name any more
         if isinstance(
@@ -292,7 +290,13 @@ class _Finder:
         return self.raw[self._begin(node) : self._end(node)].decode()
 
 
-def _is_told(node: ast.stmt) -> bool:
+def _only_tells(node: ast.stmt) -> bool:
+    """Return whether a statement is a docstring or an ellipsis, or a function of a protocol.
+
+    The classes that have the function have defaults of their own.
+    """
+    if isinstance(node, ast.FunctionDef):
+        return all(map(_only_tells, node.body))
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
