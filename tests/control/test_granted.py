@@ -123,6 +123,22 @@ def test_merging_keeps_every_key_group_and_gives_up_as_many_slots_as_it_must(obs
         assert len(set(change.survivors)) == slots
 
 
+class FailsBeyond(StreamSwitch):
+    """Fails once an operator has more than three slots."""
+
+    def decide(self, observation):
+        if observation.operators["op"].slots > 3:
+            raise ValueError("too many")
+        return super().decide(observation)
+
+
+def test_of_a_policy_that_fails_with_more_slots_the_request_is_what_it_wanted_before():
+    policy = granted(2, FailsBeyond(0.0))
+    heavier = [100.0] * 8
+    assert not policy.decide(seen(1.0, op=view(heavier, **LATE)))
+    assert policy.requests == {"op": 4}
+
+
 # --- pools ---------------------------------------------------------------------------------------
 
 
