@@ -124,19 +124,18 @@ def test_merging_keeps_every_key_group_and_gives_up_as_many_slots_as_it_must(obs
 
 
 class FailsBeyond(StreamSwitch):
-    """Fails once an operator has more than three slots."""
+    """Fails where more than two slots are allowed."""
 
     def decide(self, observation):
-        if observation.operators["op"].slots > 3:
+        if observation.operators["op"].slots_max > 2:
             raise ValueError("too many")
         return super().decide(observation)
 
 
-def test_of_a_policy_that_fails_with_more_slots_the_request_is_what_it_wanted_before():
+def test_a_policy_that_fails_without_its_grant_decides_within_it_and_requests_nothing():
     policy = granted(2, FailsBeyond(0.0))
-    heavier = [100.0] * 8
-    assert not policy.decide(seen(1.0, op=view(heavier, **LATE)))
-    assert policy.requests == {"op": 4}
+    assert policy.decide(seen(1.0, op=view(HEAVY, **LATE))).rule
+    assert policy.requests == {}
 
 
 # --- pools ---------------------------------------------------------------------------------------
