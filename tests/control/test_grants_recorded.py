@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 from control_views import shown
-from test_recorded import POOLS, SERIES, nice_view
+from test_recorded import FLEETS, POOLS, SERIES, nice_view
 
 from headgate.control.fleet.grant import UNLIMITED, Grant
 from headgate.control.fleet.granted import Granted, GrantedPools
 from headgate.control.fleet.juice import Flow, JuiceWindow, operator_juice
 from headgate.control.fleet.ledger import Ledger
+from headgate.control.fleet.view import FleetJob, FleetOperator, FleetView
 from headgate.control.observation import Observation
 from headgate.control.pools.replicas import Interval, OperatorInterval
 from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.threshold import Threshold
 from headgate.control.slots.unified import Unified
+from headgate.core.utility import Intent, Metric, Utility
 
 Recorded = Callable[[str, Iterable[str]], None]
 
@@ -119,3 +121,49 @@ def test_the_juice_of_drawn_graphs(recorded: Recorded) -> None:
         found = [operator_juice(flows), window.juice(), window.juice(weights)]
         lines.append(f"{number} {[(f.parent, f.child, f.waiting) for f in flows]} {shown(found)}")
     recorded("juice", lines)
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_fleets_whose_jobs_come_and_go(name: str, recorded: Recorded) -> None:
+    """Loads walk and jump; jobs are silent for a while, one wants juice, requests come and go."""
+    dice, law, lines, last = random.Random(17), FLEETS[name](), [], ""
+    jobs: dict[str, dict[str, Any]] = {}
+    for round_ in range(400):
+        if not jobs or (round_ % 60 == 30 and len(jobs) < 4):
+            jobs[f"job{round_}"] = {
+                "rate": dice.uniform(20.0, 90.0), "slots": {"source": 1, "count": 2}, "silent": 0,
+                "kind": dice.choice([Metric.LATENCY, Metric.LATENCY, Metric.JUICE]),
+                "worth": dice.choice([5.0, 10.0, 40.0]),
+            }  # fmt: skip
+        elif round_ % 80 == 70 and len(jobs) > 1:
+            jobs.pop(dice.choice(sorted(jobs)))
+        views = {}
+        for job, facts in jobs.items():
+            facts["rate"] *= dice.choice([1.0, 1.0, 0.97, 1.04]) if dice.random() < 0.99 else 2.0
+            facts["silent"] = 3 if dice.random() < 0.002 else max(0, facts["silent"] - 1)
+            busy = {op: min(1.0, facts["rate"] / (20.0 * n)) for op, n in facts["slots"].items()}
+            behind = max(0.0, max(busy.values()) - 0.8)
+            value = 0.4 + 9.0 * behind if facts["kind"] is Metric.LATENCY else 1.0 - behind
+            views[job] = FleetJob(
+                Utility(facts["worth"], (Intent(facts["kind"], 0.9),)),
+                None if facts["silent"] else (dice.choice([value] * 500 + [math.nan]),),
+                {
+                    op: FleetOperator(
+                        n, busy[op], 20.0 * behind, source=op == "source", slots_max=8,
+                        request=dice.choice([None] * 9 + [n + 1]),
+                    )
+                    for op, n in facts["slots"].items()
+                },
+                facts["rate"],
+            )  # fmt: skip
+        congested = 2 if round_ % 90 > 84 else 0
+        decision = law.decide(
+            FleetView(10.0 * round_, views, 18 - 4 * (round_ > 300), 3, congested)
+        )
+        for job, operators in decision.slots.items():
+            jobs[job]["slots"] |= operators
+        if decision or decision.rule != last:
+            said = f"{decision.action} {decision.rule}: {decision.reason}"
+            lines.append(f"{10 * round_} {said} {shown(decision.slots)} {shown(decision.numbers)}")
+            last = decision.rule
+    recorded(f"comes-and-goes-{name}", lines)
