@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from control_views import shown
-from test_recorded import FLEETS, POOLS, SERIES, nice_view
+from drawn_laws import FLEETS, POOLS, SERIES, nice_view
 
 from headgate.control.fleet.grant import UNLIMITED, Grant
 from headgate.control.fleet.granted import Granted, GrantedPools
@@ -128,7 +128,7 @@ def test_fleets_whose_jobs_come_and_go(name: str, recorded: Recorded) -> None:
     """Loads walk and jump; jobs are silent for a while, one wants juice, requests come and go."""
     dice, law, lines, last = random.Random(17), FLEETS[name](), [], ""
     jobs: dict[str, dict[str, Any]] = {}
-    for round_ in range(400):
+    for round_ in range(240):
         if not jobs or (round_ % 60 == 30 and len(jobs) < 4):
             jobs[f"job{round_}"] = {
                 "rate": dice.uniform(20.0, 90.0), "slots": {"source": 1, "count": 2}, "silent": 0,
@@ -158,7 +158,7 @@ def test_fleets_whose_jobs_come_and_go(name: str, recorded: Recorded) -> None:
             )  # fmt: skip
         congested = 2 if round_ % 90 > 84 else 0
         decision = law.decide(
-            FleetView(10.0 * round_, views, 18 - 4 * (round_ > 300), 3, congested)
+            FleetView(10.0 * round_, views, 18 - 4 * (round_ > 180), 3, congested)
         )
         for job, operators in decision.slots.items():
             jobs[job]["slots"] |= operators
