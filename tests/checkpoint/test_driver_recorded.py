@@ -28,7 +28,7 @@ Recorded = Callable[[str, Iterable[str]], None]
 
 @pytest.fixture(autouse=True)
 def _tokens_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = itertools.count()
+    numbers = itertools.count(1)
     monkeypatch.setattr(small_driver, "fresh_token", lambda: f"{next(numbers):032x}")
 
 
