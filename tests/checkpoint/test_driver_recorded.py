@@ -21,6 +21,7 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.place import PosixFiles
 from headgate.checkpoint.verify import problems
 from headgate.core.errors import HeadgateError
+from headgate.scenario.inspection import inspect
 from headgate_lab.testing.stores import apply_to_model
 
 Recorded = Callable[[str, Iterable[str]], None]
@@ -44,6 +45,14 @@ def told(do: Callable[[], Any], place: Path) -> str:
         return plain(do(), place)
     except HeadgateError as error:
         return f"{type(error).__name__}: {plain(error, place)}"
+
+
+def restart_of(place: Path) -> str:
+    """Return what a start would do and read, and what else is known of a checkpoint."""
+    found = inspect(place)
+    found["restart"].pop("bytes", None)  # Arrow's, which its releases may change
+    kept = {key: found[key] for key in ("step", "operators", "restart", "sound") if key in found}
+    return plain(f"{kept} {len(found['problems'])} problems", place)
 
 
 def files_in(place: Path) -> str:
@@ -91,6 +100,8 @@ def test_a_life_of_steps_and_restarts(
             driver.checkpoint.collect_garbage(made)
             assert driver.state() == model
         lines.append(f"{number} {act}: {said} {files_in(place)}")
+        if number % 10 == 9:
+            lines.append(f"    {restart_of(place)}")
         assert problems(Checkpoint(place)) == []
     latest = driver.checkpoint.latest()
     lines.append(f"{driver.checkpoint._first_steps} {latest and latest.step}")
@@ -136,6 +147,7 @@ def test_what_is_said_of_each_damage(inline: bool, tmp_path: Path, recorded: Rec
             f"    note: {told(again.read_note, tried)}, {told(lambda c=again: c.read_intent(6), tried)}"
         )
         lines += [f"    {plain(text, tried)}" for text in problems(Checkpoint(tried))]
+        lines.append(f"    {told(lambda: restart_of(tried), tried)}")
     recorded(f"damages-{'inline' if inline else 'files'}", lines)
 
 

@@ -195,7 +195,7 @@ def test_drawn_sections_are_packed_as_narrow_as_they_fit(recorded: Recorded) -> 
             for k, v in [*moved.items(), ("row_start", -1), ("string_start", -1)]
         ]
         said = [text.partition("): ")[0] if "damaged" in text else "read" for text in bad]
-        lines.append(f"{number} {list(sections)} {len(blob)} bytes {kinds} {said}")
+        lines.append(f"{number} {list(sections)} {kinds} {said}")
     recorded("sections", lines)
 
 
