@@ -33,7 +33,9 @@ def test_accounts_of_a_fleet(budget: int, recorded: Recorded) -> None:
     held: dict[str, dict[str, int]] = {}
     for step in range(90):
         job = dice.choice("abc")
-        act = dice.choice(["want"] * 4 + ["enter", "leave", "keep", "give up", "cut", "budget"])
+        act = dice.choice(
+            ["want"] * 4 + ["enter", "leave", "keep", "give up", "cut", *["budget"] * 3]
+        )
         said: Any = ""
         if act == "enter" and job not in ledger:
             slots = {op: dice.randint(1, 5) for op in "xy"[: dice.randint(1, 2)]}

@@ -112,7 +112,7 @@ def test_what_is_let_through_of_drawn_wishes(name: str, recorded: Recorded) -> N
         if isinstance(law, AdviseOnly) and cycle % 20 in (5, 12):
             inner = law._policy
             assert isinstance(inner, Freezable)
-            inner.freeze(time_s + 8.0) if cycle % 20 == 5 else inner.thaw()
+            inner.freeze(time_s + 40.0) if cycle % 20 == 5 else inner.thaw()
             law.on = cycle % 40 < 20
         seen = {
             op: replace(of, slot_ids=ids[op])
