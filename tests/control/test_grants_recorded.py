@@ -31,17 +31,19 @@ def test_accounts_of_a_fleet(budget: int, recorded: Recorded) -> None:
     """Jobs hold what was granted one step before, as if each change took a step."""
     dice, ledger, lines = random.Random(budget), Ledger(budget), []
     held: dict[str, dict[str, int]] = {}
-    for step in range(90):
+    for step in range(120):
         job = dice.choice("abc")
         act = dice.choice(
-            ["want"] * 4 + ["enter", "leave", "keep", "give up", "cut", *["budget"] * 3]
+            ["want"] * 4 + ["enter", "leave", "keep", "give up", "cut", "budget", "budget"]
         )
+        if step < 3:
+            job, act = "abc"[step], "enter"
         said: Any = ""
         if act == "enter" and job not in ledger:
             slots = {op: dice.randint(1, 5) for op in "xy"[: dice.randint(1, 2)]}
             held[job] = ledger.enter(job, slots, ledger.taken(held) + dice.randint(0, 1))
             said = slots
-        elif act == "leave" and dice.random() < 0.3:
+        elif act == "leave" and dice.random() < 0.15:
             ledger.leave(job)
             held.pop(job, None)
         elif act == "want":
