@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_engine import DELTA_S, FakeEngine
 
@@ -99,3 +100,14 @@ def test_floors_of_drawn_steps(recorded: Recorded) -> None:
             if step % 5 == 4:
                 lines.append(f"{seed} {step} {[float(f'{value:.6g}') for value in found]}")
     recorded("floors", lines)
+
+
+def test_a_policy_sees_the_rows_that_shares_would_send() -> None:
+    engine = FakeEngine(groups=8, slots=2)
+    settings = {"op": OperatorSettings(1.0, 1.0, 6)}
+    loop = ControlLoop(policy("streamswitch"), engine, engine, engine, settings, delta_s=DELTA_S)
+    loop.note_entry_rate("op", np.full(8, 2.5))
+    for cycle in range(12):
+        loop.cycle((cycle + 1) * DELTA_S)
+    observation, _, _ = engine.decisions[0]
+    assert observation.operators["op"].entry_rate.tolist() == [2.5] * 8
