@@ -300,10 +300,11 @@ def test_what_is_no_file_is_neither_followed_nor_waited_for(
 )
 def test_a_note_names_no_file_but_those_of_the_log(place: Path, files: dict[str, Any]) -> None:
     (place.parent / "away").write_text("x")
-    Checkpoint(place).write_note({"batch": 9, "files": files})
-    check(place)
-    found = newest_note(Checkpoint(place), None)
-    assert found is None or found["batch"] != 9
+    for beside in ({}, {"commits/4": [1, 1]}):  # nor does one that is right make up for it
+        Checkpoint(place).write_note({"batch": 9, "files": {**beside, **files}})
+        check(place)
+        found = newest_note(Checkpoint(place), None)
+        assert found is None or found["batch"] != 9
 
 
 def test_the_directory_itself_may_be_a_link(place: Path) -> None:
@@ -388,6 +389,10 @@ def test_what_becomes_of_sparks_log_is_told_as_recorded(
         only = list(problems_in_log(checkpoint, latest, commits=False))
         lines += [f"    {text}" for text in told]
         lines += [] if only == told else [f"    at a start: {text}" for text in only or ["nothing"]]
+        alone = list(problems_in_log(checkpoint, None))
+        lines += (
+            [] if alone == told else [f"    without manifests: {text}" for text in alone or ["-"]]
+        )
         note = newest_note(checkpoint, latest)
         lines.append(
             f"    note {note and (note['batch'], sorted(note['files']))}, {newest_batch(tried)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,19 @@ from hypothesis import strategies as st
 from headgate.control.decision import Decision
 from headgate.control.observation import Observation, OperatorView
 from headgate.core.assignment import Assignment, spread
+
+
+def shown(value: Any) -> str:
+    """Return a value as text, numbers to six digits: the last ones are the machine's."""
+    if isinstance(value, float):
+        return f"{round(value, 9) + 0.0:.6g}"
+    if isinstance(value, np.ndarray):
+        return shown(value.tolist())
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {shown(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(shown, value)) + "]"
+    return str(value)
 
 
 def view(

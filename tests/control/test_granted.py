@@ -14,6 +14,7 @@ from headgate.control.pools.psps import Psps
 from headgate.control.pools.replicas import Interval, OperatorInterval
 from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.unified import Unified
+from headgate.core.assignment import Assignment
 
 HEAVY = [40.0] * 8
 """Of two slots that serve 100 each: four key groups at 160."""
@@ -122,6 +123,21 @@ def test_merging_keeps_every_key_group_and_gives_up_as_many_slots_as_it_must(obs
         assert len(set(change.survivors)) == slots
 
 
+class FailsBeyond(StreamSwitch):
+    """Fails where more than two slots are allowed."""
+
+    def decide(self, observation):
+        if observation.operators["op"].slots_max > 2:
+            raise ValueError("too many")
+        return super().decide(observation)
+
+
+def test_a_policy_that_fails_without_its_grant_decides_within_it_and_requests_nothing():
+    policy = granted(2, FailsBeyond(0.0))
+    assert policy.decide(seen(1.0, op=view(HEAVY, **LATE))).rule
+    assert policy.requests == {}
+
+
 # --- pools ---------------------------------------------------------------------------------------
 
 
@@ -146,3 +162,10 @@ def test_a_pool_is_as_large_as_its_grant_and_asks_for_the_rest():
 def test_the_name_is_the_policys(slots):
     assert granted(slots).name == "streamswitch(0)"
     assert GrantedPools(Psps()).name == "psps(naive)"
+
+
+@pytest.mark.parametrize("shares", [(0, 1), (0, 1, 2), (0, 1, 2, 3)])
+def test_slots_that_share_a_key_group_are_given_up_as_well(shares):
+    held = Assignment((0, 1, 2, 3), 4, 5, {0: shares})
+    change = merged(view([4.0] * 4, assignment=held), 1)
+    assert change.assignment == Assignment((0, 0, 0, 0), 1, 6)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from control_views import view
+from control_views import shown, view
+from drawn_laws import FLEETS, POOLS, SERIES, nice_view
 from worlds import World
 
 from headgate.control.batch_times import BatchTimes
 from headgate.control.estimators import forecast
 from headgate.control.estimators.task_cost import TaskCost
-from headgate.control.fleet.henge import Goal, Henge, HengeParameters
-from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
-from headgate.control.fleet.view import FleetJob, FleetOperator, FleetPolicy, FleetView
-from headgate.control.observation import Observation, OperatorView
-from headgate.control.pools.psps import Psps
-from headgate.control.pools.replicas import Interval, OperatorInterval, ReplicaPolicy
-from headgate.control.pools.unified_pools import UnifiedPools
+from headgate.control.fleet.henge import Henge
+from headgate.control.fleet.view import FleetJob, FleetOperator, FleetView
+from headgate.control.observation import Observation
+from headgate.control.pools.replicas import Interval, OperatorInterval
 from headgate.control.slots.following import FollowsRules
 from headgate.control.slots.hindsight.cost import RecordCost
 from headgate.control.slots.hindsight.kernels import play, play_batches
@@ -32,23 +30,9 @@ from headgate.control.slots.rescaling import mean_latency_s, mean_service_rate, 
 from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.threshold import Threshold
 from headgate.control.slots.unified import Unified
-from headgate.core.assignment import Assignment
 from headgate.core.utility import Intent, Metric, Utility
 
 Recorded = Callable[[str, Iterable[str]], None]
-
-
-def shown(value: Any) -> str:
-    """Return a value as text, numbers to six digits: the last ones are the machine's."""
-    if isinstance(value, float):
-        return f"{round(value, 9) + 0.0:.6g}"
-    if isinstance(value, np.ndarray):
-        return shown(value.tolist())
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {shown(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(shown, value)) + "]"
-    return str(value)
 
 
 # --- The rules of hindsight ---------------------------------------------------------------------------
@@ -259,31 +243,6 @@ def test_a_law_that_is_shown_batches(name: str, recorded: Recorded) -> None:
 # --- What is decided of one view ----------------------------------------------------------------------
 
 
-def nice_view(dice: random.Random) -> OperatorView:
-    """Return a view whose numbers are so round that loads and latencies often are exactly at a bound."""
-    groups, slots = dice.choice([2, 4, 6]), dice.choice([1, 2, 3])
-    slots = min(slots, groups)
-    owners = [*range(slots), *(dice.randrange(slots) for _ in range(groups - slots))]
-    split = {}
-    if dice.random() < 0.3 and slots > 1:
-        group = dice.randrange(groups)
-        others = [slot for slot in range(slots) if slot != owners[group]]
-        split = {group: (owners[group], *others[: dice.randint(1, len(others))])}
-    rates = [float(dice.choice([0, 1, 8, 16, 24, 32, 48, 98, 120])) for _ in range(groups)]
-    mu = dice.choice([100.0, 100.0, 50.0, 0.0])
-    return view(
-        rates, [mu if slot else 100.0 for slot in range(slots)],
-        assignment=Assignment(tuple(owners), slots, 2, split),
-        latency_s=[dice.choice([0.05, 0.1, 0.5, 3.0, math.nan]) for _ in range(slots)],
-        group_latency_s=np.array([dice.choice([0.05, 0.5, math.nan]) for _ in range(groups)]),
-        backlog=dice.choice([0.0, 0.0, 4.0, 150.0]), bound_s=dice.choice([1.0, 0.5, 0.02]),
-        alert_s=0.1 if dice.random() < 0.8 else 0.01, floor_s=dice.choice([0.0, 0.0, 0.25]),
-        slots_min=dice.choice([1, 2]), slots_max=dice.choice([2, 3, 6]),
-        unsplittable="" if dice.random() < 0.6 else "order counts", window_s=dice.choice([0.5, 1.0]),
-        entry_rate=np.full(groups, 2.0) if dice.random() < 0.5 else None,
-    )  # fmt: skip
-
-
 def test_decisions_about_round_numbers(recorded: Recorded) -> None:
     dice, lines = random.Random(14), []
     for number in range(150):
@@ -338,15 +297,6 @@ def fleet_view(round_: int, slots: dict[str, dict[str, int]], budget: int) -> Fl
     return FleetView(time_s, jobs, budget, hosts=3, hosts_congested=2 * (round_ % 60 > 50))
 
 
-FLEETS: dict[str, Callable[[], FleetPolicy]] = {
-    "henge": lambda: Henge(HengeParameters(observe_s=60.0, blacklist_s=400.0)),
-    "henge-max-min": lambda: Henge(
-        HengeParameters(goal=Goal.MAX_MIN, observe_s=0.0, settle_s=30.0, blame_falling=False)
-    ),
-    "unified-fleet": lambda: UnifiedFleet(UnifiedFleetParameters(observe_s=60.0)),
-}
-
-
 @pytest.mark.parametrize("budget", [12, 24, 36, 60])
 @pytest.mark.parametrize("name", FLEETS)
 def test_fleets_of_three_jobs(name: str, budget: int, recorded: Recorded) -> None:
@@ -367,15 +317,6 @@ def test_fleets_of_three_jobs(name: str, budget: int, recorded: Recorded) -> Non
 
 
 # --- Pools of replicas, and forecasts -----------------------------------------------------------------
-
-SERIES = [
-    float(100 + 60 * math.sin(n / 4) + 10 * (n % 3) + 200 * (n in (31, 32))) for n in range(60)
-]
-POOLS: dict[str, Callable[[], ReplicaPolicy]] = {
-    "psps": Psps,
-    "psps-blend": lambda: Psps(forecast.daily_blend(6), predecessor_queues=True),
-    "unified-pools": lambda: UnifiedPools(0.5, 0.1),
-}
 
 
 @pytest.mark.parametrize("name", POOLS)

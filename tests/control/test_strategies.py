@@ -249,6 +249,16 @@ def test_two_idle_equal_slots_merge() -> None:
     assert len(found.latency_s) == 1
 
 
+def test_equal_slots_merge_though_others_like_them_share_a_key_group() -> None:
+    """The first two of four idle slots cannot merge: each has a share of key group 0."""
+    split = Assignment((0, 1, 2, 3), 4, 0, {0: (0, 1)})
+    found = best_scale_in(view([0.0] * 4, 1000.0, assignment=split), 0.2)
+    assert found is not None
+    assert {found.source, found.destination} != {0, 1}
+    whole = Assignment((0, 1, 2), 3, 0, {0: (0, 1, 2)})
+    assert best_scale_in(view([0.0] * 3, 1000.0, assignment=whole), 0.2) is None
+
+
 def test_scale_in_of_a_middle_slot_renumbers_the_last_into_the_hole() -> None:
     seen = view([300.0, 300.0, 1.0, 1.0, 200.0, 200.0, 250.0, 250.0], 1000.0, slots=4)
     found = best_scale_in(seen, 0.2)

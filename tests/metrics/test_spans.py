@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,3 +75,32 @@ def test_a_retry_and_a_failure_are_errors_and_a_clean_end_is_nothing(tmp_path: P
         "ValueError: no",
     )
     assert not retry.links
+
+
+def test_the_spans_of_a_life_are_as_recorded(tmp_path: Path, recorded: Callable[..., None]) -> None:
+    """Times from the beginning on, and every attribute, of two starts under different names."""
+    wishes = (Wish("a", "scale-out", 3, 4), Wish("b", "scale-in", 1, 2))
+    events: list[Event] = [
+        batch(0), replace(START, name=""), batch(1, latency_ms=None, phases_ms={}), START,
+        batch(2, attempts=2), Retry(3, 1, "worker lost", at_ms=4_100),
+        Decided("unified", "out", "too slow", acts=False, wishes=wishes, at_ms=4_200),
+        AssignmentChange(3, 1, 2, 3, 4, 500, "eve", "a sale", "a", at_ms=4_300), batch(3),
+        Decided("unified", "calm", "all is well", acts=True, at_ms=5_200),
+        AssignmentChange(4, 2, 3, 3, 1, 9, "eve", at_ms=5_300), Stop("user", at_ms=6_000),
+        Stop("failed", "disk full", at_ms=6_001),
+    ]  # fmt: skip
+    spans = spans_of(tmp_path, *events)
+    number = {span.context.span_id: at for at, span in enumerate(spans)}
+    lines = []
+    for span in spans:
+        assert span.parent is None
+        links = [number[link.context.span_id] for link in span.links]
+        lines.append(f"{span.name} {span.start_time} to {span.end_time}, links {links}")
+        lines.append(f"    {span.status.status_code.name} {span.status.description}")
+        facts = dict(span.attributes or {})
+        facts["headgate.query"] = str(facts["headgate.query"]).replace(
+            tmp_path.parent.name, "<here>"
+        )
+        lines.append(f"    {facts}")
+        lines += [f"    {e.name} {e.timestamp} {dict(e.attributes or {})}" for e in span.events]
+    recorded("spans", lines)

@@ -112,8 +112,8 @@ class _Finder:
     def _statement(self, node: ast.stmt) -> Iterator[Change]:
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.Assert)) or _only_for_types(node):
             return
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            return  # a docstring, or an ellipsis
+        if _only_tells(node):
+            return
         if isinstance(node, ast.Delete) and all(isinstance(t, ast.Name) for t in node.targets):
             return  # says that nobody uses a name any more
         if isinstance(
@@ -288,6 +288,16 @@ class _Finder:
 
     def _text(self, node: ast.AST) -> str:
         return self.raw[self._begin(node) : self._end(node)].decode()
+
+
+def _only_tells(node: ast.stmt) -> bool:
+    """Return whether a statement is a docstring or an ellipsis, or a function of a protocol.
+
+    The classes that have the function have defaults of their own.
+    """
+    if isinstance(node, ast.FunctionDef):
+        return all(map(_only_tells, node.body))
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _only_for_types(node: ast.stmt) -> bool:

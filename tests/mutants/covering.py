@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import coverage
 import pytest
@@ -33,6 +34,8 @@ from changes import Change, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / ".mutants"
+SOURCES = Path("src") / "headgate"
+"""Where the sources lie in any checkout: a recording names them so, and goes along with a copy."""
 TEST_LIMIT_S = 60
 """Of one test while it is recorded; a longer one is no test to ask about a line, except on Spark."""
 
@@ -72,8 +75,9 @@ class Recorder:
         self._seconds: dict[str, float] = {}
         self._known = set(Recordings("unit").seconds) if kind == "spark" else set()
         self._coverage = coverage.Coverage(
-            data_file=str(data), source=[str(ROOT / "src" / "headgate")], config_file=False
+            data_file=str(data), source=[str(ROOT / SOURCES)], config_file=False
         )
+        self._coverage.set_option("run:relative_files", True)
         self._coverage.start()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -131,15 +135,17 @@ class Recordings:
     """What was recorded of one kind of tests, each file of tests as it is now."""
 
     def __init__(self, kind: str) -> None:
-        self._kind = kind
         self._files = _test_files(kind)
-        self._read = [json.loads(path.read_text()) for path in sorted(PLACE.glob(f"{kind}-*.json"))]
+        self._read: list[dict[str, Any]] = []
         self._data: list[coverage.CoverageData] = []
         self.seconds: dict[str, float] = {}
         self.missing = set(self._files)
         for path in sorted(PLACE.glob(f"{kind}-*.json")):
             data = coverage.CoverageData(str(path.with_suffix(".coverage")))
             data.read()
+            if any(Path(file).is_absolute() for file in data.measured_files()):
+                continue  # of another checkout, perhaps: its tests are missing, and recorded anew
+            self._read.append(json.loads(path.read_text()))
             self._data.append(data)
         for read in self._read:
             same = {name for name, known in read["files"].items() if self._files.get(name) == known}
@@ -162,7 +168,7 @@ class Recordings:
 
     @functools.cache  # noqa: B019 - lives as long as the program
     def _by_line(self, number: int, file: str) -> dict[int, list[str]]:
-        return self._data[number].contexts_by_lineno(str(ROOT / "src" / "headgate" / file))
+        return self._data[number].contexts_by_lineno(str(SOURCES / file))
 
 
 @functools.cache

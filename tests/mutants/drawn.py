@@ -210,7 +210,7 @@ def _near_first(file: str, tests: dict[str, float]) -> list[dict[str, float]]:
         files.setdefault(name.partition("::")[0], []).append(name)
 
     def distance(name: str) -> tuple[bool, bool, bool]:
-        own, is_recorded = name.startswith(folder), name.endswith("/test_recorded.py")
+        own, is_recorded = name.startswith(folder), name.endswith("recorded.py")
         return stem not in Path(name).stem, not own, not is_recorded
 
     near = sorted(files, key=distance)[:_NEAR_FILES]

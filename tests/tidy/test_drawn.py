@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
+import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import coverage
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +74,7 @@ def test_a_change_says_something_else(text: str, kind: str, changed: str) -> Non
         "a = shown(b, 60)\n",
         "del a, b\n",
         "msg = f'{a + 1} of {b}'\n",
+        "class A(Protocol):\n    def f(a=1):\n        'Says what f does.'\n",
     ],
 )
 def test_what_only_describes_is_left_alone(text: str) -> None:
@@ -189,3 +194,51 @@ def test_a_test_that_fails_on_the_code_as_it_is_takes_no_other_along(
 def test_a_constant_of_pace_is_one_whatever_its_number() -> None:
     known = {(file, old) for (file, old, new) in equivalents() if new == ANY_NUMBER}
     assert ("scenario/run.py", "PROGRESS_S = 0.25") in known
+
+
+_RECORDED = """
+import json, sys
+from covering import Recordings, record
+if sys.argv[1:]:
+    record("unit", 0)
+recordings = Recordings("unit")
+tests = recordings.running("a.py", range(1, 3), "def f():\\n    return 1\\n")
+print(json.dumps([sorted(recordings.missing), sorted(tests)]))
+"""
+
+
+def known(checkout: Path, *arguments: str) -> list[list[str]]:
+    """Return the files of tests of which a checkout has no recording, and the tests of a line."""
+    at = checkout / "tests" / "mutants"
+    command = [sys.executable, "-c", _RECORDED, *arguments]
+    said = subprocess.run(command, cwd=at, capture_output=True, text=True, check=True).stdout
+    result: list[list[str]] = json.loads(said)
+    return result
+
+
+def test_a_recording_goes_along_with_a_copy_and_one_of_absolute_paths_counts_as_none(
+    tmp_path: Path,
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for name in ("covering.py", "changes.py"):
+        path = one / "tests" / "mutants" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "tests" / "mutants" / name, path)
+    (one / "src" / "headgate").mkdir(parents=True)
+    (one / "src" / "headgate" / "a.py").write_text("def f():\n    return 1\n")
+    (one / "tests" / "conftest.py").write_text(
+        "import sys\nfrom pathlib import Path\n"
+        "sys.path.insert(0, str(Path(__file__).parents[1] / 'src' / 'headgate'))\n"
+    )
+    (one / "tests" / "test_a.py").write_text("def test_f():\n    from a import f\n    assert f()\n")
+    assert known(one, "record") == [[], ["tests/test_a.py::test_f"]]
+    shutil.copytree(one, other)
+    shutil.rmtree(one)
+    assert known(other) == [[], ["tests/test_a.py::test_f"]]
+    [path] = (other / ".mutants").glob("*.coverage")
+    path.unlink()
+    foreign = coverage.CoverageData(str(path))
+    foreign.set_context("tests/test_a.py::test_f")
+    foreign.add_lines({str(one / "src" / "headgate" / "a.py"): [1]})
+    foreign.write()
+    assert known(other) == [["tests/test_a.py"], []]

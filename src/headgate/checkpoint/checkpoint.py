@@ -279,7 +279,7 @@ class Checkpoint:
         manifest = self._manifests.get(step)
         if manifest is not None:
             return manifest
-        before = self._steps_before(step)
+        before = self._steps_before(step) if self.files.shared else []
         if not before:
             return self._read(step)
         with ThreadPoolExecutor(len(before) + 1) as pool:
@@ -293,8 +293,6 @@ class Checkpoint:
 
         None at first, then twice as many each time that one just before is asked for.
         """
-        if not self.files.shared:
-            return []
         # a key group that a step left alone is not in its manifest
         goes_on = self._next_back - _AT_ONCE < step <= self._next_back
         self._along = min(2 * self._along + 1, _AT_ONCE - 1) if goes_on else 0

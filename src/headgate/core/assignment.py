@@ -110,10 +110,10 @@ class Assignment:
         return Assignment(tuple(slot_of), self.slots, self.epoch + 1, split)
 
 
-def check_slots(slots: int, key_groups: int) -> None:
-    """Raise ConfigError unless ``1 <= slots <= key_groups``."""
+def check_slots(slots: int, key_groups: int, name: str = "slots") -> None:
+    """Raise ConfigError, which names the setting, unless ``1 <= slots <= key_groups``."""
     if not 1 <= slots <= key_groups:
-        msg = f"slots={slots} is out of range; use 1 to {key_groups}, the number of key groups."
+        msg = f"{name}={slots} is out of range; use 1 to {key_groups}, the number of key groups."
         raise ConfigError(msg)
 
 

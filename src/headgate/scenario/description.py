@@ -157,7 +157,7 @@ class Scenario:
         self._check_numbers()
         check_slots(self.slots, self.key_groups)
         for at_s, slots in self.scale_at:
-            check_slots(slots, self.key_groups)
+            check_slots(slots, self.key_groups, f"scale_at {at_s:g} s: slots")
             if not 0 <= at_s < self.duration_s:
                 msg = (
                     f"scale_at {at_s:g} s is outside the run of {self.duration_s:g} s; "
@@ -169,7 +169,7 @@ class Scenario:
         if self.floor is not None:
             parse_duration_s(self.floor, zero=True)
         if self.slots_max is not None:
-            check_slots(self.slots_max, self.key_groups)
+            check_slots(self.slots_max, self.key_groups, "slots_max")
         for slo in self.slo:
             parse_slo(slo)
         if self.migration is not None:
@@ -313,7 +313,9 @@ def check_place(place: Path | None, *, or_store: bool = False) -> None:
     if or_store and store_url(place) is not None:
         return
     if _SCHEME.match(str(place)):
-        msg = f'"{shown(place)}" is not a local path; only POSIX paths work in this version.'
+        msg = (
+            f'"{shown(written(place))}" is not a local path; only POSIX paths work in this version.'
+        )
         raise ConfigError(msg)
     above = next(
         path for path in (place.absolute(), *place.absolute().parents) if os.path.exists(path)

@@ -418,6 +418,16 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 """Types of values; text where a key is not named."""
 
+_WORDS: Mapping[type, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    tuple: "a list",
+    dict: "a table",
+    Slots: "a table",
+    Piecewise: "points",
+}
+
 
 def _made(kind: type[Made], where: str, table: Mapping[str, Any]) -> Made:
     """Return a dataclass of the values of a table; ConfigError names table and key."""
@@ -426,7 +436,7 @@ def _made(kind: type[Made], where: str, table: Mapping[str, Any]) -> Made:
     for key, value in table.items():
         types = _TYPES.get(key, (str,))
         if not isinstance(value, types) or isinstance(value, bool):
-            wanted = " or ".join(t.__name__ for t in types)
+            wanted = " or ".join(_WORDS[t] for t in types if t is not int or float not in types)
             subject = f"[{where}] {key} = {shown(repr(value), 60)}"
             msg = f"{subject} is not {wanted}; see docs/guide.md for its form."
             raise ConfigError(msg)

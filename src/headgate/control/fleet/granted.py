@@ -229,20 +229,21 @@ def _given_up(over: Mapping[str, OperatorView], most: Mapping[str, int]) -> Deci
 def merged(view: OperatorView, slots: int) -> Change:
     """Return the change to `slots` slots, fewer than there are, by the best merges one after another.
 
-    Where nothing is known of the slots' service rates, key groups are spread evenly instead.
+    Where nothing is known of the slots' service rates, or no two slots can merge since all have a
+    share of one split key group, key groups are spread evenly instead.
 
     References
     ----------
     StreamSwitch 3.4, Algorithm 1, as many times as it takes.
     """
-    if not (view.service_rate > 0.0).all():
-        spread = rescaled(replace(view, slots_min=1, slots_max=view.slots), slots)
-        assert spread is not None  # it has more
-        return spread
     change: Change | None = None
+    known = bool((view.service_rate > 0.0).all())
     while view.slots > slots:
-        strategy = best_scale_in(view, 0.0)
-        assert strategy is not None  # there are two slots or more
+        strategy = best_scale_in(view, 0.0) if known else None
+        if strategy is None:
+            spread = rescaled(replace(view, slots_min=1, slots_max=view.slots), slots)
+            assert spread is not None  # it has more
+            return spread if change is None else joined(change, spread)
         merge = change_of(view, strategy)
         change = merge if change is None else joined(change, merge)
         view = view_after(view, strategy)

@@ -47,7 +47,7 @@ class Groupings:
         for part in text.split(","):
             stage, colon, name = part.rpartition(":")
             stage, name = stage.strip(), _known(name.strip().lower())
-            if colon and stage and stage not in stages:
+            if stage and stage not in stages:
                 stages[stage] = name
             elif not colon and default is None:
                 default = name

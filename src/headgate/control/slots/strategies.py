@@ -256,6 +256,9 @@ def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
     merged = pressure(rates[:, None] + rates[None, :], view.service_rate[None, :], epsilon)
     # Of slots that are alike the first two stand for all: one to merge, one to merge into.
     alike = (rates[:, None] == rates) & (view.service_rate[:, None] == view.service_rate)
+    for shares in view.assignment.split.values():
+        has_share = np.isin(np.arange(slots), shares)
+        alike &= has_share[:, None] == has_share
     stands = np.tril(alike, -1).sum(axis=1) < 2  # noqa: PLR2004
     pairs = stands[:, None] & stands & ~np.eye(slots, dtype=bool)
     for shares in view.assignment.split.values():
