@@ -66,10 +66,8 @@ def write_log(log: Path, latest: Manifest | None) -> None:
 
     Parameters
     ----------
-    log : Path
-        Of Spark; the checkpoint's lock is held.
-    latest : Manifest or None
-        The newest.
+    log : Path    Of Spark; the checkpoint's lock is held.
+    latest : Manifest or None    The newest.
     """
     if latest is None or REAL_TIME not in latest.engine or newest_batch(log) >= latest.spark_batch:
         return
@@ -97,9 +95,7 @@ def write_log(log: Path, latest: Manifest | None) -> None:
 def check_batches_can_follow(latest: Manifest | None) -> None:
     """Refuse to go on in micro-batches where Spark's own source cannot.
 
-    Raises
-    ------
-    ConfigError
+    Raises `ConfigError`.
     """
     if latest is not None and _for_real_time_only(latest):
         msg = (

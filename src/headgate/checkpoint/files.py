@@ -29,9 +29,7 @@ Content = TypeVar("Content")
 def checked_file_name(name: str) -> str:
     """Return `name` if it may name a file: up to 4 parts of letters, digits, _ and -, and dots.
 
-    Raises
-    ------
-    CheckpointError    It may not.
+    Raises `CheckpointError`: it may not.
     """
     if not _NAME.fullmatch(name):
         msg = f"{name!r} cannot name a file of a checkpoint: use letters, digits, _ and -"
@@ -51,9 +49,7 @@ def _open_directory(directory: Path) -> Iterator[int]:
 def make_directory(path: Path) -> None:
     """Create a directory of mode 0700 unless it is there.
 
-    Raises
-    ------
-    CheckpointError    It cannot be created or written, or something else is there.
+    Raises `CheckpointError`: it cannot be created or written, or something else is there.
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -76,9 +72,7 @@ def unwritable(path: Path, why: str | None) -> CheckpointError:
 def read_bytes(directory: Path, name: str) -> bytes:
     """Return a file's bytes; follows no symbolic link, reads nothing but regular files.
 
-    Raises
-    ------
-    CheckpointError    The file is missing, a link, not a file, or cannot be read.
+    Raises `CheckpointError`: the file is missing, a link, not a file, or cannot be read.
     """
     called("read", directory, name)
     return _read_with(directory, name, lambda file: file.read())
@@ -87,9 +81,7 @@ def read_bytes(directory: Path, name: str) -> bytes:
 def read_regular(root: Path, path: str) -> bytes | None:
     """Return the bytes of a file of Spark's log, None where there is none; as `read_bytes` reads.
 
-    Raises
-    ------
-    CheckpointError    It is a link, not a file, or cannot be read.
+    Raises `CheckpointError`: it is a link, not a file, or cannot be read.
     """
     below, _, name = path.rpartition("/")
     try:
@@ -103,9 +95,7 @@ def read_regular(root: Path, path: str) -> bytes | None:
 def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
     """Return the bytes as `read_bytes` does, a large file as a mapping that takes no memory.
 
-    Raises
-    ------
-    CheckpointError    As of `read_bytes`.
+    Raises `CheckpointError`: as of `read_bytes`.
     """
     called("read", directory, name)
     return _read_with(directory, name, _map)
@@ -147,16 +137,14 @@ def write_bytes(
 ) -> None:
     """Write a file so that it is there whole or not at all, and on disk when this returns.
 
+    Raises `FileExistsError`: it is there already, and not `replace`; `CheckpointError`: it cannot
+    be written.
+
     Parameters
     ----------
     directory, name    The name is taken as it is: see `checked_file_name`.
     replace : bool     False: a file of that name is never overwritten.
     durable : bool     False: it may be lost with the machine, though not with the process.
-
-    Raises
-    ------
-    FileExistsError    It is there already, and not `replace`.
-    CheckpointError    It cannot be written.
     """
     called("write", directory, name, len(data))
     temporary = f".{secrets.token_hex(8)}.tmp"

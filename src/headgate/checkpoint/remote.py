@@ -21,11 +21,8 @@ from headgate.core.stores import Hidden
 def panics_told(where: str, act: str) -> Iterator[None]:
     """Within, turn a panic of a store's library into one sentence.
 
-    Its text may hold what was sent, so it is left out; the library has written it to stderr.
-
-    Raises
-    ------
-    CheckpointError
+    Its text may hold what was sent, so it is left out; the library has written it to stderr. Raises
+    `CheckpointError`.
     """
     try:
         yield
@@ -44,10 +41,8 @@ class RemoteFiles(ABC):
 
     Parameters
     ----------
-    url : str
-        A `headgate.core.stores.store_url`.
-    options : mapping
-        As `headgate.core.stores.options_for` returns them.
+    url : str    A `headgate.core.stores.store_url`.
+    options : mapping    As `headgate.core.stores.options_for` returns them.
     known : bool
         Whether it has answered somebody of this job already: then it is waited for longer.
 
@@ -118,9 +113,7 @@ class RemoteFiles(ABC):
     def _count(self, act: str, name: str, length: int) -> None:
         """Take note of a call that is about to be made.
 
-        Raises
-        ------
-        CheckpointError    This process was forked from one whose client has threads.
+        Raises `CheckpointError`: this process was forked from one whose client has threads.
         """
         path = Path(name)
         called(act, path.parent, path.name, length)

@@ -43,10 +43,8 @@ class JournalShipper:
 
     Parameters
     ----------
-    path : Path
-        The journal on this disk; it may not exist yet.
-    at : int
-        Bytes of the journal that the store has already.
+    path : Path    The journal on this disk; it may not exist yet.
+    at : int    Bytes of the journal that the store has already.
     """
 
     def __init__(self, files: Files, path: Path, at: int = 0) -> None:
@@ -76,10 +74,7 @@ class JournalShipper:
     def ship(self) -> None:
         """Copy the lines written since the last time to the store, whole lines only.
 
-        Raises
-        ------
-        CheckpointError
-            The store cannot be written; the next call copies the same lines.
+        Raises `CheckpointError`: the store cannot be written; the next call copies the same lines.
         """
         if not self._path.is_file():
             return
@@ -132,8 +127,7 @@ class JournalCopy:
 
     Parameters
     ----------
-    path : Path
-        The copy's path; an older file there is replaced.
+    path : Path    The copy's path; an older file there is replaced.
     """
 
     def __init__(self, files: Files, path: Path) -> None:

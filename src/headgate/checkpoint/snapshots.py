@@ -52,8 +52,7 @@ def due(
     ----------
     steps, full_steps : sequence of int
         By key group, the step of its newest section, and of its newest full one; `NO_STEP` for none.
-    turn : int
-        Full sections are written in one step of so many: the others are then small.
+    turn : int    Full sections are written in one step of so many: the others are then small.
     """
     if step % turn:
         return []

@@ -125,11 +125,8 @@ def _is_note(note: Any) -> bool:
 def check_log(checkpoint: Checkpoint, latest: Manifest | None) -> None:
     """Refuse a log of Spark's that is not as Spark wrote it, before a start.
 
-    A commit may be missing: a driver may die between its sink and Spark's commit.
-
-    Raises
-    ------
-    CheckpointError
+    A commit may be missing: a driver may die between its sink and Spark's commit. Raises
+    `CheckpointError`.
     """
     for problem in problems_in_log(checkpoint, latest, commits=False):
         raise CheckpointError(problem)
@@ -142,12 +139,9 @@ def problems_in_log(
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-        In a directory.
-    latest : Manifest or None
-        The newest.
-    commits : bool
-        Whether a commit that is missing is a problem, too.
+    checkpoint : Checkpoint    In a directory.
+    latest : Manifest or None    The newest.
+    commits : bool    Whether a commit that is missing is a problem, too.
     """
     log = checkpoint.path.resolve()
     yield from _lost_steps(checkpoint, latest)
@@ -303,10 +297,7 @@ def _offsets_in(log: Path, path: str) -> list[str] | None:
 def _notes_in(log: Path, path: str) -> Mapping[str, Any]:
     """Return the JSON in the second line of a file of Spark's log.
 
-    Raises
-    ------
-    CheckpointError
-        It has another form.
+    Raises `CheckpointError`: it has another form.
     """
     content = read_regular(log, path) or b""
     version, *lines = content.split(b"\n")

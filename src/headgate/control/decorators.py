@@ -174,8 +174,7 @@ class ActionLimit(Decorator):
 
     Parameters
     ----------
-    per_minute : int
-        At least 1.
+    per_minute : int    At least 1.
     """
 
     def __init__(self, policy: Policy, per_minute: int) -> None:
@@ -229,8 +228,7 @@ class AdviseOnly(Decorator):
 
     Attributes
     ----------
-    on : bool
-        Whether to do so now.
+    on : bool    Whether to do so now.
     """
 
     def __init__(self, policy: Policy, *, on: bool = True) -> None:

@@ -61,10 +61,8 @@ class EngineError(HeadgateError):
 
     Parameters
     ----------
-    message : str
-        One sentence.
-    transient : bool
-        True where running the same batch again may succeed.
+    message : str    One sentence.
+    transient : bool    True where running the same batch again may succeed.
     """
 
     def __init__(self, message: str, *, transient: bool = False) -> None:
@@ -105,9 +103,7 @@ def panicked(error: BaseException) -> bool:
 def without_panics() -> Iterator[None]:
     """Within, turn a panic of a native library into an error that is one.
 
-    Raises
-    ------
-    EngineError
+    Raises `EngineError`.
     """
     try:
         yield

@@ -19,8 +19,7 @@ def not_listening(addresses: Sequence[tuple[str, int]], patience_s: float) -> Ex
 
     Parameters
     ----------
-    addresses : sequence of (str, int)
-        Hosts and ports.
+    addresses : sequence of (str, int)    Hosts and ports.
     patience_s : float
         How long they are tried; addresses that refuse are for `REFUSED_S`, unknown hosts once.
     """

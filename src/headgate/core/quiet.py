@@ -31,8 +31,7 @@ class NoiseFilter:
 
     Parameters
     ----------
-    write : callable
-        Takes the lines that pass, as bytes.
+    write : callable    Takes the lines that pass, as bytes.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:

@@ -42,8 +42,7 @@ def counts_of(latency_ms: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     ----------
     latency_ms : float array
         Latencies; a negative value (clocks of two hosts differ) counts as zero, NaN is not counted.
-    weights : int array, optional
-        How many records each latency stands for; one each when absent.
+    weights : int array, optional    How many records each latency stands for; one each when absent.
 
     Returns
     -------
@@ -89,10 +88,8 @@ def percentile_ms(histogram: Sparse, share: float) -> float | None:
 
     Parameters
     ----------
-    histogram : sparse histogram
-        Pairs of (upper edge in ms, count), ascending.
-    share : float
-        In [0, 1]; 0.95 gives p95.
+    histogram : sparse histogram    Pairs of (upper edge in ms, count), ascending.
+    share : float    In [0, 1]; 0.95 gives p95.
 
     Returns
     -------

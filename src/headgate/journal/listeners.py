@@ -56,10 +56,8 @@ def call_listeners(journal: str, event: Event) -> None:
 
     Parameters
     ----------
-    journal : str
-        Path of the journal.
-    event : Event
-        As it was written.
+    journal : str    Path of the journal.
+    event : Event    As it was written.
     """
     for listener in tuple(_listeners):
         try:

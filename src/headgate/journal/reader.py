@@ -49,17 +49,12 @@ class CopiedJournal(Protocol):
 class Tail:
     """Keeps a position in a journal that moves over whole lines only.
 
+    Raises `CheckpointError`: there is no such file.
+
     Parameters
     ----------
-    path : path
-        The journal.
-    name : str, optional
-        The name of the journal in messages; default: its path.
-
-    Raises
-    ------
-    CheckpointError
-        There is no such file.
+    path : path    The journal.
+    name : str, optional    The name of the journal in messages; default: its path.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
@@ -74,13 +69,9 @@ class Tail:
     def events(self) -> Iterator[Event]:
         """Yield the events of whole lines written since the last call.
 
-        A torn last line stays unread until it is whole.
-
-        Raises
-        ------
-        CheckpointError
-            A whole line is no event, a line is longer than `LINE_MAX`, the journal has another
-            version, or it cannot be read any more.
+        A torn last line stays unread until it is whole. Raises `CheckpointError`: a whole line is
+        no event, a line is longer than `LINE_MAX`, the journal has another version, or it cannot be
+        read any more.
         """
         with self._opened() as file:
             file.seek(self._offset_bytes)
@@ -129,8 +120,7 @@ def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> It
 
     Parameters
     ----------
-    path : path
-        The journal.
+    path : path    The journal.
     wait : callable
         Called when there is nothing new; returns False to end. Unless given, sleeps and goes on.
 
@@ -152,10 +142,7 @@ def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> It
 def journals_below(place: str | os.PathLike[str]) -> list[Path]:
     """Return the journals of a directory and its subdirectories; of a journal, itself.
 
-    Raises
-    ------
-    CheckpointError
-        There is no such directory.
+    Raises `CheckpointError`: there is no such directory.
     """
     root = local_path(place)
     if is_file(root):
@@ -176,15 +163,12 @@ def journals_below(place: str | os.PathLike[str]) -> list[Path]:
 def locate(path: str | os.PathLike[str]) -> Path:
     """Return the journal of a checkpoint.
 
+    Raises `CheckpointError`: nothing there is a journal, or it names another file system than a
+    POSIX one.
+
     Parameters
     ----------
-    path : path
-        A checkpoint directory, or a journal itself.
-
-    Raises
-    ------
-    CheckpointError
-        Nothing there is a journal, or it names another file system than a POSIX one.
+    path : path    A checkpoint directory, or a journal itself.
     """
     checked_path(path)
     local = local_path(path)

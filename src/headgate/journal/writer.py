@@ -40,8 +40,7 @@ class JournalWriter:
     path : path
         The file, never a symbolic link; made with mode 0600 when missing. A torn last line, left by a
         killed driver, is cut off: it never was an event.
-    now_ms : callable
-        The wall clock; replaced in tests.
+    now_ms : callable    The wall clock; replaced in tests.
     """
 
     def __init__(

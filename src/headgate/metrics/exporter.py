@@ -42,8 +42,7 @@ class Serving:
 
     Attributes
     ----------
-    port : int
-        The one that was taken, where 0 was asked for.
+    port : int    The one that was taken, where 0 was asked for.
     """
 
     def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
@@ -60,7 +59,8 @@ class Serving:
 class JournalMetrics(Collector):
     """Collects the metrics of journals; each scrape reads what was written since the one before.
 
-    A journal that is damaged keeps the values of the line before, and `broken` says so.
+    A journal that is damaged keeps the values of the line before, and `broken` says so. Raises
+    `CheckpointError`: there is nothing at a place.
 
     Parameters
     ----------
@@ -71,11 +71,6 @@ class JournalMetrics(Collector):
     Attributes
     ----------
     places : list of path
-
-    Raises
-    ------
-    CheckpointError
-        There is nothing at a place.
     """
 
     def __init__(self, places: Iterable[str | os.PathLike[str] | CopiedJournal]) -> None:
@@ -125,10 +120,7 @@ class JournalMetrics(Collector):
     def serve(self, host: str, port: int) -> Serving:
         """Serve the metrics in a thread of their own.
 
-        Raises
-        ------
-        ConfigError
-            Nothing can be served there.
+        Raises `ConfigError`: nothing can be served there.
         """
         try:
             server = _Server((host, port), _Handler)

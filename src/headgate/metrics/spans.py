@@ -24,8 +24,7 @@ class SpanWriter:
 
     Parameters
     ----------
-    provider : TracerProvider, optional
-        Default: the program's own.
+    provider : TracerProvider, optional    Default: the program's own.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:

@@ -30,8 +30,7 @@ class KeyWindows:
 
     Attributes
     ----------
-    changed, removed : set of int
-        Left boundaries whose states are new, and those that are gone.
+    changed, removed : set of int    Left boundaries whose states are new, and those that are gone.
     """
 
     def __init__(

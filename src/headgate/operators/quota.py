@@ -28,10 +28,8 @@ def fair_shares(counts: I64, quota: int, turn: int = 0) -> I64:
 
     Parameters
     ----------
-    counts : int64[n]
-        Records waiting per queue.
-    quota : int
-        Records to serve in all; below ``counts.sum()``.
+    counts : int64[n]    Records waiting per queue.
+    quota : int    Records to serve in all; below ``counts.sum()``.
     turn : int
         Who gets the odd record moves on with it, so that with fewer records than queues none starves.
     """

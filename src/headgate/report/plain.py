@@ -72,10 +72,8 @@ class PlainProgress:
 
     Parameters
     ----------
-    write : callable
-        Takes one line, without its newline.
-    now_ms : callable
-        The wall clock, ms since 1970.
+    write : callable    Takes one line, without its newline.
+    now_ms : callable    The wall clock, ms since 1970.
     """
 
     def __init__(self, write: Callable[[str], None], now_ms: Callable[[], int]) -> None:

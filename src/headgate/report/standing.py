@@ -25,8 +25,7 @@ class Standing:
 
     Parameters
     ----------
-    texts : sequence of str
-        The SLOs of the start event.
+    texts : sequence of str    The SLOs of the start event.
 
     Attributes
     ----------

@@ -38,10 +38,11 @@ class _Found:
 def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
     """Return the newest decision at some time, and its effect.
 
+    Raises `ConfigError`: there is no such decision, or `at` cannot be read.
+
     Parameters
     ----------
-    events : iterable of Event
-        A journal.
+    events : iterable of Event    A journal.
     at : str or None
         ``03:12`` or ``03:12:30`` (local time, the last such time in the journal), an ISO date and
         time, or a time since the run began as ``headgate status`` shows it, ``+00:01:30``, or as a
@@ -55,11 +56,6 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
         decision, and after it came into force; None where nothing was completed); unreachable: why no
         number of slots meets the SLO, or None. Where it is unreachable and nothing was decided, the
         same keys with the rule ``unreachable``.
-
-    Raises
-    ------
-    ConfigError
-        There is no such decision, or `at` cannot be read.
     """
     decisions: list[_Found] = []
     batches: list[tuple[int, float, int]] = []

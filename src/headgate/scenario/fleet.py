@@ -36,10 +36,8 @@ _SINK_OWN = ("format", "outputMode")
 def check_fleet(path: Path) -> dict[str, Any]:
     """Return the jobs that a description would run; needs no cluster.
 
-    Raises
-    ------
-    ConfigError
-        Something in it is wrong, there is no such workload, or a user's function cannot be loaded.
+    Raises `ConfigError`: something in it is wrong, there is no such workload, or a user's function
+    cannot be loaded.
     """
     described = read_fleet(path)
     _check_queries(SparkEngine(), described)
@@ -78,12 +76,9 @@ def run_fleet_file(
 
     Parameters
     ----------
-    path : Path
-        The description.
-    duration_s : float
-        How long, from the start of the last job on.
-    advise : bool
-        Decide and write down, and change nothing.
+    path : Path    The description.
+    duration_s : float    How long, from the start of the last job on.
+    advise : bool    Decide and write down, and change nothing.
     work : Path, optional
         Where the fleet's journal lies, and whatever the file gives no place; a new temporary
         directory by default.
@@ -130,8 +125,7 @@ class _Events:
 
     Attributes
     ----------
-    killed : str
-        What was killed; empty where nothing was.
+    killed : str    What was killed; empty where nothing was.
     """
 
     def __init__(self, engine: SparkEngine, described: FleetFile, kill_at_s: float | None) -> None:

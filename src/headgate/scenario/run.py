@@ -44,14 +44,14 @@ def run_scenario(
 ) -> dict[str, Any]:
     """Run a scenario to its end and return its numbers.
 
-    SIGINT and SIGTERM end the run early and cleanly, also while it starts: the query stops after its
-    batch, and the summary follows; after SIGINT the verification, too, for which who sends SIGTERM has
-    no time. A second signal interrupts at once.
+    SIGINT and SIGTERM end the run early and cleanly, also while it starts: the query stops after
+    its batch, and the summary follows; after SIGINT the verification, too, for which who sends
+    SIGTERM has no time. A second signal interrupts at once. Raises `EngineError`: the query failed
+    before its time.
 
     Parameters
     ----------
-    scenario : Scenario
-        What to run.
+    scenario : Scenario    What to run.
     on_progress : callable
         Called with the journal's path, every 0.25 s while the query runs and once after its end.
     engine, clock_s, sleep
@@ -62,11 +62,6 @@ def run_scenario(
     dict
         Keys of `headgate.report.summary.summary`, with the verification's filled in when asked for, and
         startup_s: time until the first batch was committed, a rehearsal included.
-
-    Raises
-    ------
-    EngineError
-        The query failed before its time.
     """
     # as they were written: the absolute path hides a scheme
     check_place(scenario.checkpoint, or_store=True)

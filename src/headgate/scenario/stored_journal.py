@@ -24,24 +24,17 @@ WAIT_S = 0.5
 class StoredJournal:
     """Copies a journal in a thread of its own, at most every `EVERY_S` and only while somebody reads.
 
-    A store that does not answer therefore keeps no reader waiting for longer than `WAIT_S`.
+    A store that does not answer therefore keeps no reader waiting for longer than `WAIT_S`. Raises
+    `CheckpointError`: there is no checkpoint, or the store cannot be read.
 
     Parameters
     ----------
-    checkpoint : path
-        A place on a store.
+    checkpoint : path    A place on a store.
 
     Attributes
     ----------
-    place : str
-        The checkpoint, as a user writes it.
-    path : Path
-        Where the copy lies; it is removed when the process ends.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, or the store cannot be read.
+    place : str    The checkpoint, as a user writes it.
+    path : Path    Where the copy lies; it is removed when the process ends.
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str]) -> None:

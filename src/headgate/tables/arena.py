@@ -59,8 +59,7 @@ class ArenaStore(Store):
     Parameters
     ----------
     directory : path    Of this operator, in a run directory; created with mode 0700.
-    tiers : Tiers, optional
-        Where memory is bounded: what lies where.
+    tiers : Tiers, optional    Where memory is bounded: what lies where.
     """
 
     def __init__(
@@ -130,10 +129,8 @@ class ArenaStore(Store):
         groups : mapping of int to str
             Key groups that the caller owns, with the tokens of their committed states. A table in any
             other state stays where it is, with its undo file.
-        step : int
-            Numbers the steps by which groups grow cold.
-        moving : bool
-            False to leave all tables where they are.
+        step : int    Numbers the steps by which groups grow cold.
+        moving : bool    False to leave all tables where they are.
         """
         self._step = step
         tiers = self._tiers

@@ -95,16 +95,12 @@ class ArenaFile:
     ) -> ArenaFile:
         """Return a new zeroed file of `byte_count` bytes, locked, under a temporary name.
 
+        Raises `ArenaFull`: none of them has.
+
         Parameters
         ----------
-        paths : sequence of str
-            Where it will belong: the first of them that has room.
-        remedy : str
-            What to do where the last of them has none.
-
-        Raises
-        ------
-        ArenaFull    None of them has.
+        paths : sequence of str    Where it will belong: the first of them that has room.
+        remedy : str    What to do where the last of them has none.
         """
         for path in paths[:-1]:
             try:

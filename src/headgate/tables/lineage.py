@@ -54,9 +54,7 @@ def bring(table: BufferTable, token: str, chain: Chain) -> bool:
 def build(table: BufferTable, group: int, token: str, chain: Chain) -> None:
     """Fill an empty table from a full section, or from the whole history.
 
-    Raises
-    ------
-    StateError    The chain does not lead to `token`.
+    Raises `StateError`: the chain does not lead to `token`.
     """
     if token == EMPTY_TOKEN:
         return

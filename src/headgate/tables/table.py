@@ -81,9 +81,7 @@ class BufferTable:
     def attach(cls, memory: Memory, layout: TableLayout) -> BufferTable:
         """Return the table found in a buffer.
 
-        Raises
-        ------
-        StateError    It is not clean, not of this layout, or not to be believed.
+        Raises `StateError`: it is not clean, not of this layout, or not to be believed.
         """
         return cls(memory, layout, Header(memory.buffer).check(layout, memory.buffer.size))
 

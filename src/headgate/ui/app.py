@@ -54,7 +54,6 @@ def app(shelf: Shelf, host: str) -> Starlette:
 
     Parameters
     ----------
-    shelf : Shelf
     host : str
         The host that it is served at. Requests that name another one are refused, so that no page of
         somebody else's reads it through a name of its own (DNS rebinding).
@@ -117,10 +116,7 @@ def app(shelf: Shelf, host: str) -> Starlette:
 def serve(shelf: Shelf, host: str, port: int) -> None:
     """Serve the page until it is interrupted.
 
-    Raises
-    ------
-    ConfigError
-        Nothing can be served there.
+    Raises `ConfigError`: nothing can be served there.
     """
     try:
         listening = socket.create_server((host, port))
@@ -243,10 +239,8 @@ class _Headers:
 
     Parameters
     ----------
-    inner : callable
-        The application.
-    policy : str
-        Its content security policy.
+    inner : callable    The application.
+    policy : str    Its content security policy.
     """
 
     def __init__(self, app: ASGIApp, policy: str) -> None:

@@ -71,8 +71,7 @@ class JournalHistory:
 
     Attributes
     ----------
-    reading : DiagnosisReader
-        For the diagnosis.
+    reading : DiagnosisReader    For the diagnosis.
     """
 
     def __init__(self) -> None:
@@ -179,12 +178,7 @@ class JournalHistory:
 
 
 class Rows:
-    """Appends rows of numbers to one array that doubles.
-
-    Parameters
-    ----------
-    columns : int
-    """
+    """Appends rows of numbers to one array that doubles."""
 
     def __init__(self, columns: int) -> None:
         self._array: F64 = np.empty((256, columns))

@@ -31,9 +31,7 @@ def what_if(
 
     Parameters
     ----------
-    checkpoint : path
-    slo, policy, slots_max : str
-        The SLOs that the user typed; empty for the recorded SLOs.
+    slo, policy, slots_max : str    The SLOs that the user typed; empty for the recorded SLOs.
 
     Returns
     -------

@@ -98,8 +98,7 @@ def sentence(
         The fewest fixed slots that keep the SLO; None where it is not known, or none do.
     batches : bool
         Whether rows are of micro-batches, which the oracle and the constants do without.
-    limit : callable
-        Returns what to do about a row that does not keep the SLO: what limits it.
+    limit : callable    Returns what to do about a row that does not keep the SLO: what limits it.
     """
     known = [row for row in rows if row["success"] is not None]
     if not known:

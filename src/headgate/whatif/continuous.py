@@ -35,8 +35,7 @@ class ContinuousOperator(SimulatedOperator):
 
     Attributes
     ----------
-    resumed_s : float or None
-        When a change came into force in the last tick.
+    resumed_s : float or None    When a change came into force in the last tick.
     """
 
     resumed_s: float | None = None
@@ -147,8 +146,7 @@ class ContinuousEngine:
 
     Parameters
     ----------
-    operators : mapping of str to ContinuousOperator
-        Upstream first.
+    operators : mapping of str to ContinuousOperator    Upstream first.
     """
 
     def __init__(self, operators: Mapping[str, ContinuousOperator], delta_s: float) -> None:

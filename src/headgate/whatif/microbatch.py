@@ -39,10 +39,8 @@ class BatchOperator(SimulatedOperator):
 
     Attributes
     ----------
-    busy_s : float
-        How long the slowest slot of the last batch took.
-    came : int
-        Records that have arrived for the next batch.
+    busy_s : float    How long the slowest slot of the last batch took.
+    came : int    Records that have arrived for the next batch.
     """
 
     def __init__(
@@ -116,12 +114,9 @@ class BatchOperator(SimulatedOperator):
 
         Parameters
         ----------
-        start_s : float
-            When the first tasks may begin.
-        turn : int
-            Number of the batch; see `fair_shares`.
-        stretch : float
-            Seconds of useful time per second that a task serves.
+        start_s : float    When the first tasks may begin.
+        turn : int    Number of the batch; see `fair_shares`.
+        stretch : float    Seconds of useful time per second that a task serves.
 
         Returns
         -------
@@ -311,8 +306,7 @@ class MicroBatchEngine:
 
     Parameters
     ----------
-    operators : mapping of str to BatchOperator
-        Upstream first; each is a stage of every batch.
+    operators : mapping of str to BatchOperator    Upstream first; each is a stage of every batch.
     """
 
     def __init__(

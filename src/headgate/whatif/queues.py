@@ -42,24 +42,18 @@ class Queues:
     Parameters
     ----------
     speeds : float64[slots]
-    least_s : float
-        The shortest service time that a rate limit allows a slot of normal speed.
+    least_s : float    The shortest service time that a rate limit allows a slot of normal speed.
 
     Attributes
     ----------
-    assignment : Assignment
-        In force.
+    assignment : Assignment    In force.
     arrived, completed : float64[G]
         Records since the start, as `Sample` has them. What is enqueued counts as arrived.
     places : int64[slots, 4]
-    clocks : float64[slots, 5]
-        See `kernels`.
-    other_slots : int
-        Slots in force whose speed is not the normal one.
-    histogram : int64[BUCKETS]
-        True latencies of completed records since it was last set to zero.
-    within_s : float
-        The bound of those that a measure with a fourth column counts as within it.
+    clocks : float64[slots, 5]    See `kernels`.
+    other_slots : int    Slots in force whose speed is not the normal one.
+    histogram : int64[BUCKETS]    True latencies of completed records since it was last set to zero.
+    within_s : float    The bound of those that a measure with a fourth column counts as within it.
     """
 
     within_s = math.inf
@@ -100,8 +94,7 @@ class Queues:
 
         Parameters
         ----------
-        in_tick : int32[G]
-            Counts them.
+        in_tick : int32[G]    Counts them.
         """
         arrival_s, origin_s, demand_s, groups = records
         self._make_room(len(groups))
@@ -128,8 +121,7 @@ class Queues:
         ----------
         measure : float64[G, 2 or 3]
             Is added to: records, their latencies, and their times since the origin.
-        out : float64[n, 2]
-            Receives (completion, origin) of each record, unless n is 0.
+        out : float64[n, 2]    Receives (completion, origin) of each record, unless n is 0.
         """
         self._free, count = kernels.serve(
             until_s,
@@ -236,10 +228,8 @@ class Queues:
 
         Parameters
         ----------
-        survivors : sequence of (int or None)
-            As `Change.survivors`.
-        speeds : float64[new slots]
-            Speeds of the new slots, in their order.
+        survivors : sequence of (int or None)    As `Change.survivors`.
+        speeds : float64[new slots]    Speeds of the new slots, in their order.
         """
         before = len(self.places)
         new = [number for number, old in enumerate(survivors) if old is None]

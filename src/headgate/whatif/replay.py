@@ -37,15 +37,7 @@ _SERIES = ("warm_up_s", "jitter_s")
 
 @dataclass(frozen=True)
 class Conditions:
-    """Holds the conditions under which a run is simulated.
-
-    Attributes
-    ----------
-    floor_s : float or None
-        A given floor, in place of the measured one.
-    unsplittable : str
-        As `OperatorSettings.unsplittable`.
-    """
+    """Holds the conditions under which a run is simulated."""
 
     slo: Slo
     operator: str
@@ -54,7 +46,9 @@ class Conditions:
     slots_min: int
     slots_max: int
     floor_s: float | None
+    """A given floor, in place of the measured one."""
     unsplittable: str
+    """As `OperatorSettings.unsplittable`."""
 
 
 _NOT_SAID = "the journal does not say whether its records can be merged"
@@ -73,10 +67,12 @@ def replay(
 ) -> dict[str, Any]:
     """Simulate a recorded run as it was and as it might have been.
 
+    Raises `CheckpointError`: there is no journal, or it is damaged; `ConfigError`: the journal does
+    not hold what a replay needs, or a policy or SLO is not one.
+
     Parameters
     ----------
-    since_s : float, optional
-        Replay the last so many seconds.
+    since_s : float, optional    Replay the last so many seconds.
     slots_max, policy_text, slo_text
         What is to be different; what is not given stays as recorded.
     like : path, optional
@@ -92,13 +88,6 @@ def replay(
         ``policy``, ``slo``, ``slots_max``, ``success``, ``success_worst``, ``slots_mean``,
         ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``; with `oracle` also
         what `headgate.whatif.advice.beside` adds, and ``oracle`` has what that returns.
-
-    Raises
-    ------
-    CheckpointError
-        There is no journal, or it is damaged.
-    ConfigError
-        The journal does not hold what a replay needs, or a policy or SLO is not one.
     """
     recorded = Recorded.read(checkpoint, since_s)
     costs = calibrated(recorded)
@@ -132,8 +121,7 @@ def replayed(
 
     Parameters
     ----------
-    whole : bool
-        Whether it is the whole run: its success is known since its start only.
+    whole : bool    Whether it is the whole run: its success is known since its start only.
     slots_max, policy_text, slo_text, seed, oracle
         See `replay`.
     """

@@ -25,31 +25,21 @@ _GROUPS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class RunResult:
-    """Holds the figures and the decisions of one run.
-
-    Attributes
-    ----------
-    policy : str
-        Its name.
-    mode : str
-        *continuous* or *micro-batch*.
-    delta_s : float
-        Length of a tick.
-    settings : mapping of str to OperatorSettings
-        What was asked for, by operator.
-    operators : mapping of str to Measures
-        What happened, by operator.
-    decisions : list of dict
-        See `DecisionLog`.
-    """
+    """Holds the figures and the decisions of one run."""
 
     policy: str
+    """Its name."""
     seed: int
     mode: str
+    """*continuous* or *micro-batch*."""
     delta_s: float
+    """Length of a tick."""
     settings: Mapping[str, OperatorSettings]
+    """What was asked for, by operator."""
     operators: Mapping[str, Measures]
+    """What happened, by operator."""
     decisions: list[dict[str, Any]]
+    """See `DecisionLog`."""
 
     def success(
         self,
@@ -65,8 +55,7 @@ class RunResult:
         ----------
         bound_s, window_s : float, optional
             Default: the operator's settings; windows are rounded up to whole ticks.
-        from_s : float
-            Leaves out the windows that begin earlier: a warm-up.
+        from_s : float    Leaves out the windows that begin earlier: a warm-up.
         """
         measures = self.operators[operator]
         return self._success(operator, measures.latency_sum_s, bound_s, window_s, from_s)
@@ -78,10 +67,8 @@ class RunResult:
 
         Parameters
         ----------
-        operator : str
-            With a model that counts those (`OperatorModel.within_s`).
-        quantile : float
-            The share: 0.95 of a p95.
+        operator : str    With a model that counts those (`OperatorModel.within_s`).
+        quantile : float    The share: 0.95 of a p95.
         window_s, from_s
             See `success`.
         """
@@ -193,8 +180,7 @@ class RunResult:
 
         Parameters
         ----------
-        timeline : bool
-            Whether to include the timelines and the decisions.
+        timeline : bool    Whether to include the timelines and the decisions.
         """
         fields: dict[str, Any] = {
             "policy": self.policy,

@@ -28,9 +28,7 @@ class Inflow:
 
     Parameters
     ----------
-    source : ArrivalFeed or None
-        None for an operator that is fed by its parents.
-    generator : numpy.random.Generator
+    source : ArrivalFeed or None    None for an operator that is fed by its parents.
     """
 
     def __init__(

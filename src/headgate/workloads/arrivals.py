@@ -41,22 +41,16 @@ class ArrivalStream(ABC):
 
         Parameters
         ----------
-        generator : numpy.random.Generator
-            The only source of chance.
+        generator : numpy.random.Generator    The only source of chance.
         """
 
 
 class ArrivalFeed:
     """Reads a stream up to one time after another.
 
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-
     Attributes
     ----------
-    costs : float64[n] or None
-        As `ArrivalStream.costs`.
+    costs : float64[n] or None    As `ArrivalStream.costs`.
     """
 
     def __init__(self, arrivals: ArrivalStream, generator: np.random.Generator) -> None:
@@ -91,8 +85,7 @@ class RateArrivals(ArrivalStream):
 
     Parameters
     ----------
-    shares : float64[G]
-        Probability of each key group, adding up to 1.
+    shares : float64[G]    Probability of each key group, adding up to 1.
     poisson : bool
         Whether gaps are random (a Poisson process of that rate); else each record comes exactly
         when it is due.
@@ -132,8 +125,7 @@ class RecordedArrivals(ArrivalStream):
 
     Parameters
     ----------
-    arrival_s : float64[n]
-        Seconds since the start, ascending.
+    arrival_s : float64[n]    Seconds since the start, ascending.
     groups : int64[n]
     costs : float64[n] or None
         Multiples of the service time; >= 0. None: all the same.
@@ -226,8 +218,7 @@ def groups_at(edges: F64, draws: F64) -> I64:
 
     Parameters
     ----------
-    edges : float64[G]
-        Cumulative shares.
+    edges : float64[G]    Cumulative shares.
     draws : float64[n]
     """
     groups: I64 = np.searchsorted(edges, draws * edges[-1], side="right").astype(np.int64)

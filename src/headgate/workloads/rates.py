@@ -45,18 +45,14 @@ StreamSwitch."""
 
 @dataclass(frozen=True)
 class _Curve:
-    """Holds the records due by a time t, piecewise linear from (0, 0).
-
-    Attributes
-    ----------
-    times_s : float64[K]     Knots, strictly increasing; the first is 0.
-    counts : float64[K]      Records due by each knot, never decreasing; the first is 0.
-    tail_per_s : float       Slope after the last knot; 0 means that the curve repeats instead.
-    """
+    """Holds the records due by a time t, piecewise linear from (0, 0)."""
 
     times_s: F64
+    """float64[K]: Knots, strictly increasing; the first is 0."""
     counts: F64
+    """float64[K]: Records due by each knot, never decreasing; the first is 0."""
     tail_per_s: float
+    """Slope after the last knot; 0 means that the curve repeats instead."""
 
     def value(self, t_s: F64) -> F64:
         """Return the records due by `t_s`, as a real number."""
@@ -181,10 +177,8 @@ class SquareRate(RateFunction):
 
     first_per_s: float
     """Records/s in the first half; >= 0."""
-
     next_per_s: float
     """Records/s in the second half; >= 0, and above 0 if the first is 0."""
-
     period_s: float = 600.0
     """Seconds; > 0. Default: NEXMark's generator."""
 
@@ -218,10 +212,8 @@ class SineRate(RateFunction):
 
     base_per_s: float
     """The lowest rate, records/s; >= 0."""
-
     amplitude_per_s: float
     """Half of the distance from lowest to highest rate, records/s; >= 0."""
-
     period_s: float = 600.0
     """Seconds; > 0. Default: StreamSwitch, figures 10 to 13."""
 
@@ -285,13 +277,10 @@ class SpikeRate(RateFunction):
 
     base_per_s: float
     """Records/s outside the spike; > 0."""
-
     factor: float
     """What multiplies the base during the spike; >= 0. Below 1 the spike is a dip."""
-
     start_s: float
     """Begin of the spike, seconds since the start; >= 0."""
-
     stop_s: float
     """End of the spike, seconds since the start; later than its begin."""
 
@@ -337,7 +326,6 @@ class ExchangeRate(RateFunction):
 
     speed: float = 1.0
     """Seconds of the day per second; > 0. It squeezes the day and leaves the rates as they are."""
-
     load: float = 1.0
     """What all rates are multiplied by; > 0."""
 
@@ -393,6 +381,9 @@ _CHARACTERS = 10_000
 def parse_rate(text: str) -> RateFunction:
     """Return the rate function that `text` describes.
 
+    Raises `ConfigError`: an unknown shape or argument, one that is missing, malformed or out of
+    range.
+
     Parameters
     ----------
     text : str
@@ -405,11 +396,6 @@ def parse_rate(text: str) -> RateFunction:
     Returns
     -------
     RateFunction
-
-    Raises
-    ------
-    ConfigError
-        An unknown shape or argument, one that is missing, malformed or out of range.
     """
     if len(text) > _CHARACTERS:
         msg = (

@@ -63,8 +63,7 @@ class Regression:
 
     Parameters
     ----------
-    window : int
-        How many values; >= 2.
+    window : int    How many values; >= 2.
 
     References
     ----------
@@ -140,8 +139,7 @@ class Smoothed:
 
     Parameters
     ----------
-    alpha : float
-        Weight of a new value, in [0, 1].
+    alpha : float    Weight of a new value, in [0, 1].
     """
 
     def __init__(self, alpha: float) -> None:
@@ -182,8 +180,7 @@ class HoltWinters:
 
     Parameters
     ----------
-    period : int
-        Intervals per season; >= 2.
+    period : int    Intervals per season; >= 2.
     alpha, beta, gamma : float
         Weights of a new value in level, trend and season; in [0, 1]. Tuned on the requests per ten
         minutes of the World Cup 1998 site, a season a day: mean error 7 % below the naive forecast.

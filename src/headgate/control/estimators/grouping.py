@@ -18,8 +18,7 @@ def utilisation(processed: F64, event_s: float, duration_s: float) -> F64:
     ----------
     processed : float64[replicas]
         mu: events each active replica processed in the interval; 0 for a new one.
-    event_s, duration_s : float
-        et and td, in seconds.
+    event_s, duration_s : float    et and td, in seconds.
 
     References
     ----------
@@ -31,21 +30,14 @@ def utilisation(processed: F64, event_s: float, duration_s: float) -> F64:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Holds the replica of each event of a batch.
-
-    Attributes
-    ----------
-    replica : int64[events]
-        Index of the active replica that takes each event.
-    load : float64[replicas]
-        U of each replica afterwards.
-    cursor : int
-        Replica at which round robin goes on.
-    """
+    """Holds the replica of each event of a batch."""
 
     replica: I64
+    """int64[events]: Index of the active replica that takes each event."""
     load: F64
+    """float64[replicas]: U of each replica afterwards."""
     cursor: int
+    """Replica at which round robin goes on."""
 
 
 def load_aware(events: int, load: F64, step: float, cursor: int = 0) -> Grouping:
@@ -57,14 +49,10 @@ def load_aware(events: int, load: F64, step: float, cursor: int = 0) -> Grouping
 
     Parameters
     ----------
-    events : int
-        Events of the batch; >= 0.
-    load : float64[replicas]
-        U of each active replica; >= 0, at least one replica.
-    step : float
-        et / td: what one event adds; > 0.
-    cursor : int
-        Where round robin goes on.
+    events : int    Events of the batch; >= 0.
+    load : float64[replicas]    U of each active replica; >= 0, at least one replica.
+    step : float    et / td: what one event adds; > 0.
+    cursor : int    Where round robin goes on.
 
     References
     ----------
@@ -102,12 +90,10 @@ def least_work(events: int, work_s: F64, event_s: F64) -> Grouping:
 
     Parameters
     ----------
-    events : int
-        Events of the batch; >= 0.
+    events : int    Events of the batch; >= 0.
     work_s : float64[replicas]
         What waits at each active replica, in seconds of its work; >= 0, at least one replica.
-    event_s : float64[replicas]
-        What one event takes each replica, in seconds; > 0.
+    event_s : float64[replicas]    What one event takes each replica, in seconds; > 0.
 
     References
     ----------

@@ -12,8 +12,7 @@ class ServiceTimeEstimate:
 
     Parameters
     ----------
-    event_s : float
-        The benchmark's value, in seconds; > 0.
+    event_s : float    The benchmark's value, in seconds; > 0.
     weight : float
         Weight of a new interval, in [0, 1]; 0 keeps the benchmark's value, as PSPS does.
 

@@ -190,10 +190,8 @@ def makespan_ms(tasks_ms: Sequence[float], at_once: int) -> float:
 
     Parameters
     ----------
-    tasks_ms : sequence of float
-        In the order in which they begin.
-    at_once : int
-        How many run at a time, at least 1.
+    tasks_ms : sequence of float    In the order in which they begin.
+    at_once : int    How many run at a time, at least 1.
     """
     if len(tasks_ms) <= at_once:
         return max(tasks_ms, default=0.0)

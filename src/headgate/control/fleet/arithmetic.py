@@ -27,10 +27,8 @@ def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
 
     Parameters
     ----------
-    wanted : mapping of str to int
-        Slots wanted, by operator; >= 0.
-    room : int
-        How many there are; nothing is given where it is negative.
+    wanted : mapping of str to int    Slots wanted, by operator; >= 0.
+    room : int    How many there are; nothing is given where it is negative.
 
     Returns
     -------
@@ -54,10 +52,8 @@ def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[st
 
     Parameters
     ----------
-    congested : mapping of str to bool
-        By operator; congested ones keep what they have.
-    cut : float
-        The share that is taken away, in (0, 1).
+    congested : mapping of str to bool    By operator; congested ones keep what they have.
+    cut : float    The share that is taken away, in (0, 1).
 
     References
     ----------

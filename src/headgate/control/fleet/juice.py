@@ -13,45 +13,34 @@ from headgate.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Flow:
-    """Counts the records along one edge of the operator graph in a window of time.
-
-    Attributes
-    ----------
-    parent, child : str
-        An operator without parents is a spout. Where records wait in front of a job, make the
-        source the spout and let its flow say how many arrived and how many were read.
-    sent : float
-        Records the parent sent to this child, counted at the parent, so that losses show.
-    executed : float
-        Records of this parent that the child processed, whatever it made of them.
-    waiting : float
-        Records of this parent that the child has yet to process at the end of the window.
-    """
+    """Counts the records along one edge of the operator graph in a window of time."""
 
     parent: str
     child: str
+    """`parent`, `child`: An operator without parents is a spout. Where records wait in front of a
+    job, make the source the spout and let its flow say how many arrived and how many were read.
+    """
     sent: float
+    """Records the parent sent to this child, counted at the parent, so that losses show."""
     executed: float
+    """Records of this parent that the child processed, whatever it made of them."""
     waiting: float = 0.0
+    """Records of this parent that the child has yet to process at the end of the window."""
 
 
 def operator_juice(flows: Sequence[Flow]) -> dict[str, float]:
     """Return the juice of each operator, summed over the spouts.
 
+    Raises `ConfigError`: the graph has a cycle.
+
     Parameters
     ----------
-    flows : sequence of Flow
-        One per edge of an acyclic graph.
+    flows : sequence of Flow    One per edge of an acyclic graph.
 
     Returns
     -------
     dict of str to float
         By operator, parents before children; >= 0, at most the number of spouts.
-
-    Raises
-    ------
-    ConfigError
-        The graph has a cycle.
 
     References
     ----------
@@ -77,17 +66,15 @@ def operator_juice(flows: Sequence[Flow]) -> dict[str, float]:
 def job_juice(flows: Sequence[Flow], sink_weights: Mapping[str, float] | None = None) -> float:
     """Return the juice of a job, in [0, 1].
 
+    Raises `ConfigError`: the graph has a cycle, a weight is not above 0, or it names an operator
+    that is no sink.
+
     Parameters
     ----------
     flows : sequence of Flow
         One per edge of an acyclic graph; none for a job of one operator, whose juice is 1.
     sink_weights : mapping of str to float, optional
         How much a record counts at each sink; > 0, 1 where a sink is not named.
-
-    Raises
-    ------
-    ConfigError
-        The graph has a cycle, a weight is not above 0, or it names an operator that is no sink.
 
     References
     ----------
@@ -134,8 +121,7 @@ class JuiceWindow:
 
     Parameters
     ----------
-    subwindows : int
-        How many sub-windows make a window.
+    subwindows : int    How many sub-windows make a window.
 
     References
     ----------

@@ -27,8 +27,7 @@ class Ledger:
 
     Parameters
     ----------
-    budget : int
-        Slots of all jobs together; >= 1.
+    budget : int    Slots of all jobs together; >= 1.
 
     References
     ----------
@@ -64,10 +63,8 @@ class Ledger:
 
         Parameters
         ----------
-        held : mapping of str to int
-            Slots that it comes with, by operator.
-        taken : int
-            Slots of the budget that others have.
+        held : mapping of str to int    Slots that it comes with, by operator.
+        taken : int    Slots of the budget that others have.
         """
         extra = {operator: slots - 1 for operator, slots in held.items()}
         room = self.budget - taken - len(held)
@@ -102,10 +99,8 @@ class Ledger:
 
         Parameters
         ----------
-        held : mapping of str to mapping of str to int
-            Slots in force, by job and operator.
-        reserved : int
-            Slots of the budget that are kept for jobs that start.
+        held : mapping of str to mapping of str to int    Slots in force, by job and operator.
+        reserved : int    Slots of the budget that are kept for jobs that start.
         """
         changed: dict[str, dict[str, int]] = {}
         for job, account in self._accounts.items():

@@ -87,15 +87,12 @@ class FollowsRules:
 
     Parameters
     ----------
-    view : OperatorView
-        The first one.
-    epsilon : float
-        Share of the load that every rule has to spare, at least.
+    view : OperatorView    The first one.
+    epsilon : float    Share of the load that every rule has to spare, at least.
 
     Attributes
     ----------
-    key_groups : int
-        G of the operator.
+    key_groups : int    G of the operator.
     """
 
     def __init__(self, view: OperatorView, epsilon: float) -> None:

@@ -15,8 +15,7 @@ def projected_latency_s(
 
     Parameters
     ----------
-    rate : float64[...]
-        lambda: arrivals per second; >= 0.
+    rate : float64[...]    lambda: arrivals per second; >= 0.
     service_rate : float64[...]
         mu: records per second that the server can complete; >= 0. Broadcast against `rate`.
     epsilon : float

@@ -27,10 +27,8 @@ def repacked(view: OperatorView, wanted: int, load: F64) -> Change | None:
 
     Parameters
     ----------
-    wanted : int
-        From 1 to the number of key groups.
-    load : float64[G]
-        What each key group brings, in any unit.
+    wanted : int    From 1 to the number of key groups.
+    load : float64[G]    What each key group brings, in any unit.
 
     Returns
     -------

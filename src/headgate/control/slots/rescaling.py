@@ -110,8 +110,7 @@ class Averages:
 
     Attributes
     ----------
-    cycles : int
-        How many cycles were added.
+    cycles : int    How many cycles were added.
     """
 
     def __init__(self) -> None:

@@ -13,8 +13,7 @@ class Static:
 
     Parameters
     ----------
-    n : int or None
-        Slots per operator, at least 1; None for what each operator has.
+    n : int or None    Slots per operator, at least 1; None for what each operator has.
 
     References
     ----------

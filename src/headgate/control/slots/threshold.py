@@ -16,8 +16,7 @@ class Threshold:
 
     Parameters
     ----------
-    high, target, low : float
-        As `Band`.
+    high, target, low : float    As `Band`.
 
     References
     ----------

@@ -193,20 +193,15 @@ def merge(
 
     Parameters
     ----------
-    rows : int64[capacity, v]
-        Value parts of a table's rows; a view with any row stride.
-    rows_float : float64[capacity, v]
-        The same memory.
+    rows : int64[capacity, v]    Value parts of a table's rows; a view with any row stride.
+    rows_float : float64[capacity, v]    The same memory.
     index : int64[n]
-    incoming : int64[n, v]
-        Buffers in the same layout; strings are already the table's ids + 1.
-    incoming_float : float64[n, v]
-        The same memory.
+    incoming : int64[n, v]    Buffers in the same layout; strings are already the table's ids + 1.
+    incoming_float : float64[n, v]    The same memory.
     ops : int64[A, 6]
     leaves : int64[L, 5]
     offsets : int64[m + 1]
-    data : uint8[]
-        The table's strings.
+    data : uint8[]    The table's strings.
 
     Returns
     -------
@@ -288,8 +283,7 @@ def expand_windows(
 
     Parameters
     ----------
-    starts : int64[n]
-        Where rows start, microseconds.
+    starts : int64[n]    Where rows start, microseconds.
     within : int
         0; or the length of blocks, from `offset` on: a row is not listed for a window that holds all of
         the row's block.

@@ -16,12 +16,9 @@ def number_sessions(of: I64, starts: I64, ends: I64, order: I64, session: I64) -
 
     Parameters
     ----------
-    of, starts, ends : int64[n]
-        Key, start and end of each interval.
-    order : int64[n]
-        By key, then start.
-    session : int64[n]
-        Receives the number of each interval's session.
+    of, starts, ends : int64[n]    Key, start and end of each interval.
+    order : int64[n]    By key, then start.
+    session : int64[n]    Receives the number of each interval's session.
 
     Returns
     -------

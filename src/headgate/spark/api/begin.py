@@ -32,12 +32,10 @@ def begin(
 
     Parameters
     ----------
-    start : callable
-        Starts it.
+    start : callable    Starts it.
     frame : DataFrame
         What it reads. Without a Python source nothing is waited for.
-    begun : callable
-        Whether a batch has begun.
+    begun : callable    Whether a batch has begun.
     """
     inner = start()
     if not reads_python(frame):

@@ -66,8 +66,7 @@ class Ending:
         Called when Spark's query has ended by itself: what is left to do for a finite one.
     close : callable
         Given the failure, or None: writes it down and gives back all that the query held.
-    before : callable, optional
-        Called when the query is to stop and no batch is under way.
+    before : callable, optional    Called when the query is to stop and no batch is under way.
     look : callable, optional
         Called every second while the query runs: whether a request to stop is there.
     reads : callable, optional
@@ -128,11 +127,7 @@ class Ending:
     def wait(self, timeout_s: float | None) -> bool:
         """Return whether the query has ended; raise its failure.
 
-        Raises
-        ------
-        QueryFailed, EngineGone
-        EngineError
-            The query's own batch waits for its end.
+        Raises `QueryFailed`, `EngineGone`. `EngineError`: the query's own batch waits for its end.
         """
         if self._batches.is_of_this_thread:
             msg = (
@@ -147,15 +142,10 @@ class Ending:
     def stop(self) -> None:
         """End the query at the next batch boundary, or break off a batch that takes too long.
 
-        Within a batch, in its user's function, it returns at once, and the query ends with the batch.
-
-        Raises
-        ------
-        EngineGone
-            It had ended, or ends, because Spark's JVM did.
-        EngineError
-            User's code has not returned, or Spark's own thread has not ended in
-            ``spark.sql.streaming.stopTimeout``.
+        Within a batch, in its user's function, it returns at once, and the query ends with the
+        batch. Raises `EngineGone`: it had ended, or ends, because Spark's JVM did; `EngineError`:
+        User's code has not returned, or Spark's own thread has not ended in
+        ``spark.sql.streaming.stopTimeout``.
         """
         self._asked.put(True)
         if self._batches.is_of_this_thread:

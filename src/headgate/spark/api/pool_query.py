@@ -41,10 +41,7 @@ class PoolQuery(RunningQuery[ReplicaReport]):
     ) -> None:
         """Have so many replicas active, as `activate`; a fleet gives slots so.
 
-        Raises
-        ------
-        ConfigError, HeadgateError
-            As `activate`.
+        Raises `ConfigError`, `HeadgateError`: as `activate`.
         """
         self._activate(slots, operator, by, reason)
 
@@ -55,19 +52,13 @@ class PoolQuery(RunningQuery[ReplicaReport]):
     def activate(self, replicas: int, *, stage: str | None = None) -> None:
         """Have so many replicas active from the next batch on; the others serve what they hold.
 
+        Raises `ConfigError`: there is no such stage, the pool is smaller, or a fleet grants fewer;
+        `HeadgateError`: the query has ended.
+
         Parameters
         ----------
-        replicas : int
-            1 to the size of the pool.
-        stage : str, optional
-            One stage; all when absent.
-
-        Raises
-        ------
-        ConfigError
-            There is no such stage, the pool is smaller, or a fleet grants fewer.
-        HeadgateError
-            The query has ended.
+        replicas : int    1 to the size of the pool.
+        stage : str, optional    One stage; all when absent.
         """
         self._activate(replicas, stage, "user", "")
 

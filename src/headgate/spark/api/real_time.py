@@ -42,13 +42,7 @@ _LEAVE_OUT = "leave out trigger(realTime=...)"
 
 @dataclass(frozen=True)
 class RealTimeFlow:
-    """A query that can run in real time.
-
-    Attributes
-    ----------
-    plan : PipePlan
-    feeds : Feeds
-    """
+    """A query that can run in real time."""
 
     plan: PipePlan
     feeds: Feeds
@@ -87,12 +81,8 @@ class RealTimeFlow:
 def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -> RealTimeFlow:
     """Return a query as it runs in real time.
 
-    Raises
-    ------
-    UnsupportedQuery
-        A part of it cannot run so.
-    ConfigError
-        The session has too few cores, or executors that are not hosts of their own.
+    Raises `UnsupportedQuery`: a part of it cannot run so; `ConfigError`: the session has too few
+    cores, or executors that are not hosts of their own.
     """
     flow = flow_below(spark, query, settings.key_groups)
     master, needed = str(spark.sparkContext.master), flow.feeds.tasks + 1
@@ -117,9 +107,7 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
 def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) -> RealTimeFlow:
     """Return what feeds the first operators of a query, if all of that can run in real time.
 
-    Raises
-    ------
-    UnsupportedQuery
+    Raises `UnsupportedQuery`.
     """
     plan = PipePlan.of(spark, [chain[0] for chain in query.sources], key_groups)
     if any(branch.stages for branch in plan.branches) and not adapter().pipelines_python:
@@ -143,9 +131,7 @@ def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) 
 def check_settings(settings: QuerySettings) -> None:
     """Refuse settings that have no meaning in real time.
 
-    Raises
-    ------
-    UnsupportedQuery, ConfigError
+    Raises `UnsupportedQuery`, `ConfigError`.
     """
     if not own.REAL_TIME.of(settings.options):
         msg = (

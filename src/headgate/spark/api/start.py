@@ -87,24 +87,15 @@ def start(
 ) -> Query:
     """Start a query.
 
+    Raises `UnsupportedQuery`: a part of the query cannot run elastically; `ConfigError`: a setting
+    is out of range, or no broker answers where the query reads Kafka; `CheckpointError`: the
+    checkpoint belongs to something else, is held, or is damaged.
+
     Parameters
     ----------
-    df : DataFrame
-        The user's.
-    settings : QuerySettings
-    watch : callable, optional
-        What a fleet puts around the query's own control loop.
-    watch_pools : callable, optional
-        Likewise where the query runs on pools of replicas.
-
-    Raises
-    ------
-    UnsupportedQuery
-        A part of the query cannot run elastically.
-    ConfigError
-        A setting is out of range, or no broker answers where the query reads Kafka.
-    CheckpointError
-        The checkpoint belongs to something else, is held, or is damaged.
+    df : DataFrame    The user's.
+    watch : callable, optional    What a fleet puts around the query's own control loop.
+    watch_pools : callable, optional    Likewise where the query runs on pools of replicas.
     """
     if settings.is_real_time and settings.fallback == MICRO_BATCH:
         try:
@@ -162,17 +153,12 @@ def _started(
 def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
     """Return a query as its settings have it run in slots.
 
+    Raises `UnsupportedQuery`: a part of the query cannot run elastically.
+
     Parameters
     ----------
-    df : DataFrame
-    settings : QuerySettings
     arrivals : bool
         False for a query that is only looked at: nobody asks when its records arrived.
-
-    Raises
-    ------
-    UnsupportedQuery
-        A part of the query cannot run elastically.
     """
     return read(
         df,

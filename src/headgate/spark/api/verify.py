@@ -154,10 +154,8 @@ def kafka_range(since: str | None, until: str) -> tuple[str, str]:
 
     Parameters
     ----------
-    since : str or None
-        Where its source began; a partition that it does not name was made later.
-    until : str
-        Up to where it came.
+    since : str or None    Where its source began; a partition that it does not name was made later.
+    until : str    Up to where it came.
     """
     began = {} if since is None else json.loads(since)
     ends = json.loads(until)
@@ -286,12 +284,9 @@ def closed(batch: DataFrame, query: PlannedQuery, latest: Manifest) -> DataFrame
 
     Parameters
     ----------
-    batch : DataFrame
-        The batch form of `query`.
-    query : PlannedQuery
-        The streaming form, as headgate reads it.
-    latest : Manifest
-        The job's last manifest: every key group knows up to where it has emitted.
+    batch : DataFrame    The batch form of `query`.
+    query : PlannedQuery    The streaming form, as headgate reads it.
+    latest : Manifest    The job's last manifest: every key group knows up to where it has emitted.
     """
     spark, plan = batch.sparkSession, analysed(batch)
     facts = latest.engine["operators"]

@@ -22,10 +22,8 @@ def report_progress(
 
     Parameters
     ----------
-    what : str
-        The work that is waited for, for the line.
-    tell : callable, optional
-        Takes a line; default: writes it on stderr.
+    what : str    The work that is waited for, for the line.
+    tell : callable, optional    Takes a line; default: writes it on stderr.
     """
     over = threading.Event()
     say = tell or _on_stderr

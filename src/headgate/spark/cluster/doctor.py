@@ -47,15 +47,10 @@ _REGISTER_S = 30.0
 
 @dataclass(frozen=True)
 class Needs:
-    """Holds the demands of a job on each host.
-
-    Attributes
-    ----------
-    state_bytes : int
-        State that one host may have to hold: all of it, where the others are lost.
-    """
+    """Holds the demands of a job on each host."""
 
     state_bytes: int
+    """State that one host may have to hold: all of it, where the others are lost."""
 
 
 def doctor(
@@ -196,10 +191,8 @@ def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> li
 
     Parameters
     ----------
-    facts : HostFacts
-        What it said.
-    off_s : float
-        By how many seconds at least its clock is ahead of the driver's.
+    facts : HostFacts    What it said.
+    off_s : float    By how many seconds at least its clock is ahead of the driver's.
     """
     who = f"executor {facts.executor} on {facts.host}"
     return [

@@ -47,22 +47,16 @@ class Pool(Protocol):
 
 @dataclass
 class SharedNeeds:
-    """Adds up the executors that the queries of one application need; they share them.
-
-    Attributes
-    ----------
-    floor : int or None
-        Executors that are kept whatever slots need: as many as the user asked for, or as there were
-        when more were asked for first; None until then.
-    slots : dict of str to int
-        By query.
-    hosts : dict of str to frozenset of str
-        Where each query's slots are.
-    """
+    """Adds up the executors that the queries of one application need; they share them."""
 
     floor: int | None = None
+    """Executors that are kept whatever slots need: as many as the user asked for, or as there were
+    when more were asked for first; None until then.
+    """
     slots: dict[str, int] = field(default_factory=dict)
+    """By query."""
     hosts: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Where each query's slots are."""
 
     @property
     def cores(self) -> int:
@@ -95,16 +89,12 @@ class ExecutorFollower:
 
     Parameters
     ----------
-    needs : SharedNeeds
-        Shared by the queries of the application.
-    query : str
-        Unique within the application.
-    write : callable
-        Appends an event to the journal.
+    needs : SharedNeeds    Shared by the queries of the application.
+    query : str    Unique within the application.
+    write : callable    Appends an event to the journal.
     grown : callable
         Called when executors have come, before slots may use them: readies their workers.
-    start : callable
-        Runs a function beside the batches; by default in a thread.
+    start : callable    Runs a function beside the batches; by default in a thread.
     """
 
     def __init__(

@@ -28,15 +28,12 @@ class FleetJournal:
 
     Parameters
     ----------
-    path : path or None
-        Path of the journal.
+    path : path or None    Path of the journal.
 
     Attributes
     ----------
-    began_s : float
-        When the fleet began to decide, on the monotonic clock.
-    took_s : deque of float
-        How long rounds took, in seconds.
+    began_s : float    When the fleet began to decide, on the monotonic clock.
+    took_s : deque of float    How long rounds took, in seconds.
     """
 
     def __init__(self, path: str | Path | None) -> None:

@@ -14,20 +14,15 @@ _KEPT = 200
 
 @dataclass(frozen=True)
 class SourceAt:
-    """One source in one batch.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that the batch read.
-    read, behind : float
-        Between the offsets that the batch read, and from there to the newest one, in the source's own
-        units: records, files, seconds.
-    """
+    """One source in one batch."""
 
     rows: int
+    """Rows that the batch read."""
     read: float
     behind: float
+    """`read`, `behind`: Between the offsets that the batch read, and from there to the newest one,
+    in the source's own units: records, files, seconds.
+    """
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,8 @@ class Member:
 
     Parameters
     ----------
-    utility : Utility
-        Its intents and its priority; replaced when the priority changes.
-    hang_s : float
-        How long a batch may take before the query counts as hung, in seconds.
+    utility : Utility    Its intents and its priority; replaced when the priority changes.
+    hang_s : float    How long a batch may take before the query counts as hung, in seconds.
     own_policy : bool
         Whether a policy of its own spends what it is granted; else it holds what it is granted.
     """
@@ -231,8 +229,7 @@ class Member:
 
         Parameters
         ----------
-        late : callable
-            Called with why, if it has not stopped after a while.
+        late : callable    Called with why, if it has not stopped after a while.
         """
         with self._lock:
             self.state = JobState.LEAVING

@@ -30,39 +30,26 @@ _LEAST_S = 1e-3
 
 @dataclass(frozen=True)
 class _Step:
-    """One committed step.
-
-    Attributes
-    ----------
-    began_s : float
-        On the engine's clock; for differences only.
-    ended_s : float
-        On the monotonic clock.
-    read : Read
-        What it read and put out.
-    reports : tuple of Report
-        Reports of all operators, without their output.
-    results : list of Finished
-        What left the last operators, where its age is not that of the records that came.
-    sink_s : float
-        From the end of the slots' work until the sink had taken the step's rows.
-    hosts : dict of str to HostTime
-        How long its slot tasks ran or waited for a core, by host.
-    waiting : dict of str to int
-        Records that wait at each operator after it.
-    rate_per_s : dict of str to float
-        Records per second that each operator's slots serve together, if known.
-    """
+    """One committed step."""
 
     began_s: float
+    """On the engine's clock; for differences only."""
     ended_s: float
+    """On the monotonic clock."""
     read: Read
+    """What it read and put out."""
     reports: tuple[Report, ...]
+    """Reports of all operators, without their output."""
     results: list[Finished]
+    """What left the last operators, where its age is not that of the records that came."""
     sink_s: float
+    """From the end of the slots' work until the sink had taken the step's rows."""
     hosts: dict[str, HostTime]
+    """How long its slot tasks ran or waited for a core, by host."""
     waiting: dict[str, int]
+    """Records that wait at each operator after it."""
     rate_per_s: dict[str, float]
+    """Records per second that each operator's slots serve together, if known."""
 
 
 class Probe:
@@ -72,10 +59,8 @@ class Probe:
 
     Parameters
     ----------
-    window_s : float
-        How far back it looks, in seconds: Henge's sliding minute.
-    slots_min : int
-        The fewest slots that its user allows for an operator.
+    window_s : float    How far back it looks, in seconds: Henge's sliding minute.
+    slots_min : int    The fewest slots that its user allows for an operator.
     """
 
     def __init__(self, window_s: float, slots_min: int = 1) -> None:
@@ -308,8 +293,7 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
 
     Parameters
     ----------
-    first : collection of str
-        See `_aged`.
+    first : collection of str    See `_aged`.
     """
     aged = [_aged(step, first) for step in steps]
     merged = histogram.merge(part for part, _ in aged)

@@ -27,12 +27,9 @@ class Changes:
 
     Parameters
     ----------
-    states : mapping of str to OperatorState
-        By operator; changed by `put_in_force` only.
-    slots_max : int
-        The most slots that may be asked for.
-    executors : Executors
-        Says whether the slots of a change have executors; it waits otherwise.
+    states : mapping of str to OperatorState    By operator; changed by `put_in_force` only.
+    slots_max : int    The most slots that may be asked for.
+    executors : Executors    Says whether the slots of a change have executors; it waits otherwise.
     """
 
     def __init__(
@@ -151,15 +148,12 @@ class Changes:
     ) -> dict[str, Assignment]:
         """Return assignments with `slots` slots for one operator or for all.
 
+        Raises `ConfigError`: `slots` is out of range, or there is no such partitioning.
+
         Parameters
         ----------
         partitioning : str
             ``minimal`` moves the fewest key groups, ``uniform`` gives contiguous ranges.
-
-        Raises
-        ------
-        ConfigError
-            `slots` is out of range, or there is no such partitioning.
         """
         if partitioning not in _PLANNERS:
             msg = f'unknown partitioning "{partitioning}"{nearest(partitioning, _PLANNERS) or "."}'
@@ -204,16 +198,13 @@ class Changes:
     ) -> dict[str, Assignment]:
         """Return the assignments of an earlier epoch, for a rollback.
 
+        Raises `ConfigError`: the epoch is unknown.
+
         Parameters
         ----------
         past : iterable of (int, mapping)
             What came into force with epochs that are not remembered any more, from wherever it was
             written down; only looked at.
-
-        Raises
-        ------
-        ConfigError
-            The epoch is unknown.
         """
         held: dict[int, dict[str, Assignment]] = {}
         with self._lock:
@@ -241,12 +232,8 @@ class Changes:
     def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
         """Ask for new assignments in which slots keep their numbers.
 
-        Requests of a policy are dropped.
-
-        Raises
-        ------
-        ConfigError
-            Assignments are frozen, or a fleet grants fewer slots.
+        Requests of a policy are dropped. Raises `ConfigError`: Assignments are frozen, or a fleet
+        grants fewer slots.
         """
         with self._lock:
             if self.frozen:

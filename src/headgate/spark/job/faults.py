@@ -128,10 +128,8 @@ def crash_point(point: str, step: int) -> None:
 
     Parameters
     ----------
-    point : str
-        One of `POINTS` or `MIGRATION_POINTS`.
-    step : int
-        Or the count, of a migration's point.
+    point : str    One of `POINTS` or `MIGRATION_POINTS`.
+    step : int    Or the count, of a migration's point.
     """
     wanted = os.environ.get(CRASH)
     if not wanted:

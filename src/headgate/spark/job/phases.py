@@ -28,8 +28,7 @@ class Beside:
 
     Parameters
     ----------
-    name : str
-        Name of the thread.
+    name : str    Name of the thread.
     """
 
     def __init__(self, name: str) -> None:

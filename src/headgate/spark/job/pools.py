@@ -52,75 +52,53 @@ def stride(count: int, replicas: int) -> int:
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """Holds the settings of pools on Spark.
-
-    Attributes
-    ----------
-    least, most, start : int
-        Active replicas of each stage; `most` is the pool.
-    interval_s : float
-        td: time between two decisions, rounded up to whole batches.
-    box_s : float or None
-        Time a replica may serve per batch; what exceeds it waits with this replica. None serves all.
-    replica_rate : float or None
-        Experiment: rows that a replica serves per second of wall time.
-    restart_s : float
-        How long a policy that restarts the job stops it.
-    attempts : int
-        Executions of a batch before the query fails.
-    groupings : Groupings
-        Which replica of a stage a row goes to.
-    timeout_s : float or None
-        t_out: a row that is older when its turn comes is dropped; None drops none.
-    queue_max : int or None
-        q_size: rows that may wait at a stage; what comes beyond is dropped. None is no bound.
-    """
+    """Holds the settings of pools on Spark."""
 
     least: int
     most: int
     start: int
+    """`least`, `most`, `start`: Active replicas of each stage; `most` is the pool."""
     interval_s: float = 10.0
+    """td: time between two decisions, rounded up to whole batches."""
     box_s: float | None = None
+    """Time a replica may serve per batch; what exceeds it waits with this replica. None serves all.
+    """
     replica_rate: float | None = None
+    """Experiment: rows that a replica serves per second of wall time."""
     restart_s: float = 5.0
+    """How long a policy that restarts the job stops it."""
     attempts: int = 4
+    """Executions of a batch before the query fails."""
     groupings: Groupings = field(default_factory=Groupings)
+    """Which replica of a stage a row goes to."""
     timeout_s: float | None = None
+    """t_out: a row that is older when its turn comes is dropped; None drops none."""
     queue_max: int | None = None
+    """q_size: rows that may wait at a stage; what comes beyond is dropped. None is no bound."""
 
 
 @dataclass
 class PoolState:
-    """One stage's pool.
-
-    Attributes
-    ----------
-    backlog : dict of int to list of Segment
-        What each replica holds, oldest first; also of inactive ones.
-    received : Counter of int
-        Rows that came since the interval began, by the number of the stage they came from.
-    processed, useful_s : float
-        Since the interval began.
-    event : ServiceTimeEstimate or None
-        None until something was measured.
-    grouping : str
-        Which replica a row goes to; see `headgate.control.pools.groupings`.
-    speeds : dict of int to ServiceTimeEstimate
-        Time of a row at each replica that has served some, batch by batch.
-    dropped : Counter of str
-        Rows dropped since the query's first start: too old (`TOO_OLD`), or come to a full queue
-        (`QUEUE_FULL`).
-    """
+    """One stage's pool."""
 
     pool: ReplicaPool
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
+    """What each replica holds, oldest first; also of inactive ones."""
     received: Counter[int] = field(default_factory=Counter)
+    """Rows that came since the interval began, by the number of the stage they came from."""
     processed: float = 0.0
     useful_s: float = 0.0
+    """`processed`, `useful_s`: Since the interval began."""
     event: ServiceTimeEstimate | None = None
+    """None until something was measured."""
     grouping: str = DEFAULT
+    """Which replica a row goes to; see `headgate.control.pools.groupings`."""
     speeds: dict[int, ServiceTimeEstimate] = field(default_factory=dict)
+    """Time of a row at each replica that has served some, batch by batch."""
     dropped: Counter[str] = field(default_factory=Counter)
+    """Rows dropped since the query's first start: too old (`TOO_OLD`), or come to a full queue
+    (`QUEUE_FULL`).
+    """
     _expected: int = 0
     _cursor: int = 0
     _done: Counter[int] = field(default_factory=Counter)

@@ -51,10 +51,7 @@ def output_mode(spark: SparkSession, mode: str) -> Jvm:
 def check_streaming(spark: SparkSession, plan: Jvm, mode: str) -> None:
     """Let Spark judge whether it runs a plan in an output mode.
 
-    Raises
-    ------
-    AnalysisException
-        It does not.
+    Raises `AnalysisException`: it does not.
     """
     analysis = jvm(spark).org.apache.spark.sql.catalyst.analysis
     analysis.UnsupportedOperationChecker.checkForStreaming(plan, output_mode(spark, mode))
@@ -101,12 +98,9 @@ def state_watermark_ms(
 
     Parameters
     ----------
-    own, other : attribute set
-        Attributes of this side, and of the other side.
-    condition : expression or None
-        The join's.
-    watermark_ms : int
-        Watermark of the other side.
+    own, other : attribute set    Attributes of this side, and of the other side.
+    condition : expression or None    The join's.
+    watermark_ms : int    Watermark of the other side.
 
     Returns
     -------

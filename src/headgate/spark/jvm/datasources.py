@@ -61,8 +61,7 @@ class LimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Parameters
         ----------
-        start : dict
-            Where the query is.
+        start : dict    Where the query is.
         """
         raise NotImplementedError
 

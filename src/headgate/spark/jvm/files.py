@@ -11,17 +11,12 @@ from headgate.spark.jvm.gateway import Jvm, jvm
 
 @dataclass(frozen=True)
 class Uri:
-    """A location of Hadoop's.
-
-    Attributes
-    ----------
-    text : str
-        All of it.
-    """
+    """A location of Hadoop's."""
 
     scheme: str | None
     path: str
     text: str
+    """All of it."""
 
 
 class HadoopPath:

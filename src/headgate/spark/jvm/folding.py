@@ -73,12 +73,9 @@ def folded(spark: SparkSession, function: Jvm, items: Column, fields: Sequence[s
 
     Parameters
     ----------
-    function : aggregate function
-        As `runs_as` gives it, resolved.
-    items : Column
-        An array of structs.
-    fields : sequence of str
-        The field of an item for each of `arguments_of`.
+    function : aggregate function    As `runs_as` gives it, resolved.
+    items : Column    An array of structs.
+    fields : sequence of str    The field of an item for each of `arguments_of`.
     """
     arguments = arguments_of(function)
     if is_a(spark, function, _DECLARATIVE):

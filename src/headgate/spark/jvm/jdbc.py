@@ -61,8 +61,7 @@ def transaction(
 
     Parameters
     ----------
-    properties : mapping of str to str
-        As Spark's JDBC source takes them.
+    properties : mapping of str to str    As Spark's JDBC source takes them.
     """
     java = jvm(spark)
     options = java.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(

@@ -72,9 +72,7 @@ class JvmLife:
     def asked(self) -> Iterator[None]:
         """Say in one sentence that the JVM is gone, if a call within finds it so.
 
-        Raises
-        ------
-        EngineGone
+        Raises `EngineGone`.
         """
         try:
             yield
@@ -89,9 +87,7 @@ class JvmLife:
 def asked(spark: SparkSession) -> Iterator[None]:
     """As `JvmLife.asked`, for calls before there is a query.
 
-    Raises
-    ------
-    EngineGone
+    Raises `EngineGone`.
     """
     try:
         yield

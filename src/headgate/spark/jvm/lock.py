@@ -59,10 +59,7 @@ class CheckpointLock:
     def _locked(self, spark: SparkSession, java: Jvm) -> Jvm:
         """Return a channel with the lock.
 
-        Raises
-        ------
-        CheckpointError
-            Another process has it.
+        Raises `CheckpointError`: another process has it.
         """
         gateway: Jvm = spark.sparkContext._gateway
         options = gateway.new_array(java.java.nio.file.OpenOption, 2)

@@ -38,10 +38,8 @@ class NarrowPlan:
     frame : DataFrame
         Frame of a projection over the leaf; with the column `_KEPT` last where rows may be dropped.
     leaf : plan node
-    schema : StructType
-        Schema of the leaf's rows.
-    file : Path
-        Where the JVM may write rows; on this host.
+    schema : StructType    Schema of the leaf's rows.
+    file : Path    Where the JVM may write rows; on this host.
     """
 
     def __init__(self, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> None:
@@ -71,13 +69,9 @@ class NarrowPlan:
 
         Parameters
         ----------
-        frame : DataFrame
-        leaf : plan node
-            Its only leaf.
-        schema : StructType
-            Schema of the leaf's rows.
-        file : Path
-            Where the JVM may write rows; on this host.
+        leaf : plan node    Its only leaf.
+        schema : StructType    Schema of the leaf's rows.
+        file : Path    Where the JVM may write rows; on this host.
         """
         spark = frame.sparkSession
         if planned_per_batch(spark, analysed(frame)):

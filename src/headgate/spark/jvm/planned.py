@@ -37,10 +37,8 @@ class Planned:
 
     Parameters
     ----------
-    frame : DataFrame
-        The plan; in the session that batches come with.
-    hole : plan node
-        Its leaf, where rows are put.
+    frame : DataFrame    The plan; in the session that batches come with.
+    hole : plan node    Its leaf, where rows are put.
     """
 
     def __init__(self, frame: DataFrame, hole: Jvm) -> None:
@@ -66,8 +64,7 @@ class PhysicalCopy:
 
     Parameters
     ----------
-    above : list of plan nodes
-        From the scan's parent up.
+    above : list of plan nodes    From the scan's parent up.
     scan : plan node
     """
 

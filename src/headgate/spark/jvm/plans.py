@@ -214,8 +214,7 @@ class Graft:
 
     Parameters
     ----------
-    plan, old : plan nodes
-        `old` is a leaf of `plan`.
+    plan, old : plan nodes    `old` is a leaf of `plan`.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, old: Jvm) -> None:
@@ -287,8 +286,7 @@ class ArrowMap:
     ----------
     function : callable
         Takes and gives iterators of record batches; unchanged as long as the query runs.
-    schema : StructType
-        Of what it gives.
+    schema : StructType    Of what it gives.
     """
 
     def __init__(self, function: Callable[..., Any], schema: StructType) -> None:

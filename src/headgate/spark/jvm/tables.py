@@ -20,18 +20,12 @@ STREAM = ("spark.sql.streaming.queryId", "spark.sql.streaming.epochId")
 
 @dataclass(frozen=True)
 class LastCommit:
-    """Holds a writer's last commit in a table.
-
-    Attributes
-    ----------
-    number : int or None
-        Number of the writer's newest output in the table; None if there is none.
-    complete : bool
-        Whether the search reached the table's first commit, or found the writer.
-    """
+    """Holds a writer's last commit in a table."""
 
     number: int | None
+    """Number of the writer's newest output in the table; None if there is none."""
     complete: bool
+    """Whether the search reached the table's first commit, or found the writer."""
 
 
 def kind(table: Jvm) -> str | None:
@@ -87,8 +81,7 @@ def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:
 
     Parameters
     ----------
-    table : Jvm
-        A table as an Iceberg catalog loads it.
+    table : Jvm    A table as an Iceberg catalog loads it.
     keys : (str, str)
         Names of the snapshot's properties that hold the writer and the output's number.
     """

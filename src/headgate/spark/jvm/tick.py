@@ -40,16 +40,14 @@ class Tick:
 
     Parameters
     ----------
-    spark : SparkSession
-        The session that the query is started in.
+    spark : SparkSession    The session that the query is started in.
     checkpoint : Path
         The query's checkpoint; offsets are read, and those of an older headgate's tick rewritten, so the
         checkpoint's lock must be held.
 
     Attributes
     ----------
-    frame : DataFrame
-        The stream.
+    frame : DataFrame    The stream.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
@@ -73,8 +71,7 @@ class Tick:
 
         Parameters
         ----------
-        rests : callable
-            Whether Spark shall find nothing new once before the next tick.
+        rests : callable    Whether Spark shall find nothing new once before the next tick.
         """
         # Spark 4.3 asks a memory stream for its newest offset under availableNow, too: it would not end
         self._rests = rests

@@ -35,57 +35,38 @@ HOST_TASK_PROPERTY = "headgate.hostTask"
 
 @dataclass(frozen=True)
 class GroupOrder:
-    """Holds the order to copy or delete one key group on a host.
-
-    Attributes
-    ----------
-    token : str
-        State that the group is brought to; empty: its table is dropped.
-    step : int
-        Step whose manifest holds the newest section of that state.
-    """
+    """Holds the order to copy or delete one key group on a host."""
 
     operator: str
     group: int
     token: str = ""
+    """State that the group is brought to; empty: its table is dropped."""
     step: int = -1
+    """Step whose manifest holds the newest section of that state."""
 
 
 @dataclass(frozen=True)
 class OrderDone:
-    """Holds the result of one order.
-
-    Attributes
-    ----------
-    moved_bytes : int
-        Of the changelog sections that were applied.
-    problem : str
-        Why it could not be done; empty if it was.
-    """
+    """Holds the result of one order."""
 
     order: GroupOrder
     moved_bytes: int = 0
+    """Of the changelog sections that were applied."""
     problem: str = ""
+    """Why it could not be done; empty if it was."""
 
 
 @dataclass(frozen=True)
 class TaskAnswer:
-    """Holds the report of one task.
-
-    Attributes
-    ----------
-    wished, host : str
-        Where it should have run, and where it did; elsewhere it does nothing.
-    arena : str
-        Of `host`.
-    done : tuple of Done
-        In the order of what was asked, as far as the time slice went.
-    """
+    """Holds the report of one task."""
 
     wished: str
     host: str
+    """`wished`, `host`: Where it should have run, and where it did; elsewhere it does nothing."""
     arena: str
+    """Of `host`."""
     done: tuple[OrderDone, ...] = ()
+    """tuple of Done: In the order of what was asked, as far as the time slice went."""
 
 
 class HostTasks:
@@ -93,14 +74,11 @@ class HostTasks:
 
     Parameters
     ----------
-    specs : dict of str to Spec
-        By operator.
+    specs : dict of str to Spec    By operator.
     facts : dict
         ``arena_root``, ``run_id``, ``checkpoint`` and ``memory``, as slot tasks get them.
-    name : str
-        Of the query, for the Spark UI.
-    store : mapping of str to str, optional
-        Options of the checkpoint's store.
+    name : str    Of the query, for the Spark UI.
+    store : mapping of str to str, optional    Options of the checkpoint's store.
     """
 
     def __init__(
@@ -121,18 +99,14 @@ class HostTasks:
     def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
         """Do what is asked of each host; returns when all tasks have ended.
 
+        Raises `Exception`: whatever Spark says of a job that failed.
+
         Parameters
         ----------
-        work : dict
-            By host.
+        work : dict    By host.
         slice_s : float
             How long a task may hold a core that a slot could want; it ends after the key group that
             it is at.
-
-        Raises
-        ------
-        Exception
-            Whatever Spark says of a job that failed.
         """
         hosts = tuple(sorted(work))
         asked = {host: [asdict(order) for order in work[host]] for host in hosts}
@@ -196,15 +170,10 @@ def carry_out(
 
     Parameters
     ----------
-    specs : mapping of str to Spec
-        By operator.
-    store : mapping of str to str
-        Options of the checkpoint's store.
-    facts : mapping
-        As of `HostTasks`, and ``slice_s``.
-    host : str
-        The name of this host.
-    orders : sequence of GroupOrder
+    specs : mapping of str to Spec    By operator.
+    store : mapping of str to str    Options of the checkpoint's store.
+    facts : mapping    As of `HostTasks`, and ``slice_s``.
+    host : str    The name of this host.
     """
     run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
     checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], store)

@@ -35,22 +35,16 @@ from headgate.spark.move.copy_thread import CopyThread, Urgency
 
 @dataclass(frozen=True)
 class PhaseLeft:
-    """A subscale has left a phase, for the journal.
-
-    Attributes
-    ----------
-    what : str
-        ``started``, ``held``, ``caught up``, ``routed``, ``installed`` or ``released``.
-    moved_bytes : int
-        Brought for these groups since the migration began.
-    """
+    """A subscale has left a phase, for the journal."""
 
     what: str
+    """``started``, ``held``, ``caught up``, ``routed``, ``installed`` or ``released``."""
     subscale: int
     groups: tuple[int, ...]
     source: int
     destination: int
     moved_bytes: int
+    """Brought for these groups since the migration began."""
 
 
 _LEFT = {
@@ -74,28 +68,19 @@ _Phases = dict[int, tuple[Phase, SubscaleProgress]]
 
 @dataclass
 class _Durable:
-    """Holds the part of a migration that the manifest keeps beside the protocol's state.
-
-    Attributes
-    ----------
-    inactive : set of int
-        Key groups whose state is not on their slot's host yet.
-    fence : dict of int to int
-        Key group -> highest order seen.
-    pending : dict of int to Hold or Route
-        Key group -> what comes into force at the next boundary.
-    in_force : dict of int to int
-        Key group -> order of the newest hold or route in force.
-    deferred_max : dict of int to int
-        By slot, as of its last route.
-    """
+    """Holds the part of a migration that the manifest keeps beside the protocol's state."""
 
     held: set[int] = field(default_factory=set)
     inactive: set[int] = field(default_factory=set)
+    """Key groups whose state is not on their slot's host yet."""
     fence: dict[int, int] = field(default_factory=dict)
+    """Key group -> highest order seen."""
     pending: dict[int, Hold | Route] = field(default_factory=dict)
+    """Key group -> what comes into force at the next boundary."""
     in_force: dict[int, int] = field(default_factory=dict)
+    """Key group -> order of the newest hold or route in force."""
     deferred_max: dict[int, int] = field(default_factory=dict)
+    """By slot, as of its last route."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -133,10 +118,8 @@ class MigrationExecutor:
     ----------
     state : OperatorState
         Read here: who owns what, tokens, waiting records. The caller puts assignments into it.
-    protocol : Migration
-        New, or read from a manifest.
-    note : callable
-        Takes each `PhaseLeft`.
+    protocol : Migration    New, or read from a manifest.
+    note : callable    Takes each `PhaseLeft`.
 
     Attributes
     ----------
@@ -227,10 +210,7 @@ class MigrationExecutor:
     def request(self, request: Requested) -> None:
         """Take a request; what follows from it is done at the next boundary.
 
-        Raises
-        ------
-        ConfigError
-            Its strategy cannot carry it out.
+        Raises `ConfigError`: its strategy cannot carry it out.
         """
         if request.hosts != self._hosts:
             self._moved_to(request.hosts)
@@ -242,8 +222,7 @@ class MigrationExecutor:
 
         Parameters
         ----------
-        step : int
-            The last one committed.
+        step : int    The last one committed.
         """
         pending = self._durable.pending
         return {
@@ -259,8 +238,7 @@ class MigrationExecutor:
 
         Parameters
         ----------
-        hosts : tuple of str
-            Arena of each slot, of the old and of the new assignment.
+        hosts : tuple of str    Arena of each slot, of the old and of the new assignment.
         routed : iterable of int, optional
             Key groups whose records go to the slots that `announce` said already; no other route comes
             into force. None where no record is under way.
@@ -296,8 +274,7 @@ class MigrationExecutor:
 
         Parameters
         ----------
-        batch_s : float
-            How long it took.
+        batch_s : float    How long it took.
         """
         waiting, steps = self._state.backlog.keys(), self._state.steps
         for group in sorted(self._durable.inactive & waiting):

@@ -52,10 +52,8 @@ class Migrations:
     ----------
     states : mapping of str to OperatorState
         Of operators whose key groups can be held; changes of others are in force at once.
-    strategy : str
-        As `headgate.migration.registry.strategy` reads it; empty for the default.
-    write : callable
-        Appends an event to the journal.
+    strategy : str    As `headgate.migration.registry.strategy` reads it; empty for the default.
+    write : callable    Appends an event to the journal.
     """
 
     def __init__(
@@ -130,8 +128,7 @@ class Migrations:
 
         Parameters
         ----------
-        step : int
-            The last one committed.
+        step : int    The last one committed.
         """
         found = {name: one.announce(step) for name, one in self._migrations.items()}
         self._announced = {name: routes for name, routes in found.items() if routes}
@@ -147,7 +144,6 @@ class Migrations:
 
         Parameters
         ----------
-        step : int
         still : bool
             No record of this step is under way; else owners change as `announce` has said, and slots keep
             their numbers.

@@ -26,18 +26,12 @@ Columns = Sequence[Column]
 
 @dataclass(frozen=True)
 class Form:
-    """Describes the buffer of one kind of aggregate function.
-
-    Attributes
-    ----------
-    taken : callable
-        From the types and columns of Spark's buffer to the values.
-    given : callable
-        From the types of Spark's buffer and the values' columns to the buffer.
-    """
+    """Describes the buffer of one kind of aggregate function."""
 
     taken: Callable[[Kinds, Columns], list[Column]]
+    """From the types and columns of Spark's buffer to the values."""
     given: Callable[[Kinds, Columns], list[Column]]
+    """From the types of Spark's buffer and the values' columns to the buffer."""
 
 
 def _leaves(kind: T.DataType, value: Column) -> list[Column]:
@@ -141,8 +135,7 @@ def stored_types(
 
     Parameters
     ----------
-    columns : sequence of (str, DataType)
-        Columns of the state from this buffer on.
+    columns : sequence of (str, DataType)    Columns of the state from this buffer on.
     """
     declared = [
         data_type(attribute.dataType()) for attribute in each(part.function.aggBufferAttributes())
@@ -170,17 +163,13 @@ def stored(
 def form_of(part: AggregatePart, kinds: Kinds, *, ordered: bool) -> Form:
     """Return how a function's buffer is written down.
 
+    Raises `UnsupportedQuery`: ours keeps something else than Spark.
+
     Parameters
     ----------
-    kinds : sequence of DataType
-        Its `stored_types`.
+    kinds : sequence of DataType    Its `stored_types`.
     ordered : bool
         Whether records have an order of their own, by which ours finds the first of them.
-
-    Raises
-    ------
-    UnsupportedQuery
-        Ours keeps something else than Spark.
     """
     name = class_name(part.function)
     other = ""

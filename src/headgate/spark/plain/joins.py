@@ -27,10 +27,7 @@ MATCHED = "matched"
 def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
     """Return the rows that wait on both sides as records.
 
-    Raises
-    ------
-    CheckpointError
-        The state lacks a column that the query needs, or is of another form.
+    Raises `CheckpointError`: the state lacks a column that the query needs, or is of another form.
     """
     operator, node = asked.operator, asked.operator.node
     assert node is not None

@@ -16,10 +16,8 @@ def lane_of_rows(state: PoolState, config: PoolConfig, rows: int | None, seed: i
 
     Parameters
     ----------
-    rows : int or None
-        Rows of the batch, where that is known.
-    seed : int
-        For shuffling: the same for an execution that Spark repeats.
+    rows : int or None    Rows of the batch, where that is known.
+    seed : int    For shuffling: the same for an execution that Spark repeats.
     """
     order = state.order(config, rows)
     if state.grouping == "shuffle":

@@ -23,8 +23,7 @@ class SourceRows:
 
     Parameters
     ----------
-    stages : sequence of Stage
-        Those that read the source.
+    stages : sequence of Stage    Those that read the source.
 
     Attributes
     ----------
@@ -82,8 +81,7 @@ class Grafts:
     Parameters
     ----------
     plan : plan node
-    holes : sequence of Hole
-        Its leaves.
+    holes : sequence of Hole    Its leaves.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, holes: Sequence[Hole]) -> None:

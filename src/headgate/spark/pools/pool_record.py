@@ -25,8 +25,7 @@ class PoolRecorder(StepRecorder):
 
     Parameters
     ----------
-    policy : str
-        Its name.
+    policy : str    Its name.
     """
 
     def __init__(self, path: Path, policy: str, *, texts: bool = False) -> None:
@@ -95,12 +94,9 @@ class PoolRecorder(StepRecorder):
 
         Parameters
         ----------
-        states : mapping of str to PoolState
-            By stage, from the source upwards.
-        lanes : sequence of int
-            The replica of each task of the first stage.
-        now_s : float
-            The clock at the end of the batch.
+        states : mapping of str to PoolState    By stage, from the source upwards.
+        lanes : sequence of int    The replica of each task of the first stage.
+        now_s : float    The clock at the end of the batch.
         dropped : mapping of str to int, optional
             Rows dropped since the query's first start, by reason.
         """

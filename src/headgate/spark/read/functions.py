@@ -58,8 +58,7 @@ class AggregateFunctions:
 
     Parameters
     ----------
-    grouping : sequence of expression
-        The node's, for messages.
+    grouping : sequence of expression    The node's, for messages.
     order : RecordOrder
         Order of the records, if any: then ``first`` is the least record, not the first to arrive.
     """

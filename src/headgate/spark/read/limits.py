@@ -23,8 +23,7 @@ def source_limits(plan: Jvm) -> dict[str, str]:
 
     Parameters
     ----------
-    plan : Jvm
-        Analysed.
+    plan : Jvm    Analysed.
     """
     limits: dict[str, str] = {}
     for leaf in streams_of(plan):

@@ -91,25 +91,18 @@ def read(
 ) -> PlannedQuery:
     """Return the query behind `df`.
 
+    Raises `UnsupportedQuery`: some part cannot run elastically; the message names it;
+    `ConfigError`: `arrival` is no timestamp column of what an operator reads, or one of `ordered`
+    no column.
+
     Parameters
     ----------
-    df : DataFrame
-        A streaming DataFrame.
-    mode : str
-        append, update or complete.
-    arrival : str or None
-        Name of a timestamp column that says when a record arrived.
+    df : DataFrame    A streaming DataFrame.
+    mode : str    append, update or complete.
+    arrival : str or None    Name of a timestamp column that says when a record arrived.
     ordered : tuple of str
         Names of columns that order records, where their order makes a difference.
-    whole_windows, asks_kafka : bool
-        See `Reading`.
-
-    Raises
-    ------
-    UnsupportedQuery
-        Some part cannot run elastically; the message names it.
-    ConfigError
-        `arrival` is no timestamp column of what an operator reads, or one of `ordered` no column.
+    whole_windows, asks_kafka : bool    See `Reading`.
     """
     spark = df.sparkSession
     whole = analysed(df)
@@ -166,8 +159,7 @@ class _QueryReader:
 
     Parameters
     ----------
-    reading : Reading
-        Reading of the query, before its first operator.
+    reading : Reading    Reading of the query, before its first operator.
     """
 
     def __init__(self, reading: Reading) -> None:

@@ -22,10 +22,7 @@ from headgate.spark.settings.options import ORDERED
 def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
     """Return where the columns that order records stand among `names`.
 
-    Raises
-    ------
-    ConfigError
-        One is not there.
+    Raises `ConfigError`: one is not there.
     """
     places = []
     for name in ordered:
@@ -42,8 +39,7 @@ class RecordOrder:
 
     Parameters
     ----------
-    attributes : iterable of attribute
-        What the aggregate reads.
+    attributes : iterable of attribute    What the aggregate reads.
     """
 
     def __init__(self, reading: Reading, attributes: Iterable[Jvm]) -> None:
@@ -56,10 +52,7 @@ class RecordOrder:
     def leaves(self) -> list[tuple[Leaf, Column]]:
         """Return the leaves by which records are compared, the first one first.
 
-        Raises
-        ------
-        ConfigError, UnsupportedQuery
-            A column is not there, or has no order.
+        Raises `ConfigError`, `UnsupportedQuery`: a column is not there, or has no order.
         """
         names = [attribute.name() for attribute in self._attributes]
         leaves = []

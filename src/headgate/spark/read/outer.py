@@ -61,8 +61,7 @@ class _Rewritten:
     Parameters
     ----------
     join : plan node
-    rest : list of expression
-        The conjuncts that slots cannot tell.
+    rest : list of expression    The conjuncts that slots cannot tell.
     """
 
     def __init__(self, spark: SparkSession, join: Jvm, rest: list[Jvm]) -> None:

@@ -177,11 +177,8 @@ class _ProcessorReader:
     def _check_calls(self, user: object) -> None:
         """Refuse methods that cannot be called as Spark calls them; those that it never calls pass.
 
-        Of a timer's handler nobody knows before whether it is called: it is warned of.
-
-        Raises
-        ------
-        ConfigError
+        Of a timer's handler nobody knows before whether it is called: it is warned of. Raises
+        `ConfigError`.
         """
         name = _name(user)
         timed = self.time_mode is not TimeMode.NONE
@@ -283,10 +280,7 @@ def _struct(attributes: Any) -> T.StructType:
 def _given(node: Jvm) -> object:
     """Return the object that was given to ``transformWithState``.
 
-    Raises
-    ------
-    UnsupportedQuery
-        It is too large to be in the plan.
+    Raises `UnsupportedQuery`: it is too large to be in the plan.
     """
     return _unpacked(processor_of, node)
 

@@ -78,15 +78,12 @@ class Texts:
     Parameters
     ----------
     plan : plan node
-    shared : Texts, optional
-        Texts of the node above, which gathers the same facts.
+    shared : Texts, optional    Texts of the node above, which gathers the same facts.
 
     Attributes
     ----------
-    lookups : set of str
-        Joins with a table that a column comes from.
-    zones : set of str
-        Time zones of the session that an expression depends on.
+    lookups : set of str    Joins with a table that a column comes from.
+    zones : set of str    Time zones of the session that an expression depends on.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, shared: Texts | None = None) -> None:

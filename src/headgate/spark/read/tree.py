@@ -19,8 +19,7 @@ def tree(plan: Jvm, becomes_operator: Callable[[Jvm], bool]) -> list[str]:
     Parameters
     ----------
     plan : plan node
-    becomes_operator : callable
-        Whether a node is one that slots run.
+    becomes_operator : callable    Whether a node is one that slots run.
     """
     return [
         f"{where:<10}{'  ' * depth}{name}"

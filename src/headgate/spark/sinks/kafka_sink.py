@@ -43,21 +43,17 @@ _Part = tuple[int, Mapping[str, Sequence[Any]]]
 class KafkaSink:
     """Writes each step into Kafka, so that a ``read_committed`` reader sees it once.
 
+    Raises `ConfigError`: the client is not installed, or an option or a column is not as it must
+    be.
+
     Parameters
     ----------
     options : mapping of str to str
         The writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
-    schema : StructType
-        Schema of the results.
-    checkpoint : Path
-        The query's.
+    schema : StructType    Schema of the results.
+    checkpoint : Path    The query's.
     newest_output : callable
         Returns the number of the newest step that may have been delivered, -1 for none.
-
-    Raises
-    ------
-    ConfigError
-        The client is not installed, or an option or a column is not as it must be.
     """
 
     inside = False
@@ -80,12 +76,8 @@ class KafkaSink:
     def begin(self) -> None:
         """See that the topic is there, and end what an earlier driver left open.
 
-        Raises
-        ------
-        ConfigError
-            No broker answers, or it has no such topic.
-        CheckpointError
-            Kafka has a step that the checkpoint does not know of.
+        Raises `ConfigError`: no broker answers, or it has no such topic; `CheckpointError`: Kafka
+        has a step that the checkpoint does not know of.
         """
         _look(self._target)
         if self._metadata.is_file():  # else this is the first start, and nothing was written
@@ -144,10 +136,7 @@ class KafkaSink:
 def _columns(schema: T.StructType, target: KafkaTarget) -> list[Column]:
     """Return the columns of a record, as Spark casts them.
 
-    Raises
-    ------
-    ConfigError
-        A column is missing, or of another type than Spark takes.
+    Raises `ConfigError`: a column is missing, or of another type than Spark takes.
     """
     have = {field.name: field.dataType for field in schema}
     if "value" not in have:
@@ -190,16 +179,11 @@ def _parts(frame: DataFrame) -> list[_Part]:
 def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]:
     """Return a step's records.
 
+    Raises `EngineError`: a row names no topic.
+
     Parameters
     ----------
-    parts : sequence of (int, mapping)
-        The result of `_parts`.
-    topic : str or None
-
-    Raises
-    ------
-    EngineError
-        A row names no topic.
+    parts : sequence of (int, mapping)    The result of `_parts`.
     """
     nothing = [None]
     for count, of in parts:
@@ -221,9 +205,7 @@ def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]
 def _look(target: KafkaTarget) -> None:
     """Refuse a start where no broker answers, or where it has no such topic.
 
-    Raises
-    ------
-    ConfigError
+    Raises `ConfigError`.
     """
     module = confluent()
     absent = no_broker(target.servers)

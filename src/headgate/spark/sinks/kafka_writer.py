@@ -55,8 +55,7 @@ class KafkaWriter:
 
     Parameters
     ----------
-    job : str
-        Identity of the job, kept in its checkpoint.
+    job : str    Identity of the job, kept in its checkpoint.
     """
 
     def __init__(self, target: KafkaTarget, job: str) -> None:
@@ -70,12 +69,8 @@ class KafkaWriter:
     def open(self) -> int | None:
         """Take over from whoever wrote for this job before; return the last step that readers see.
 
-        A transaction that was left open is aborted, so that readers wait no longer for it.
-
-        Raises
-        ------
-        EngineError
-            No broker answers, or it does not take the settings.
+        A transaction that was left open is aborted, so that readers wait no longer for it. Raises
+        `EngineError`: no broker answers, or it does not take the settings.
         """
         self.close()
         settings = {
@@ -95,19 +90,14 @@ class KafkaWriter:
     def write(self, step: int, records: Callable[[], Iterable[KafkaRecord]]) -> bool:
         """Write a step's records; return False where readers see them already.
 
+        Raises `CheckpointError`: Later steps were written, so this job's checkpoint was put back;
+        `EngineError`: they could not be written; nothing of them is seen, or all of them and the
+        note.
+
         Parameters
         ----------
-        step : int
-            The job's number of it; grows.
-        records : callable
-            Returns the records, the same whenever it is called.
-
-        Raises
-        ------
-        CheckpointError
-            Later steps were written, so this job's checkpoint was put back.
-        EngineError
-            They could not be written; nothing of them is seen, or all of them and the note.
+        step : int    The job's number of it; grows.
+        records : callable    Returns the records, the same whenever it is called.
         """
         if self._producer is None:
             self.open()
@@ -134,9 +124,7 @@ class KafkaWriter:
     def check_last(self, step: int) -> None:
         """Refuse a checkpoint whose newest step is `step`, where readers see later ones.
 
-        Raises
-        ------
-        CheckpointError
+        Raises `CheckpointError`.
         """
         if self._last is not None and step < self._last:
             msg = (
@@ -253,10 +241,7 @@ class EarlyWriter:
     def write(self, records: Iterable[KafkaRecord]) -> None:
         """Write records, and wait until the broker has them.
 
-        Raises
-        ------
-        EngineError
-            The broker has not got all of them.
+        Raises `EngineError`: the broker has not got all of them.
         """
         until_s = time.monotonic() + self._target.patience_s
         self._error = None

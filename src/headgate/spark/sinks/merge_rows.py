@@ -46,14 +46,11 @@ def one_row_per_key(frame: DataFrame, spec: MergeSpec) -> DataFrame:
 def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
     """Say in one sentence what writing to a table failed of.
 
+    Raises `EngineError`.
+
     Parameters
     ----------
-    keys : sequence of str
-        Columns that a row's key is made of, where rows are merged.
-
-    Raises
-    ------
-    EngineError
+    keys : sequence of str    Columns that a row's key is made of, where rows are merged.
     """
     try:
         yield
@@ -78,8 +75,7 @@ def merge_with_retries(merge: Callable[[bool | None], None], again: bool | None)
     ----------
     merge : callable
         Merges; is told what `again` says, and None where it cannot be known any more.
-    again : bool or None
-        Whether the step may have been merged before.
+    again : bool or None    Whether the step may have been merged before.
     """
     for attempt in range(1, _ATTEMPTS):
         try:

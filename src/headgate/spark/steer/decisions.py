@@ -22,10 +22,8 @@ class DecisionWriter:
 
     Parameters
     ----------
-    write : callable
-        Appends an event to the journal.
-    policy : str
-        Name and parameters.
+    write : callable    Appends an event to the journal.
+    policy : str    Name and parameters.
     """
 
     def __init__(self, write: Callable[[Event], None], policy: str) -> None:

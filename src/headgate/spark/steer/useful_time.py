@@ -103,12 +103,10 @@ class UsefulTime:
     ----------
     slot_rate : float or None
         Records per second that a slot serves in an experiment: useful time is served / rate.
-    budget_s : callable
-        Returns the budget at present, or None.
+    budget_s : callable    Returns the budget at present, or None.
     cores : callable
         Returns how many slots run at a time; the others wait for their turn, in waves.
-    machine : int or None
-        Cores of the machine, if all of Spark is on one.
+    machine : int or None    Cores of the machine, if all of Spark is on one.
 
     References
     ----------
@@ -140,8 +138,7 @@ class UsefulTime:
 
         Parameters
         ----------
-        reports : sequence of Report
-            Of this operator's slots.
+        reports : sequence of Report    Of this operator's slots.
         started_ms, ended_ms : float
             When the batch began and when it was committed, by the wall clock.
         """
@@ -222,10 +219,8 @@ class UsefulTime:
 
         Parameters
         ----------
-        slots : int
-            That there are.
-        cores : int
-            Cores of the machine; Spark may have been started with more.
+        slots : int    That there are.
+        cores : int    Cores of the machine; Spark may have been started with more.
         """
         known = self._cost.record_ms[:slots]
         if self._slot_rate is not None or not known.any() or not self._beside.known:

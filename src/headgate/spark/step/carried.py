@@ -32,8 +32,7 @@ class CarriedLog:
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-        On a store; its `path` is where Spark's log is.
+    checkpoint : Checkpoint    On a store; its `path` is where Spark's log is.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -45,10 +44,7 @@ class CarriedLog:
     def restore(self, latest: Manifest) -> None:
         """Write down Spark's log as the newest manifest has it.
 
-        Raises
-        ------
-        CheckpointError
-            It has none, or not all of it is there.
+        Raises `CheckpointError`: it has none, or not all of it is there.
         """
         carried = latest.engine.get("spark")
         if not isinstance(carried, dict):

@@ -127,8 +127,7 @@ def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> 
 
     Parameters
     ----------
-    alone : bool
-        The query has one chain: all rows are its, and names have no prefix.
+    alone : bool    The query has one chain: all rows are its, and names have no prefix.
     """
     if alone:
         return batch
@@ -184,12 +183,9 @@ def fed_input(
 
     Parameters
     ----------
-    spark : SparkSession
-        That batches come with.
-    operator : PlannedOperator
+    spark : SparkSession    That batches come with.
     put_out : mapping of str to plan node
         Rows of each operator that it reads, by id; their columns are the operator's.
-    key_groups : int
     """
     plan = without_watermarks(spark, operator.input_plan)
     for parent in operator.parents:
@@ -206,17 +202,12 @@ class Relay:
 
     Parameters
     ----------
-    spark : SparkSession
-    operator : PlannedOperator
-        The one downstream.
-    key_groups : int
+    operator : PlannedOperator    The one downstream.
 
     Attributes
     ----------
-    hole : plan node
-        Leaf of `plan`, where the rows of the slots upstream are put.
-    plan : plan node
-        From them to the routed columns.
+    hole : plan node    Leaf of `plan`, where the rows of the slots upstream are put.
+    plan : plan node    From them to the routed columns.
     """
 
     def __init__(self, spark: SparkSession, operator: PlannedOperator, key_groups: int) -> None:

@@ -23,9 +23,7 @@ class LogKeeper:
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-    step : int
-        The newest that is committed, -1 for none.
+    step : int    The newest that is committed, -1 for none.
     """
 
     def __init__(self, checkpoint: Checkpoint, step: int) -> None:

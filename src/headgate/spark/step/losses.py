@@ -34,8 +34,7 @@ class Losses:
 
     Parameters
     ----------
-    executors : callable
-        Returns the ids of the living executors; none where Spark is local.
+    executors : callable    Returns the ids of the living executors; none where Spark is local.
     stages : callable
         Returns the numbers of all stages of the job that a stage belonged to, ascending; none where
         Spark has forgotten it.
@@ -64,12 +63,10 @@ class Losses:
 
         Parameters
         ----------
-        error : Exception
-            What it ended with.
+        error : Exception    What it ended with.
         chains : sequence of mapping of str to int
             How many slots each operator of each chain has, in the order in which they run.
-        reports : sequence of Report
-            Reports of this attempt that arrived nevertheless.
+        reports : sequence of Report    Reports of this attempt that arrived nevertheless.
         """
         task = _TASK.search(str(error))
         if task is None or not is_lost_worker(error):

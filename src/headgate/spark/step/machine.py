@@ -133,30 +133,21 @@ class StepMachine(Generic[R]):
 
     Parameters
     ----------
-    spark : SparkSession
-        The session that the query was started in.
-    work : Work
-    checkpoint : Checkpoint
-        Opened.
-    latest : Manifest or None
-        What the checkpoint has.
-    sink : Sink
-    ports : Ports
+    spark : SparkSession    The session that the query was started in.
+    checkpoint : Checkpoint    Opened.
+    latest : Manifest or None    What the checkpoint has.
     held : bool
         Whether due work waits for a batch with new records; waiting records are served in any case.
 
     Attributes
     ----------
-    latest : Manifest or None
-        Manifest of the newest committed step.
+    latest : Manifest or None    Manifest of the newest committed step.
     batches_begun, settled_batch : int
         Batches begun so far, and the last one of them that had nothing to do.
-    awaited : int
-        How many wait for batches.
+    awaited : int    How many wait for batches.
     stopping, interrupted, idle : Event
         Set where no batch shall be done any more; where the one under way is broken off; while none is.
-    threads : BatchThreads
-        Those that do batches and deliveries.
+    threads : BatchThreads    Those that do batches and deliveries.
     """
 
     def __init__(
@@ -233,15 +224,10 @@ class StepMachine(Generic[R]):
 
         Parameters
         ----------
-        batch_id : int
-            The number that a batch of Spark's would have.
-        watermark_us : int
-        sources : list of str
-            Offsets of the sources at the end of the epoch.
-        clock : Phases
-            Times the epoch's phases.
-        read_ms : float
-            When the first of its records was read, since 1970.
+        batch_id : int    The number that a batch of Spark's would have.
+        sources : list of str    Offsets of the sources at the end of the epoch.
+        clock : Phases    Times the epoch's phases.
+        read_ms : float    When the first of its records was read, since 1970.
         """
         self.batches_begun += 1
         with self._under_way():
@@ -430,8 +416,7 @@ class StepMachine(Generic[R]):
 
         Parameters
         ----------
-        run : str
-            Of Spark's query: its jobs are called so.
+        run : str    Of Spark's query: its jobs are called so.
         """
         if not self.work.has_steps or self.latest is None:
             return

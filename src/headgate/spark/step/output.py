@@ -62,18 +62,12 @@ class Reported(Protocol):
 
 @dataclass
 class Outputs:
-    """The output of one step.
-
-    Attributes
-    ----------
-    entries : list of dict
-        As the manifest keeps them: operator, rows, and ``inline`` (a payload) or ``file``.
-    inline : dict of str to bytes
-        Payloads by name.
-    """
+    """The output of one step."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
+    """As the manifest keeps them: operator, rows, and ``inline`` (a payload) or ``file``."""
     inline: dict[str, bytes] = field(default_factory=dict)
+    """Payloads by name."""
 
     @property
     def rows(self) -> int:

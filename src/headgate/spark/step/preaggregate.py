@@ -37,18 +37,12 @@ _TRY_AGAIN = 50
 
 @dataclass(frozen=True)
 class Merged:
-    """One aggregate over leaves, in Spark's terms.
-
-    Attributes
-    ----------
-    aggregate : Column
-        Over the leaf columns.
-    unpack : callable
-        From the columns of the buffers of its partial form to (leaf name, Column) pairs.
-    """
+    """One aggregate over leaves, in Spark's terms."""
 
     aggregate: Column
+    """Over the leaf columns."""
     unpack: Callable[[list[Column]], list[tuple[str, Column]]]
+    """From the columns of the buffers of its partial form to (leaf name, Column) pairs."""
 
 
 Same = Callable[[list[str]], Column]
@@ -166,12 +160,10 @@ class Preaggregation:
 
     Parameters
     ----------
-    operator : PlannedOperator
     wanted : str
         auto, on or off. auto: when the last batches show that it shrinks the data. A processor always
         gets its rows as they are.
-    unfolding : Unfolding or None
-        What is made of a batch's rows before they are routed rows.
+    unfolding : Unfolding or None    What is made of a batch's rows before they are routed rows.
     """
 
     def __init__(
@@ -192,10 +184,8 @@ class Preaggregation:
 
         Parameters
         ----------
-        frame : DataFrame
-            Frame of a batch's rows.
-        hole : plan node
-            Its leaf.
+        frame : DataFrame    Frame of a batch's rows.
+        hole : plan node    Its leaf.
         """
         spark, unfolding = frame.sparkSession, self._unfolding
         if unfolding is not None:
@@ -238,10 +228,8 @@ class Preaggregation:
 
         Parameters
         ----------
-        reports : list of Report
-            Of this operator's slots.
-        partitions : int
-            Map partitions, each of which sends an entry of its own.
+        reports : list of Report    Of this operator's slots.
+        partitions : int    Map partitions, each of which sends an entry of its own.
         """
         if self.wanted != "auto":
             return

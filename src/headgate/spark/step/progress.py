@@ -89,8 +89,7 @@ class Progress:
 
     Attributes
     ----------
-    sink : str
-        What a progress calls the sink.
+    sink : str    What a progress calls the sink.
     """
 
     def __init__(self) -> None:
@@ -124,12 +123,9 @@ class Progress:
 
         Parameters
         ----------
-        spark : SparkSession
-        sink : Sink
         operators : sequence
             The state that it starts with, in the form of Spark's ``stateOperators``.
-        counted : bool
-            Whether the rows of the output are counted.
+        counted : bool    Whether the rows of the output are counted.
         """
         self.sink = sink.description
         count = max(1, int(spark.conf.get(_KEPT, "100") or 100))
@@ -204,8 +200,7 @@ class Progress:
 
         Parameters
         ----------
-        progress : mapping
-            As Spark writes a progress in JSON; it may have been completed before.
+        progress : mapping    As Spark writes a progress in JSON; it may have been completed before.
         """
         done = self._of(progress["batchId"])
         sources = list(progress["sources"])

@@ -61,15 +61,12 @@ class StepRecorder:
 
     Parameters
     ----------
-    path : path
-    texts : bool
-        Whether what users' exceptions say, which may quote a record, is written down.
+    texts : bool    Whether what users' exceptions say, which may quote a record, is written down.
 
     Attributes
     ----------
     path : Path
-    progress : Progress
-        The figures of the last batches.
+    progress : Progress    The figures of the last batches.
     """
 
     def __init__(self, path: Path, *, texts: bool = False) -> None:
@@ -108,9 +105,7 @@ class Recorder(StepRecorder):
 
     Parameters
     ----------
-    path : path
-    query : PlannedQuery
-        What was read from the user's plan.
+    query : PlannedQuery    What was read from the user's plan.
     """
 
     def __init__(self, path: Path, query: PlannedQuery, *, texts: bool = False) -> None:
@@ -134,15 +129,9 @@ class Recorder(StepRecorder):
 
         Parameters
         ----------
-        uuid : str
-            Uuid of the checkpoint.
-        config : JobConfig
-        states : mapping of str to OperatorState
-        latest : Manifest or None
-            What the checkpoint had.
-        parameters : dict
-            For the journal.
-        workload : str or None
+        uuid : str    Uuid of the checkpoint.
+        latest : Manifest or None    What the checkpoint had.
+        parameters : dict    For the journal.
         """
         start = Start(
             job=uuid,

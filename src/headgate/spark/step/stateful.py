@@ -54,19 +54,11 @@ class StatefulWork:
 
     Parameters
     ----------
-    spark : SparkSession
-        The session that the query was started in.
-    results : SparkSession
-        The query's own copy of it, which results belong to.
-    job : LiveJob
-    checkpoint : Checkpoint
-        Opened.
-    uuid : str
-        Uuid of the checkpoint.
-    run : RunDirectory
-        The arena directory of this run.
-    sink : Sink
-    ports : Ports
+    spark : SparkSession    The session that the query was started in.
+    results : SparkSession    The query's own copy of it, which results belong to.
+    checkpoint : Checkpoint    Opened.
+    uuid : str    Uuid of the checkpoint.
+    run : RunDirectory    The arena directory of this run.
 
     Attributes
     ----------

@@ -17,9 +17,7 @@ class StopRequests:
 
     Parameters
     ----------
-    files : CommandFiles
-    write : callable
-        Appends an event to the journal.
+    write : callable    Appends an event to the journal.
     """
 
     def __init__(self, files: CommandFiles, write: Callable[[Event], None]) -> None:

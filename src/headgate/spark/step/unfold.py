@@ -38,21 +38,14 @@ class Unfolding:
 
     Parameters
     ----------
-    spark : SparkSession
-    operator : PlannedOperator
-        Reads the source.
-    below : plan node
-        What of its input plan the streaming query runs.
-    key_groups : int
+    operator : PlannedOperator    Reads the source.
+    below : plan node    What of its input plan the streaming query runs.
 
     Attributes
     ----------
-    used : list of str
-        Names of the columns of `below` that something above it needs.
-    hole : plan node
-        Leaf of `plan`, where a batch's rows are put.
-    plan : plan node
-        From them to the routed columns.
+    used : list of str    Names of the columns of `below` that something above it needs.
+    hole : plan node    Leaf of `plan`, where a batch's rows are put.
+    plan : plan node    From them to the routed columns.
     """
 
     def __init__(

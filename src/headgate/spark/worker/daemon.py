@@ -83,8 +83,7 @@ def own_directory(undo: ExitStack) -> None:
 
     Parameters
     ----------
-    undo : ExitStack
-        Gets what removes the directory.
+    undo : ExitStack    Gets what removes the directory.
     """
     if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true":
         parent = os.environ.get(_SOCKET_DIRECTORY)

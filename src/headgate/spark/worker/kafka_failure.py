@@ -29,10 +29,8 @@ def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
 
     Parameters
     ----------
-    text : str
-        All of it, stack and causes included.
-    reads : sequence of str
-        What the query reads of Kafka, and where.
+    text : str    All of it, stack and causes included.
+    reads : sequence of str    What the query reads of Kafka, and where.
     """
     if match := _LOST.search(text):
         why = _plain(match["why"])

@@ -38,14 +38,11 @@ class TaskFiles:
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-    tasks : int
-        How many tasks' bytes are in one bundle.
+    tasks : int    How many tasks' bytes are in one bundle.
 
     Attributes
     ----------
-    inline_bytes : int
-        Up to here bytes travel in the report.
+    inline_bytes : int    Up to here bytes travel in the report.
     """
 
     def __init__(self, checkpoint: Checkpoint, tasks: int) -> None:

@@ -41,8 +41,7 @@ class _Entries:
 
     Attributes
     ----------
-    key : int
-        Position of the key whose turn it is.
+    key : int    Position of the key whose turn it is.
     """
 
     def __init__(self, variable: Variable) -> None:
@@ -179,12 +178,9 @@ class _Changed:
 
     Attributes
     ----------
-    here : dict
-        Key and value of each entry, by what `name_of` calls the key.
-    gone : dict
-        Keys that were removed, likewise.
-    put : set
-        Names of the entries that are new.
+    here : dict    Key and value of each entry, by what `name_of` calls the key.
+    gone : dict    Keys that were removed, likewise.
+    put : set    Names of the entries that are new.
     """
 
     def __init__(self, here: dict[Values, tuple[Values, Values]]) -> None:
@@ -309,9 +305,7 @@ class SlotHandle(StatefulProcessorHandle):
 
     Parameters
     ----------
-    variables : tuple of Variable
-        As ``init`` declared them when the query started.
-    mode : TimeMode
+    variables : tuple of Variable    As ``init`` declared them when the query started.
     """
 
     def __init__(self, variables: tuple[Variable, ...], mode: TimeMode) -> None:
@@ -406,16 +400,14 @@ def column_of(
 ) -> pa.Array:
     """Return Python values as a column.
 
+    Raises `ProcessorError`: one is of another type; the message names its place and not its
+    content.
+
     Parameters
     ----------
     zoned : bool
         Whether a time without a zone is one in that of the process, as in state, or in UTC, as in what
         a processor puts out: so PySpark has it.
-
-    Raises
-    ------
-    ProcessorError
-        One is of another type; the message names its place and not its content.
     """
     kind = field.type
     as_it_is = not zoned or same_when_written(kind)

@@ -42,9 +42,7 @@ def run_named(
     ----------
     root : str or None
         The driver's arena root where driver and workers share a host; None: this host's own.
-    run_id : str
-    memory : mapping, optional
-        Where it is bounded, as `SlotFacts.memory`.
+    memory : mapping, optional    Where it is bounded, as `SlotFacts.memory`.
     """
     if run_id not in _runs:
         _leave_ended_runs()
@@ -69,11 +67,7 @@ def store_of(
 
     Parameters
     ----------
-    run : RunDirectory
-    name : str
-    operator : Operator
-    memory : mapping, optional
-        As `SlotFacts.memory`; the same for all tasks of a run.
+    memory : mapping, optional    As `SlotFacts.memory`; the same for all tasks of a run.
     """
     key = (run.run_id, name)
     if key not in _stores:
@@ -111,9 +105,7 @@ def checkpoint_at(path: str, run_id: str, options: Mapping[str, str] | None = No
 
     Parameters
     ----------
-    path : str
-        `Checkpoint.location`.
-    run_id : str
+    path : str    `Checkpoint.location`.
     options : mapping, optional
         Options of a store. They come with the task's function, which Spark does not log.
     """

@@ -26,33 +26,23 @@ _GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True)
 class Cycle:
-    """Holds the arrivals of a cycle, and the slots that rules want at its end.
-
-    Attributes
-    ----------
-    elapsed_s, within_s : float
-        How long it was, and the latency that records may have.
-    active : int64[n]
-        Key groups with arrivals.
-    records, weight : float64[n]
-        Of each: how many, and what it counts.
-    wanted, leap : float64[R]
-        As `play_batches` has them.
-    rest_s : float
-    most : int
-    packing : int64[most + 1, G]
-    """
+    """Holds the arrivals of a cycle, and the slots that rules want at its end."""
 
     elapsed_s: float
     within_s: float
+    """`elapsed_s`, `within_s`: How long it was, and the latency that records may have."""
     active: I64
+    """int64[n]: Key groups with arrivals."""
     records: F64
     weight: F64
+    """`records`, `weight`: float64[n]: Of each: how many, and what it counts."""
     wanted: F64
     leap: F64
+    """`wanted`, `leap`: float64[R]: As `play_batches` has them."""
     rest_s: float
     most: int
     packing: I64
+    """int64[most + 1, G]."""
 
 
 class VirtualBatches:
@@ -60,8 +50,7 @@ class VirtualBatches:
 
     Parameters
     ----------
-    rules, most : int
-        How many rules there are, and how many slots one has at the most.
+    rules, most : int    How many rules there are, and how many slots one has at the most.
     """
 
     def __init__(self, rules: int, most: int) -> None:
@@ -85,10 +74,8 @@ class VirtualBatches:
 
         Parameters
         ----------
-        slower : float
-            Seconds that a virtual slot takes for a second of `cost`.
-        slots, calm_s : int64[R], float64[R]
-            Changed in place.
+        slower : float    Seconds that a virtual slot takes for a second of `cost`.
+        slots, calm_s : int64[R], float64[R]    Changed in place.
 
         Returns
         -------

@@ -22,8 +22,7 @@ class Mean:
 
     Parameters
     ----------
-    window_s : float
-        Seconds; > 0.
+    window_s : float    Seconds; > 0.
     """
 
     def __init__(self, window_s: float) -> None:
