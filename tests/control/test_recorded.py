@@ -28,12 +28,13 @@ from headgate.control.slots.hindsight.cost import RecordCost
 from headgate.control.slots.hindsight.kernels import play, play_batches
 from headgate.control.slots.hindsight.rules import Rules
 from headgate.control.slots.repacking import repacked
-from headgate.control.slots.rescaling import mean_latency_s, mean_service_rate, processing_rate
+from headgate.control.slots.rescaling import mean_service_rate
 from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.threshold import Threshold
 from headgate.control.slots.unified import Unified
 from headgate.core.assignment import Assignment
 from headgate.core.utility import Intent, Metric, Utility
+from headgate_lab.rivals.averages import mean_latency_s, processing_rate
 
 Recorded = Callable[[str, Iterable[str]], None]
 

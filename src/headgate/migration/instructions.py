@@ -41,8 +41,8 @@ class Route:
     groups: tuple[int, ...]
     slot: int
     deferred_max: int
-    """How many records `slot` may defer in memory to serve others meanwhile (see `Deferral`); 0: a
-    slot with a group that is not ready serves nothing.
+    """How many records `slot` may defer in memory to serve others meanwhile; 0: a slot with a group
+    that is not ready serves nothing.
     """
 
 

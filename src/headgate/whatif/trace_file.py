@@ -15,7 +15,7 @@ from headgate.workloads.traces import Trace, column_names, read_rows, trace_of
 
 @dataclass(frozen=True)
 class TraceColumns:
-    """Holds the columns and the pace of a log; see `headgate.workloads.traces.read_keyed`."""
+    """Holds the columns and the pace of a log; see `headgate.workloads.traces.read_rows`."""
 
     time: str = "time"
     key: str | None = None

@@ -102,13 +102,6 @@ def groups_of_keys(keys: npt.ArrayLike, key_groups: int) -> I64:
     return (word % np.uint64(key_groups)).astype(np.int64)
 
 
-def group_shares(key_shares: npt.ArrayLike, key_groups: int) -> F64:
-    """Return the share of each key group, from the share of each key (numbered from 0)."""
-    weights = np.asarray(key_shares, dtype=np.float64)
-    groups = groups_of_keys(np.arange(len(weights)), key_groups)
-    return np.bincount(groups, weights=weights, minlength=key_groups).astype(np.float64)
-
-
 @dataclass(frozen=True)
 class KeyedRows:
     """Holds the rows of a log."""
@@ -131,46 +124,6 @@ class KeyedRows:
     """How the log was read where it does not say so itself: the unit of its times, its keys."""
 
 
-def read_keyed(
-    path: str,
-    key_groups: int,
-    *,
-    time_column: str = "time",
-    key_column: str = "key",
-    count_column: str | None = None,
-    slice_s: float | None = 1.0,
-    speed: float = 1.0,
-) -> Trace:
-    """Return the trace of a log with one row per record, or per key and time with a count.
-
-    Raises `ConfigError`: no such file or column, no rows, or values out of range.
-
-    Parameters
-    ----------
-    path : str    A CSV file with a header, plain or gzip (`.gz`).
-    key_groups : int
-        G. Keys are numbered in the order in which they first appear, and hashed.
-    time_column : str
-        Seconds, numbers >= 0, or dates; in any order; a trace begins with the slice of the earliest
-        one.
-    key_column : str    Anything.
-    count_column : str or None    How many records a row stands for, whole numbers >= 0; None: one.
-    slice_s : float or None
-        Resolution of the log, in log seconds: within it records are spread by chance. None: of
-        counts the least time between two rows, if that is above a second; else a second.
-    speed : float    Log seconds per second of the trace; > 0.
-    """
-    rows = read_rows(
-        path,
-        key_groups,
-        time_column=time_column,
-        key_column=key_column,
-        count_column=count_column,
-        slice_s=slice_s,
-    )
-    return trace_of(rows, path, key_groups, speed)
-
-
 def read_rows(
     path: str,
     key_groups: int,
@@ -182,16 +135,27 @@ def read_rows(
     slice_s: float | None = 1.0,
     time_unit: str | None = None,
 ) -> KeyedRows:
-    """Return the rows of a log; parameters and errors as of `read_keyed`.
+    """Return the rows of a log; one row per record, or per key and time with a count.
+
+    Raises `ConfigError`: no such file or column, no rows, or values out of range.
 
     Parameters
     ----------
+    path : str    A CSV file with a header, plain or gzip (`.gz`).
+    key_groups : int
+        G. Keys are numbered in the order in which they first appear, and hashed.
+    time_column : str
+        Seconds, numbers >= 0, or dates; in any order; a trace begins with the slice of the earliest
+        one.
     key_column : str or None
         None where the log has no keys: its records are dealt to the key groups in turn.
     cost_column : str or None
         What each of a row's records costs, numbers >= 0 on any scale; None: all the same.
+    count_column : str or None    How many records a row stands for, whole numbers >= 0; None: one.
     slice_s : float or None
-        Where it is None, records of a log whose times have fractions of a second come when it says.
+        Resolution of the log, in log seconds: within it records are spread by chance. None: of
+        counts the least time between two rows, if that is above a second; else a second. Records of
+        a log whose times have fractions of a second then come when it says.
     time_unit : str or None
         Of times that are numbers: s, ms, us or ns; None for what such numbers are since 1970.
     """

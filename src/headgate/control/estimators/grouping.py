@@ -76,12 +76,6 @@ def round_robin(events: int, replicas: int, cursor: int = 0) -> Grouping:
     return Grouping(chosen, np.zeros(replicas), (cursor + events) % replicas)
 
 
-def shuffle(events: int, replicas: int, random: np.random.Generator) -> Grouping:
-    """Send each event to a random replica, as Storm's shuffle grouping; loads stay 0."""
-    chosen: I64 = random.integers(0, replicas, size=events, dtype=np.int64)
-    return Grouping(chosen, np.zeros(replicas), 0)
-
-
 def least_work(events: int, work_s: F64, event_s: F64) -> Grouping:
     """Send each event to the replica with the fewest expected seconds of work; the first of equals.
 

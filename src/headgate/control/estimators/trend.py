@@ -23,7 +23,7 @@ class Trend:
     References
     ----------
     PSPS III describes DABS-Storm's forecast as a regression over intervals, which
-    `headgate.control.estimators.forecast.Regression` is; differs in that times are given.
+    `headgate_lab.rivals.regression.Regression` is; differs in that times are given.
     """
 
     def __init__(self, look_back_s: float) -> None:

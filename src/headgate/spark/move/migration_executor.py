@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.migration import events
-from headgate.migration.deferral import full
 from headgate.migration.events import Event, Requested
 from headgate.migration.instructions import (
     Forward,
@@ -202,7 +201,7 @@ class MigrationExecutor:
         for group in unready:
             deferred[owner[group]] += self._state.waiting_rows_of(group)
         room = durable.deferred_max
-        stopped = {s for s, rows in deferred.items() if full(room.get(s, UNBOUNDED), rows)}
+        stopped = {s for s, rows in deferred.items() if rows >= room.get(s, UNBOUNDED)}
         return frozenset(unready | {g for g, slot in enumerate(owner) if slot in stopped})
 
     # -- between two batches ----------------------------------------------------------------------
