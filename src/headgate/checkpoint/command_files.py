@@ -167,7 +167,7 @@ class CommandFiles:
         """Take a request back that nobody has answered."""
         self._files.remove([_in(f"{request}.json")])
 
-    def done(self, request: str, refused: str | None, detail: str = "") -> None:
+    def write_answer(self, request: str, refused: str | None, detail: str = "") -> None:
         """Answer a request: carried out, and what exactly, or why not."""
         answer = {"refused": refused, "at_ms": time.time_ns() // 1_000_000, "detail": detail}
         self._files.put(_in(f"{request}.done"), json.dumps(answer).encode())
@@ -176,7 +176,7 @@ class CommandFiles:
     def refuse(self, request: str, why: str) -> None:
         """Answer a request that cannot be read, and set it aside for inspection."""
         self._files.set_aside(_in(f"{request}.json"))
-        self.done(request, why)
+        self.write_answer(request, why)
 
     def freeze(self, until_s: float | None) -> None:
         """Note until when assignments may not change, seconds since 1970; None: for good.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from headgate.checkpoint.store_calls import called
+from headgate.checkpoint.store_calls import note_call
 from headgate.core.errors import CheckpointError
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,3}")
@@ -74,7 +74,7 @@ def read_bytes(directory: Path, name: str) -> bytes:
 
     Raises `CheckpointError`: the file is missing, a link, not a file, or cannot be read.
     """
-    called("read", directory, name)
+    note_call("read", directory, name)
     return _read_with(directory, name, lambda file: file.read())
 
 
@@ -97,7 +97,7 @@ def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
 
     Raises `CheckpointError`: as of `read_bytes`.
     """
-    called("read", directory, name)
+    note_call("read", directory, name)
     return _read_with(directory, name, _map)
 
 
@@ -146,7 +146,7 @@ def write_bytes(
     replace : bool     False: a file of that name is never overwritten.
     durable : bool     False: it may be lost with the machine, though not with the process.
     """
-    called("write", directory, name, len(data))
+    note_call("write", directory, name, len(data))
     temporary = f".{secrets.token_hex(8)}.tmp"
     try:
         with _open_directory(directory) as parent:
@@ -185,7 +185,7 @@ def _write_new(parent: int, name: str, data: bytes, *, durable: bool) -> None:
 
 def names_in(directory: Path) -> list[str]:
     """Return the names in a directory, in no order; raises OSError where there is none, or a link."""
-    called("list", directory)
+    note_call("list", directory)
     with _open_directory(directory) as parent:
         return os.listdir(parent)
 
@@ -212,6 +212,6 @@ def rename(directory: Path, name: str, to: str) -> bool:
 
 def remove(directory: Path, name: str) -> None:
     """Remove a file; that this is not possible is never an error."""
-    called("remove", directory, name)
+    note_call("remove", directory, name)
     with contextlib.suppress(OSError), _open_directory(directory) as parent:
         os.unlink(name, dir_fd=parent)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headgate.checkpoint.files import unreadable
-from headgate.checkpoint.store_calls import called, refuse_after_fork
+from headgate.checkpoint.store_calls import note_call, refuse_after_fork
 from headgate.checkpoint.traffic import Traffic
 from headgate.core.errors import CheckpointError, panicked
 from headgate.core.stores import Hidden
@@ -116,7 +116,7 @@ class RemoteFiles(ABC):
         Raises `CheckpointError`: this process was forked from one whose client has threads.
         """
         path = Path(name)
-        called(act, path.parent, path.name, length)
+        note_call(act, path.parent, path.name, length)
         with self._lock:
             self.requests[act] += 1
             self._written_bytes += length

@@ -38,7 +38,7 @@ def _asked() -> _Asked:
     return _Asked(parse_duration_s(delay) if delay else 0.0, os.environ.get(TRACE))
 
 
-def called(act: str, directory: Path, name: str = "", length: int = 0) -> None:
+def note_call(act: str, directory: Path, name: str = "", length: int = 0) -> None:
     """Take note of a call to the store: ``read``, ``write``, ``remove`` or ``list``."""
     asked = _asked()
     if asked.trace is not None:

@@ -190,7 +190,7 @@ class ControlLoop:
         self._journal.applied(operator, pending.change, took_s)
         self._advice.applied(operator, pending.change, took_s)
 
-    def abandoned(self, operator: str) -> None:
+    def note_abandoned(self, operator: str) -> None:
         """Take note that the change of `operator` was given up; the old assignment holds.
 
         Raises

@@ -50,7 +50,7 @@ class RealTimeFlow:
     def begin_sink(self, sink: Sink, settings: QuerySettings) -> None:
         """Have a sink write in real time, before it begins."""
         if isinstance(sink, KafkaSink):
-            sink.hurry()
+            sink.send_early()
             if own.RELEASE.of(settings.options) == own.EARLY:
                 sink.write_early()
 

@@ -167,7 +167,7 @@ class CopyThread:
             self._wake()
             return work
 
-    def look(self, place: Place) -> Delivery | None:
+    def result_of(self, place: Place) -> Delivery | None:
         """Return what is known of what was asked for; None if nothing was."""
         return self._works.get(place)
 

@@ -311,7 +311,7 @@ class MigrationExecutor:
         host = self._hosts[route.slot]
         if not isinstance(self._transfers.get((host, group)), Prefetch):
             return False
-        work = self._copy_thread.look((self.operator, group, host))
+        work = self._copy_thread.result_of((self.operator, group, host))
         lag = work.lag_steps(self._state.tokens[group], step) if work else None
         stale = lag is not None and lag > self._copy_thread.lags.served
         waited = self._deferrals[group]
@@ -434,7 +434,7 @@ class MigrationExecutor:
         for (host, group), one in list(self._transfers.items()):
             self._absorb_transfer(host, group, one, step)
         for (host, group), order in list(self._drops.items()):
-            work = self._copy_thread.look((self.operator, group, host))
+            work = self._copy_thread.result_of((self.operator, group, host))
             if work is None or work.dropped or work.problem:
                 self._dropped(host, group, order)
         self._settle()
@@ -442,7 +442,7 @@ class MigrationExecutor:
     def _absorb_transfer(self, host: str, group: int, one: Prefetch | Install, step: int) -> None:
         lag: int | None = 0
         if not self._active(host, group):
-            work = self._copy_thread.look((self.operator, group, host))
+            work = self._copy_thread.result_of((self.operator, group, host))
             if work is None:
                 return
             self._bytes[group] = work.moved_bytes

@@ -226,7 +226,7 @@ class Epochs:
         now_s = time.monotonic()
         if now_s >= self._looks_s:
             self._looks_s = now_s + _QUIET_S
-            self._machine.heed_commands()
+            self._machine.run_commands()
             self._work.arrived()
             self._work.look(quiet=quiet and not self._work.pipe.is_cut)
 

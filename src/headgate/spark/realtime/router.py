@@ -52,7 +52,7 @@ class Router:
         routing = _Routing(self, context.partitionId())
         try:
             for batch in batches:
-                routing.take(batch)
+                routing.route(batch)
         except (OSError, EOFError) as error:
             msg = "a router has lost a slot; the pipe starts again."
             raise EngineError(msg, transient=True) from error
@@ -75,7 +75,7 @@ class _Routing:
     newest_us: dict[int, int] = field(default_factory=dict)
     epoch: object = None
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def route(self, batch: pa.RecordBatch) -> None:
         token = batch.column(batch.schema.get_field_index(MARKER_TOKEN))
         start = 0
         if token.null_count < batch.num_rows:

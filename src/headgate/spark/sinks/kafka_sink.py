@@ -108,7 +108,7 @@ class KafkaSink:
         """Write without transactions from now on: at least once, and seen at once."""
         self._early = EarlyWriter(self._target)
 
-    def hurry(self) -> None:
+    def send_early(self) -> None:
         """Send each record at once, and not with those that follow soon."""
         self._target = replace(self._target, client={**_AT_ONCE, **self._target.client})
 

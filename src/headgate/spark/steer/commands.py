@@ -102,7 +102,7 @@ class Commands:
             except HeadgateError as error:
                 refused = str(error)
             with contextlib.suppress(HeadgateError):
-                self.files.done(asked.id, refused, detail)
+                self.files.write_answer(asked.id, refused, detail)
 
     def do(self, command: Command) -> str:
         """Carry a command out, and write it down with who asked and why; return what exactly.

@@ -331,13 +331,13 @@ class Controller:
         if request.decided and request.state is RequestState.IN_FORCE:
             self._loop.applied(operator, self._now_s())
         elif self._loop.state(operator) is LoopState.CHANGING:
-            self._loop.abandoned(operator)  # a user was faster, or its migration failed
+            self._loop.note_abandoned(operator)  # a user was faster, or its migration failed
 
     def _on_frozen(self, until_s: float, given_up: Sequence[str]) -> None:
         self._loop.freeze(self._now_s() + until_s - time.time())
         for name in given_up:
             if name in self._targets and self._loop.state(name) is LoopState.CHANGING:
-                self._loop.abandoned(name)
+                self._loop.note_abandoned(name)
 
     def _on_hold(self, until_s: Mapping[str, float]) -> None:
         now_s = self._now_s() - time.time()
@@ -443,7 +443,7 @@ class Controller:
                 )
 
     def _refused(self, operator: str) -> None:
-        self._loop.abandoned(operator)
+        self._loop.note_abandoned(operator)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s

@@ -242,7 +242,7 @@ class StepMachine(Generic[R]):
             self.work.done(outcome, begun)
         return manifest
 
-    def heed_commands(self) -> None:
+    def run_commands(self) -> None:
         """Carry out what control files ask for."""
         self._commands.poll()
 

@@ -51,4 +51,4 @@ class StopRequests:
 
     def _done(self, request: str, refused: str | None) -> None:
         with contextlib.suppress(HeadgateError, OSError):
-            self._files.done(request, refused)
+            self._files.write_answer(request, refused)
