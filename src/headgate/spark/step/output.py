@@ -201,7 +201,9 @@ class Results:
         rows = self._observed.rows if self._observed is not None else computed_rows(frame)
         return of_rows(self._spark, leaf(self._spark, self._columns, rows))
 
-    def project_rows(self, above: Callable[[DataFrame], DataFrame], file: Path) -> NarrowPlan | None:
+    def project_rows(
+        self, above: Callable[[DataFrame], DataFrame], file: Path
+    ) -> NarrowPlan | None:
         """Return the plan from an operator's rows to `above` of the results, to be computed in place.
 
         The JVM may write into `file`. None where the results are more than a narrow plan makes of one
