@@ -51,8 +51,7 @@ class Blob:
 
     words: tuple[Words | None, ...]
     """tuple of int[n] or None: A column per word of a row, of any width of integer; None where all
-    are 0.
-    """
+    are 0."""
     row_count: int
     """n."""
     string_offsets: I64

@@ -59,8 +59,7 @@ class Command:
     """`by`, `reason`: For the journal."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator``,
-    ``partitioning`` and ``hold_s`` (seconds) of scale, ``epoch`` of rollback.
-    """
+    ``partitioning`` and ``hold_s`` (seconds) of scale, ``epoch`` of rollback."""
 
 
 @dataclass(frozen=True)

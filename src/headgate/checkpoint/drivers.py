@@ -24,8 +24,7 @@ class Driver:
     pid: int
     started_s: int
     """When the process began, seconds since 1970 by its own clock: for people only. Nothing is
-    decided by a time.
-    """
+    decided by a time."""
 
     @classmethod
     def here(cls) -> Self:

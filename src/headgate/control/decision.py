@@ -28,13 +28,11 @@ class Change:
     """The next epoch."""
     survivors: tuple[int | None, ...]
     """One entry per slot of the new assignment: the slot of the old one whose identity it keeps,
-    None for a new slot. A scale-in in the middle renumbers the last slot.
-    """
+    None for a new slot. A scale-in in the middle renumbers the last slot."""
     source: int | None = None
     destination: int | None = None
     """`source`, `destination`: Slots of a unit strategy, by their old numbers (a new destination
-    has the next number).
-    """
+    has the next number)."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ class OperatorView:
     """Identity of each slot, shape [N]; see `Sample`."""
     latency_s: F64
     """float64[N]: l_i: mean latency of the records each slot completed in the window, in seconds,
-    and how long records wait to be read at that pace.
-    """
+    and how long records wait to be read at that pace."""
     group_latency_s: F64
     """float64[G]: l^k: the same per key group."""
     group_rate: F64
@@ -40,8 +39,7 @@ class OperatorView:
     """float64[N]: Useful time over wall time in the window."""
     backlog: F64
     """float64[G]: Records arrived and not yet completed, and those that wait at the source to be
-    read.
-    """
+    read."""
     bound_s: float
     """L: the bound on the mean latency, in seconds."""
     window_s: float
@@ -50,8 +48,7 @@ class OperatorView:
     """l: the alert threshold, in seconds; below `bound_s`."""
     floor_s: float = 0.0
     """Latency of a nearly idle operator, in seconds; 0 for a continuous engine. `latency_s`
-    contains it: policies compare ``latency_s - floor_s`` with `alert_s`.
-    """
+    contains it: policies compare ``latency_s - floor_s`` with `alert_s`."""
     slots_min: int = 1
     slots_max: int = 1
     """`slots_min`, `slots_max`: How many slots the operator may have."""
@@ -59,21 +56,17 @@ class OperatorView:
     """Why no more than `slots_max` could be of use; empty where it is what a user gave."""
     unsplittable: str = "the engine does not split key groups"
     """Why the records of one key group may not be dealt to several slots, each of which merges its
-    own, and the results be merged again, as a half sentence; empty where they may.
-    """
+    own, and the results be merged again, as a half sentence; empty where they may."""
     entry_rate: F64 | None = None
     """float64[G] or None: Rows per second that a share of a key group sends to its owner once it
-    has merged its records; None where it is not known, and taken to be nothing.
-    """
+    has merged its records; None where it is not known, and taken to be nothing."""
     arrived: F64 | None = None
     """float64[G] or None: Records that have arrived since the start; None where only `group_rate`
-    is known.
-    """
+    is known."""
     costs: F64 | None = None
     """float64[n, 2] or None: What records have cost lately, oldest first: how many a slot completed
     together, and the useful seconds that each of them took; None where only `service_rate` is
-    known.
-    """
+    known."""
     costs_seen: int = 0
     """How many such measurements there have been, those included that `costs` has forgotten."""
     success: float = SUCCESS

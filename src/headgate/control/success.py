@@ -20,8 +20,7 @@ class Success:
 
     rate: F64
     """float64[G]: Share of the windows that are judged in which latency is within the bound; NaN
-    for a group of which none is.
-    """
+    for a group of which none is."""
     windows: int
     """How many windows there are, the same for every group."""
     empty: I64

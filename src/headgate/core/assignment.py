@@ -20,14 +20,12 @@ class Assignment:
     """Entry g is the slot that owns key group g; shape [G]."""
     slots: int
     """How many slots there are; every entry of `slot_of` is in ``range(slots)``. A slot may own
-    nothing (it then only waits).
-    """
+    nothing (it then only waits)."""
     epoch: int = 0
     """Number of the assignment; grows by one with each change."""
     split: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
     """Key groups whose records are dealt to several slots: the slots that have a share of them, all
-    different, first the one that owns the group and its state. Empty as a rule.
-    """
+    different, first the one that owns the group and its state. Empty as a rule."""
 
     def __post_init__(self) -> None:
         check_slots(self.slots, len(self.slot_of))

@@ -69,8 +69,7 @@ class Linear:
 
     span: float = 1.0
     """How far beyond the threshold nothing is left, in thresholds; > 0. With 1, a latency is worth
-    nothing from twice its threshold on, a juice nothing at 0.
-    """
+    nothing from twice its threshold on, a juice nothing at 0."""
 
     def __post_init__(self) -> None:
         _check_positive("span of a linear utility", self.span)
@@ -125,8 +124,7 @@ class Piecewise:
 
     points: tuple[tuple[float, float], ...]
     """(value in the metric's unit, share), values ascending. Two points of one value are a jump;
-    the value itself is worth the better of the two.
-    """
+    the value itself is worth the better of the two."""
 
     def __post_init__(self) -> None:
         values = [value for value, _ in self.points]
@@ -156,8 +154,7 @@ class Custom:
     function: Callable[[float], float]
     """From the measured value, in the metric's unit, to a share in [0, 1]; 1 where the threshold is
     met. It may jump, but must be monotone. That is checked on a grid over six decades when the
-    intent is made, so a flaw between two points of the grid is not seen.
-    """
+    intent is made, so a flaw between two points of the grid is not seen."""
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
         """Return the function's value; ConfigError where it gives none, or no share."""
@@ -254,8 +251,7 @@ class Utility:
 
     maximum: float
     """The job's priority: its utility when every intent is met; > 0. It may change while the job
-    runs (``dataclasses.replace``).
-    """
+    runs (``dataclasses.replace``)."""
     intents: tuple[Intent, ...]
     """One, or several for a hybrid SLO."""
 

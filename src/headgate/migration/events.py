@@ -37,8 +37,7 @@ class Requested:
     """The slot that turned severe; needed for ``Cause.SEVERE``."""
     strategy: str = ""
     """As `headgate.migration.registry.strategy` reads it; empty: the default for the plan. A
-    request that supersedes keeps the strategy of the one it replaces.
-    """
+    request that supersedes keeps the strategy of the one it replaces."""
 
     def __post_init__(self) -> None:
         if self.cause is Cause.SEVERE and self.slot is None:

@@ -42,8 +42,7 @@ class Route:
     slot: int
     deferred_max: int
     """How many records `slot` may defer in memory to serve others meanwhile; 0: a slot with a group
-    that is not ready serves nothing.
-    """
+    that is not ready serves nothing."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ class Subscale:
     source: int
     destination: int
     """`source`, `destination`: Slots; equal only for groups that stay and are merely held while
-    others move.
-    """
+    others move."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class Plan:
     """`old`, `new`: Assignments of the same key groups."""
     hosts: tuple[str, ...]
     """Entry s is the host of slot s, for the slots of either assignment. A host is named by its
-    arena: one that dies and comes back has another name.
-    """
+    arena: one that dies and comes back has another name."""
 
     def __post_init__(self) -> None:
         if self.old.key_groups != self.new.key_groups:

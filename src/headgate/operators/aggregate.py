@@ -61,8 +61,7 @@ class GroupResults:
 
     keys: I64
     """int64[n, key_words]: With the window's end (the time itself for a plain time) in place of the
-    slice start.
-    """
+    slice start."""
     values: I64
     """int64[n, value_words]: The merged buffers, which the engine turns into results."""
     strings: codec.Strings

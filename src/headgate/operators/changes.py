@@ -55,8 +55,7 @@ class Writes:
     moved_number: I64
     """`moved_of`, `moved_number`: int64[m]."""
     moved: I64
-    """int64[m, value words]: Entries that take another number, with the texts of their own table.
-    """
+    """int64[m, value words]: Entries that take another number, with the texts of their own table."""
     put_of: I64
     put_number: I64
     """`put_of`, `put_number`: int64[k]."""

@@ -72,12 +72,10 @@ class Words:
 
     matrix: I64
     """int64[n, w]: The first words hold the null bits (`null_at`). BYTES leaves hold 0 until they
-    are interned.
-    """
+    are interned."""
     strings: tuple[tuple[int, Strings, Mask | None], ...]
     """tuple of (int, Strings, bool[n] or None): Word, the strings of that column, and which are
-    null: to be interned per key group.
-    """
+    null: to be interned per key group."""
 
 
 def encode(

@@ -42,12 +42,10 @@ class Counts:
 
     arrivals: Binned
     """New records by the time they arrived, whether served or left waiting; late ones are not in
-    it.
-    """
+    it."""
     completions: Binned
     """Served records by the time they were served, new or from the backlog; those of a share of
-    another slot's key group are not among them, but among their owner's once it has merged them.
-    """
+    another slot's key group are not among them, but among their owner's once it has merged them."""
     end_tick: int = 0
     """Time slot in which the execution ended."""
 

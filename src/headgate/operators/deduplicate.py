@@ -44,8 +44,7 @@ class DeduplicateSpec(OperatorSpec):
     """Of size 0: the event time of a record. None where the query has no watermark."""
     keep_us: int | None
     """A key is forgotten when the watermark has reached its first record's time plus this; None
-    remembers it for ever.
-    """
+    remembers it for ever."""
     mode: OutputMode = OutputMode.APPEND
     """APPEND or UPDATE; they mean the same here."""
 

@@ -179,8 +179,7 @@ class Found:
     """int64[n, width]: Whole rows; per key and variable by number."""
     heads: I64
     """int64[keys, 2 * headed variables]: First number and count per list or map; 0 where there is
-    no head.
-    """
+    no head."""
     texts: pa.Array
     """pyarrow large_binary[n * texts]: What the text words of each row name."""
 

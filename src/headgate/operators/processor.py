@@ -59,8 +59,7 @@ class Variable:
     name: str
     entry: pa.Schema
     """pyarrow.Schema: Columns that tell a key's entries apart; no floats. Empty for a value or a
-    list.
-    """
+    list."""
     values: pa.Schema
     """pyarrow.Schema: What an entry holds."""
     ttl_ms: int | None = None
@@ -106,8 +105,7 @@ class VariableChanges:
     removed: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
     put: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
     """`removed`, `put`: list of (int64[n], pyarrow.RecordBatch): Key positions and rows; what is
-    put into a list is appended to it.
-    """
+    put into a list is appended to it."""
 
 
 class State:
@@ -266,8 +264,7 @@ class ProcessorSpec(OperatorSpec):
     """
 
     keys: tuple[Leaf, ...]
-    """Leaves of the key's columns, as `from_leaves` takes them: one per column, more for a struct.
-    """
+    """Leaves of the key's columns, as `from_leaves` takes them: one per column, more for a struct."""
     outputs: pa.Schema
     """pyarrow.Schema: What it puts out."""
     processor: Processor
@@ -280,8 +277,7 @@ class ProcessorSpec(OperatorSpec):
     """True where records have an event time, and late ones do not reach the processor."""
     order: tuple[int, ...] = ()
     """Positions among the columns of `processor.inputs`: a key's records come in their order in
-    each call. None: as they came.
-    """
+    each call. None: as they came."""
 
     def __post_init__(self) -> None:
         for variable in self.variables:

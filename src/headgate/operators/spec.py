@@ -114,8 +114,7 @@ class Program:
 
     merges: tuple[Expression, ...]
     """One for each leaf; in them ``("left", i)`` and ``("right", i)`` are leaves, and ``("value",
-    x)`` a constant (None: null).
-    """
+    x)`` a constant (None: null)."""
     initial: tuple[float | int | None, ...]
     """The leaves of a buffer that nothing has come to."""
     any_order: bool
@@ -178,16 +177,14 @@ class TimeKey:
     size_us: int
     advance_us: int
     """`size_us`, `advance_us`: Length of a window and distance between two, microseconds. ``size_us
-    == 0`` for a plain time.
-    """
+    == 0`` for a plain time."""
     offset_us: int = 0
     """Start of some window, microseconds."""
     expires: bool = True
     """False where the query has no watermark: rows stay for ever."""
     session: bool = False
     """True for session windows: `size_us` is the gap, and a record carries its own time. The first
-    aggregate of the spec is the greatest end.
-    """
+    aggregate of the spec is the greatest end."""
 
     @property
     def slice_us(self) -> int:

@@ -39,8 +39,7 @@ class GroupState:
     stands_us: int | None = None
     """For a split group: the watermark by which its records are judged late in this step, at all
     slots that have a share of the group, and up to which it may emit. Of a group that was split
-    until now: the watermark by which its records are judged late. None for other groups.
-    """
+    until now: the watermark by which its records are judged late. None for other groups."""
     split: bool = False
 
 
@@ -49,8 +48,7 @@ class Request:
     """Holds the driver's request to one slot in one step."""
 
     token: str
-    """Names the state after this execution of the task; 32 hexadecimal digits, never used before.
-    """
+    """Names the state after this execution of the task; 32 hexadecimal digits, never used before."""
     watermark_us: int
     """The operator's watermark."""
     groups: Mapping[int, GroupState]
@@ -75,8 +73,7 @@ class Request:
     """Key groups that are not served: their records join the backlog, their watermark stays."""
     shares: Mapping[int, int] = field(default_factory=dict)
     """Key groups of other slots of which this slot has a share, with their `GroupState.stands_us`.
-    The slot merges the records of a share among themselves, and the results wait for the owner.
-    """
+    The slot merges the records of a share among themselves, and the results wait for the owner."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +93,7 @@ class InputCounts:
     arrived: int
     executed: int
     """`arrived`, `executed`: New records, and records that were dealt with: served, or turned away
-    as late.
-    """
+    as late."""
     newest_ms: float
     """Arrival of the newest of the new records, ms since 1970; NaN where that is not known."""
 
@@ -110,16 +106,13 @@ class Served:
     """pyarrow.RecordBatch: The rows that the step emits: the operator's ``schema()``."""
     waiting: pa.Table
     """pyarrow.Table: New records not served, by key group in serving order: they join the group's
-    backlog.
-    """
+    backlog."""
     late: pa.Table
     """pyarrow.Table: Records refused because all their windows have been emitted; ``emitted`` is
-    the watermark that each of them met.
-    """
+    the watermark that each of them met."""
     partly_late: pa.Table
     """pyarrow.Table: Records served of which some windows were emitted already; ``emitted`` as
-    above.
-    """
+    above."""
     groups: dict[int, GroupDone] = field(default_factory=dict)
     """Groups whose state has a new token."""
     sections: dict[int, Section] = field(default_factory=dict)
@@ -130,8 +123,7 @@ class Served:
     served_rows: int = 0
     touched_rows: int = 0
     """`served_rows`, `touched_rows`: Rows merged, and the distinct entries that they went to: the
-    gain of aggregating first.
-    """
+    gain of aggregating first."""
     taken: dict[int, int] = field(default_factory=dict)
     """Rows served from each group's backlog; they leave it."""
     served_by_group: dict[int, int] = field(default_factory=dict)
@@ -142,8 +134,7 @@ class Served:
     """The least watermark of the slot's groups, on which the next operator may count."""
     apart: pa.Table | None = None
     """pyarrow.Table or None: The merged rows of the slot's shares of others' key groups, by group:
-    they join the backlog of the groups' owners. None where the slot served no share.
-    """
+    they join the backlog of the groups' owners. None where the slot served no share."""
     apart_holds_us: dict[int, int] = field(default_factory=dict)
     """Of each split group: the watermark that the backlog at this slot allows."""
     merged_rows: int = 0
@@ -156,8 +147,7 @@ class Served:
     """Empty where the request does not ask for origins, as the two that follow."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
     """Arrival of the newest served record of each key group and slice; of operators that wait for
-    time.
-    """
+    time."""
     results: dict[int, dict[int, int]] = field(default_factory=dict)
     """Number of emitted results of each key group's windows, by the window's end; likewise."""
 

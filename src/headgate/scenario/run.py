@@ -27,8 +27,7 @@ PROGRESS_S = 0.25
 FIRST_BATCH_S = 60.0
 """Time counts from the first committed batch, or from this many seconds after the start.
 
-Chosen, not tuned: a quiet source commits nothing, and the run must end.
-"""
+Chosen, not tuned: a quiet source commits nothing, and the run must end."""
 
 OnProgress = Callable[[Path], None]
 """Called with the journal's path every `PROGRESS_S` while the query runs."""

@@ -51,8 +51,7 @@ class Section:
     """True for a snapshot: start from an empty table."""
     rows: I64
     """int64[n, width]: Rows after the step; ``meta`` is 1 for a row that is there, 0 for one that
-    was deleted.
-    """
+    was deleted."""
     string_offsets: I64
     """int64[m + 1]: Offsets into `string_bytes`; string i gets the id ``first_string + i``."""
     string_bytes: U8

@@ -125,8 +125,7 @@ class RunDirectory:
     descriptor: int | None
     """Holds a shared lock until `close`; the kernel drops the lock when the process dies."""
     spill: RunDirectory | None = None
-    """Where memory is bounded: the run's directory for what leaves memory, which shares its fate.
-    """
+    """Where memory is bounded: the run's directory for what leaves memory, which shares its fate."""
 
     @property
     def run_id(self) -> str:

@@ -22,8 +22,7 @@ class DecisionLog:
     entries: list[dict[str, Any]] = field(default_factory=list)
     """What a JSON file can hold, oldest first. Every entry has ``at_s`` and ``event``: *decided*
     (rule, reason, numbers, acts, changes), *applied* (operator, change, took_s) or *not ready*
-    (operator, why).
-    """
+    (operator, why)."""
 
     def decided(self, observation: Observation, decision: Decision, *, acts: bool) -> None:
         """Write a decision with its inputs."""

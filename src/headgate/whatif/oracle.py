@@ -68,8 +68,7 @@ class Load:
     slots_max: int = 64
     quantile: float | None = None
     """The share of all records of a window that has to be within the bound, of the operator as a
-    whole; None for the mean of each key group.
-    """
+    whole; None for the mean of each key group."""
 
     @property
     def slots_mean(self) -> float:

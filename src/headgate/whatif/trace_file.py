@@ -23,17 +23,14 @@ class TraceColumns:
     count: str | None = None
     cost: str | None = None
     """`count`, `cost`: How many records a row stands for, and what each of them costs; None for the
-    columns *count* and *cost* where there are such, else one, and all the same.
-    """
+    columns *count* and *cost* where there are such, else one, and all the same."""
     slice_s: float | None = None
     """For how long a row's records are spread; None for the file's own interval, or for no
-    spreading where its times have fractions of a second.
-    """
+    spreading where its times have fractions of a second."""
     speed: float = 1.0
     """Seconds of the file per second of the trace; > 0."""
     unit: str | None = None
-    """Of times that are numbers: s, ms, us, ns; None for what they can be since 1970, else seconds.
-    """
+    """Of times that are numbers: s, ms, us, ns; None for what they can be since 1970, else seconds."""
 
 
 def read_log(

@@ -118,8 +118,7 @@ class KeyedRows:
     """Length of a slice, in log seconds."""
     times_s: F64 | None = None
     """float64[rows] or None: When the records of each came, in log seconds since the first slice
-    began; None where the log tells no more than the slice.
-    """
+    began; None where the log tells no more than the slice."""
     notes: tuple[str, ...] = ()
     """How the log was read where it does not say so itself: the unit of its times, its keys."""
 

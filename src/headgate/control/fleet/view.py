@@ -35,8 +35,7 @@ class FleetOperator:
     """`slots_min`, `slots_max`: How many slots it may have; ``1 <= slots_min <= slots_max``."""
     request: int | None = None
     """Of a job whose own policy spends what is granted: the slots that it would like, `slots` where
-    these are enough. None of a job that holds what it is granted.
-    """
+    these are enough. None of a job that holds what it is granted."""
 
     @property
     def requested(self) -> int:
@@ -58,8 +57,7 @@ class FleetJob:
     """Its intents and its priority, as they are now."""
     values: tuple[float, ...] | None
     """What was measured for each intent over the last window (one minute). A job with nothing to do
-    reports what that is worth: latency 0, juice 1. None, or NaN, where nothing is known.
-    """
+    reports what that is worth: latency 0, juice 1. None, or NaN, where nothing is known."""
     operators: Mapping[str, FleetOperator]
     input_rate: float = 0.0
     """Records per second that arrive at its sources."""
@@ -96,8 +94,7 @@ class FleetView:
     """How many hosts there are."""
     hosts_congested: int = 0
     """Hosts whose slot tasks were runnable (running, or waiting for a core) for longer than cores x
-    interval.
-    """
+    interval."""
 
     @property
     def slots(self) -> dict[str, dict[str, int]]:

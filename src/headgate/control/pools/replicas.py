@@ -28,8 +28,7 @@ class OperatorInterval:
     from_source: float = 0.0
     """Events received from the input data; 0 for an operator with predecessors."""
     queued: float = 0.0
-    """q: events received and not processed at the end, over all its replicas, also inactive ones.
-    """
+    """q: events received and not processed at the end, over all its replicas, also inactive ones."""
     stateful: bool = False
     """Whether it keeps state from event to event."""
     least: int = 1

@@ -36,16 +36,14 @@ class UnitStrategy:
     source: int
     destination: int
     """`source`, `destination`: s and d, by the numbers that hold now; a new slot has the next
-    number.
-    """
+    number."""
     survivors: tuple[int | None, ...]
     """As `Change.survivors`: the old number of each slot that there is afterwards."""
     latency_s: F64
     """float64[len(survivors)]: Projected latency of each slot that there is afterwards."""
     split: Mapping[int, tuple[int, ...]] | None = None
     """For a split, and for its end: what is split afterwards, and over which slots. None: as
-    before.
-    """
+    before."""
 
 
 @dataclass(frozen=True)

@@ -34,23 +34,19 @@ class Subscales(Base):
 
     decoupling: bool = True
     """On: the old slot serves until the new host has caught up. Off: groups are held from their
-    start until they are installed.
-    """
+    start until they are installed."""
     scheduling: bool = True
     """On: a slot serves its ready groups first, and defers at most `deferred` records. Off: a slot
-    with a group that is not ready serves nothing.
-    """
+    with a group that is not ready serves nothing."""
     division: bool = True
     """On: independent sets, scheduled by fewest held groups. Off: one set."""
     early_route: bool = False
     """Route a group at once instead of when it caught up; needs `decoupling`."""
     share: bool = True
     """Moves within a host are routed only, as `shared` does; off to measure the mechanisms on one
-    host.
-    """
+    host."""
     deferred: int = UNBOUNDED
-    """Records a slot may defer before it serves nothing; >= 1. DRRS has 200, the default no bound.
-    """
+    """Records a slot may defer before it serves nothing; >= 1. DRRS has 200, the default no bound."""
     per_host: int = PER_HOST_MAX
     """Subscales a host takes part in at once while their state is brought; >= 1."""
     groups_min: int = SUBSCALE_GROUPS_MIN

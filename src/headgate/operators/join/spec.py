@@ -42,8 +42,7 @@ class Comparison:
     left: int
     right: int
     """`left`, `right`: Positions of the leaves among those of their side; integers or floats, both
-    the same.
-    """
+    the same."""
     op: str
     """``<``, ``<=``, ``>`` or ``>=``; NaN is the largest, as in Spark."""
 
@@ -54,8 +53,7 @@ class JoinSpec(OperatorSpec):
 
     keys: tuple[Leaf, ...]
     """Empty for a join without an equality: then every slot sees every record, and the slot of its
-    key group stores it ([STRETCH] operator 3, ScaleJoin).
-    """
+    key group stores it ([STRETCH] operator 3, ScaleJoin)."""
     sides: tuple[tuple[Leaf, ...], tuple[Leaf, ...]]
     """What is kept of a left and of a right record; what comes out first."""
     put_out: tuple[int, int]
@@ -66,8 +64,7 @@ class JoinSpec(OperatorSpec):
     """Of size 0: the event time by which a record is late."""
     holds_us: int | None = 0
     """When the watermark is W, nothing older than W + `holds_us` comes out any more; None where a
-    side is kept for ever.
-    """
+    side is kept for ever."""
     mode: OutputMode = OutputMode.APPEND
 
     @property

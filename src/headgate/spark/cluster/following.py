@@ -51,8 +51,7 @@ class SharedNeeds:
 
     floor: int | None = None
     """Executors that are kept whatever slots need: as many as the user asked for, or as there were
-    when more were asked for first; None until then.
-    """
+    when more were asked for first; None until then."""
     slots: dict[str, int] = field(default_factory=dict)
     """By query."""
     hosts: dict[str, frozenset[str]] = field(default_factory=dict)

@@ -32,8 +32,7 @@ class Place:
 
     path: Path
     """The directory, absolute. Of a checkpoint on an object store the one on the driver's disk
-    where Spark's own log and the journal are written, and from where they are taken to the store.
-    """
+    where Spark's own log and the journal are written, and from where they are taken to the store."""
     temporary: bool = False
     """Whether nobody asked for it, so that it goes when the query has ended well."""
     forced: bool = False

@@ -61,8 +61,7 @@ class Prepared:
     probe: Probe | PoolProbe
     utility: Utility
     own_policy: bool
-    """Whether the job's own policy spends what it is granted; else the fleet's says how many slots.
-    """
+    """Whether the job's own policy spends what it is granted; else the fleet's says how many slots."""
 
     def first_slots(self, cores: int) -> int:
         """Return the job's first slots, if known before its plan is read."""

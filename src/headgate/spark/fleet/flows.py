@@ -50,8 +50,7 @@ class Graph:
     """Of each operator that reads another one."""
     lossless: Collection[str] = ()
     """Operators that get every row which their parent puts out: what is between drops and makes
-    none.
-    """
+    none."""
     windows_us: Mapping[str, int] = field(default_factory=dict)
     """As `Origins` has it."""
 
@@ -115,8 +114,7 @@ class Read:
     read_s: float
     done_s: float
     """`read_s`, `done_s`: When Spark had asked the sources for it, and when it was committed; on
-    one clock.
-    """
+    one clock."""
     operators: Mapping[str, Told]
 
 
@@ -130,8 +128,7 @@ class Span:
     """Those since; one or more."""
     read_s: float
     """Up to when all that arrived was read; later than the last step where nothing arrived after
-    it.
-    """
+    it."""
     now_s: float
 
     @property

@@ -21,8 +21,7 @@ class SourceAt:
     read: float
     behind: float
     """`read`, `behind`: Between the offsets that the batch read, and from there to the newest one,
-    in the source's own units: records, files, seconds.
-    """
+    in the source's own units: records, files, seconds."""
 
 
 @dataclass(frozen=True)

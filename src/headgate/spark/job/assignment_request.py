@@ -32,8 +32,7 @@ class AssignmentRequest:
 
     assignment: Assignment
     """What is requested; of a change that moves or is in force, what holds with the batch that
-    begins.
-    """
+    begins."""
     by: str
     reason: str
     """`by`, `reason`: Source and reason of the request, for the journal."""
@@ -44,8 +43,7 @@ class AssignmentRequest:
     state: RequestState = RequestState.REQUESTED
     before: Assignment | None = None
     """What held when it came into force or began to move; None until then. While it moves, and only
-    of what `Migrations.begin` returns, what held before the batch that begins.
-    """
+    of what `Migrations.begin` returns, what held before the batch that begins."""
     numbers: tuple[int, ...] = ()
     """By slot of the requested assignment: the number that it has until its migration ends."""
     moved_bytes: int = 0

@@ -38,8 +38,7 @@ class JobConfig:
     """append, update or complete."""
     snapshot_every: int | None = None
     """Steps between two full sections of a key group; None: as `headgate.checkpoint.snapshots` has
-    it.
-    """
+    it."""
     attempts: int = 4
     """Executions of a batch before the query fails."""
     preaggregate: str = "auto"
@@ -53,8 +52,7 @@ class JobConfig:
     backlog_age_max_s: float = 60.0
     """Likewise for the oldest waiting record."""
     slot_rate: float | None = None
-    """Experiment: records per wall second that a slot of an operator that reads the source serves.
-    """
+    """Experiment: records per wall second that a slot of an operator that reads the source serves."""
     delta_ms: float = 0.0
     """Length of the time slots that the control loop counts in; 0 where there is none."""
     processor_limit_s: float = 0.0
@@ -63,8 +61,7 @@ class JobConfig:
     """Bytes of a host's memory that state may take; None for any."""
     migration: str = ""
     """Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it;
-    empty: the default for each change.
-    """
+    empty: the default for each change."""
     faults: list[dict[str, Any]] = field(default_factory=list)
     """What `headgate_lab.testing.faults` injects; empty outside tests."""
 
@@ -86,18 +83,15 @@ class OperatorState:
     """Entries in the group's table."""
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
     """Waiting records, oldest first, by key group; by `Assignment.share_key` those that wait for
-    another share of a split group than its owner's.
-    """
+    another share of a split group than its owner's."""
     rate_per_s: dict[int, float] = field(default_factory=dict)
     """Rows each slot serves per second of useful time; absent where nothing is known."""
     held: frozenset[int] = frozenset()
     """Key groups that are not served at present because a migration has them; not written down,
-    since it follows from the migration.
-    """
+    since it follows from the migration."""
     stands_us: dict[int, int] = field(default_factory=dict)
     """Of key groups that are split, or were in the last step: the watermark that all records allow
-    that came before the next step.
-    """
+    that came before the next step."""
     changed_rows: float | None = None
     """Entries that a step changes, smoothed; None where nothing is known. Not written down."""
 

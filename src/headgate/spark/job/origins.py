@@ -38,8 +38,7 @@ class _Kept:
 
     window_us: int | None
     """Length of the windows whose results it puts out when their time is over; None if it puts out
-    results at once.
-    """
+    results at once."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
     """When the newest record of each key group and slice came to it."""
     put_out: deque[tuple[float, float, float]] = field(

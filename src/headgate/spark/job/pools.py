@@ -61,8 +61,7 @@ class PoolConfig:
     interval_s: float = 10.0
     """td: time between two decisions, rounded up to whole batches."""
     box_s: float | None = None
-    """Time a replica may serve per batch; what exceeds it waits with this replica. None serves all.
-    """
+    """Time a replica may serve per batch; what exceeds it waits with this replica. None serves all."""
     replica_rate: float | None = None
     """Experiment: rows that a replica serves per second of wall time."""
     restart_s: float = 5.0
@@ -97,8 +96,7 @@ class PoolState:
     """Time of a row at each replica that has served some, batch by batch."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows dropped since the query's first start: too old (`TOO_OLD`), or come to a full queue
-    (`QUEUE_FULL`).
-    """
+    (`QUEUE_FULL`)."""
     _expected: int = 0
     _cursor: int = 0
     _done: Counter[int] = field(default_factory=Counter)

@@ -67,8 +67,7 @@ class Report:
     late_rows: int
     segments: dict[int, tuple[int, int]]
     """dict of int to (start, count): Each group's rows within `waiting`; of a share of another
-    slot's group, by `share_key`, and by that group what was merged of it.
-    """
+    slot's group, by `share_key`, and by that group what was merged of it."""
     taken: dict[int, int]
     """Rows served from each group's backlog; of a share by `share_key`."""
     arrived: int
@@ -106,8 +105,7 @@ class Report:
     stage: int = -1
     """Spark's number of the stage that the task belonged to."""
     daemon: str = ""
-    """Host and process of the daemon that forked the task's Python worker: one for each executor.
-    """
+    """Host and process of the daemon that forked the task's Python worker: one for each executor."""
     tries: int = 0
     """Executions of the task that Spark gave up before this one."""
     inputs: tuple[InputCounts, ...] = ()
@@ -143,8 +141,7 @@ class ReplicaReport:
     served: int
     waiting_rows: int
     """`arrived`, `served`, `waiting_rows`: Rows that came with the batch; that were served; that
-    came and now wait.
-    """
+    came and now wait."""
     output: Payload | None
     waiting: Payload | None
     output_rows: int

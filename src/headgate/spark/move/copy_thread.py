@@ -28,8 +28,7 @@ class Lags:
     """A copy that is so near can be served from: the slot itself applies what it lacks."""
     kept: int = 2
     """A copy that waits for its group to be routed is brought on when it is so far behind: while
-    that happens it must not fall behind `served`.
-    """
+    that happens it must not fall behind `served`."""
 
 
 OF_EPOCHS = Lags(caught_up=4, served=12)
@@ -91,8 +90,7 @@ class StepHeads:
 
     step: int
     of: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
-    """By operator: per key group its token, and the step whose manifest holds its newest section.
-    """
+    """By operator: per key group its token, and the step whose manifest holds its newest section."""
 
 
 class Copier(Protocol):

@@ -89,8 +89,7 @@ class OurState:
     checkpoint: Checkpoint
     form: Callable[..., DataFrame]
     """Reads state of the same operator in plain Spark, of which there is none; as
-    `PlainState.load`.
-    """
+    `PlainState.load`."""
     ordered: bool
     """Whether records have an order of their own."""
 

@@ -35,8 +35,7 @@ class LogEntry:
     """Its number."""
     notes: dict[str, Any]
     """What Spark noted when it began the batch: ``batchWatermarkMs``, ``batchTimestampMs``,
-    ``conf``.
-    """
+    ``conf``."""
     offsets: list[str]
     """End offset of each source, as Spark's JSON; ``-`` where there is none."""
     next_watermark_ms: int

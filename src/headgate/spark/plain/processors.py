@@ -33,8 +33,7 @@ class Placing:
     inputs: pa.Schema
     initial: pa.Schema
     """`keys`, `inputs`, `initial`: pyarrow.Schema: See `Processor`; a record has the number of its
-    variable, and the columns of all variables.
-    """
+    variable, and the columns of all variables."""
     states: Mapping[str, tuple[Any, ...]]
     names: tuple[str, ...]
     """Names of the variables, in the order of their numbers; empty for timers."""

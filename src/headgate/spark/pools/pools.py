@@ -56,8 +56,7 @@ class BatchLine:
     waiting: int
     lost: int
     """`arrived`, `emitted`, `waiting`, `lost`: Rows: of the source, put out, waiting at all stages,
-    lost in restarts since the start.
-    """
+    lost in restarts since the start."""
     active: dict[str, int]
     lanes: dict[str, int]
     """`active`, `lanes`: Active replicas, and tasks, of each stage."""

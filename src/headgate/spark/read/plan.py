@@ -53,8 +53,7 @@ class AggregatePart:
     name: str
     """As SQL, for people."""
     values: tuple[str, ...]
-    """The routed values that stand for its buffer, by name; none where values of records are kept.
-    """
+    """The routed values that stand for its buffer, by name; none where values of records are kept."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ class AggregateParts:
     grouping: tuple[Jvm, ...]
     """tuple of expression."""
     spans: tuple[tuple[int, int], ...]
-    """The routed keys that each of them became, from the first up to the last; none for the time.
-    """
+    """The routed keys that each of them became, from the first up to the last; none for the time."""
     time_index: int
     """Which of them is the time; -1 where none is."""
     keeps_start: bool
@@ -73,8 +71,7 @@ class AggregateParts:
     parts: tuple[AggregatePart, ...]
     advance_us: int
     """Between the starts of the windows that every record comes into, microseconds; 0 where a user
-    below looks into windows, and may leave some out, or where there are none.
-    """
+    below looks into windows, and may leave some out, or where there are none."""
     order: tuple[Jvm, ...] = ()
     """tuple of attribute: Columns that order the records of some of its functions."""
 
@@ -108,8 +105,7 @@ class PlannedOperator:
     spec: Spec
     input_plan: Jvm
     """plan node: What the operator reads (a window already cut into slices). Its leaf is
-    ``upstream.placeholder`` where there is an upstream operator.
-    """
+    ``upstream.placeholder`` where there is an upstream operator."""
     keys: list[Routed]
     values: Sequence[Routed | Passed]
     """list of Routed, for a processor of Passed."""
@@ -119,8 +115,7 @@ class PlannedOperator:
     """plan node: What the operator puts out, as a plan over ``placeholder``."""
     placeholder: Jvm
     """plan node: Stands for what the slots put out: an aggregate's merged buffers, ``k0 ..``,
-    ``t``, ``v0 ..``; a processor's rows.
-    """
+    ``t``, ``v0 ..``; a processor's rows."""
     raw_schema: T.StructType
     """Spark's schema of what the slots put out."""
     key_names: list[str] = field(default_factory=list)
@@ -133,8 +128,7 @@ class PlannedOperator:
     """A processor's."""
     feeds: tuple[PlannedOperator, ...] = ()
     """Operators whose results of a step it reads once all of them are done, each at its placeholder
-    in `input_plan`: where there are several, or what stands between cannot let markers through.
-    """
+    in `input_plan`: where there are several, or what stands between cannot let markers through."""
     node: Jvm | None = None
     """plan node or None: The node of the query's plan that was read."""
     aggregate: AggregateParts | None = None

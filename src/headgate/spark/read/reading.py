@@ -166,7 +166,6 @@ class NodeReader:
     """Simple names of their classes."""
     read: Callable[[Reading, Jvm, PlannedOperator | None], PlannedOperator]
     """From what is known, a node and the operator that it reads from (None: the source) to the
-    operator that the node becomes. Raises UnsupportedQuery.
-    """
+    operator that the node becomes. Raises UnsupportedQuery."""
     applies: Callable[[Jvm], bool] = field(default=_streams)
     """Whether such a node keeps state at all: where it reads a stream."""

@@ -44,8 +44,7 @@ class QuerySettings:
     name: str | None = None
     table: str | None = None
     """`format`, `mode`, `name`, `table`: Format and output mode of the sink, the query's name, and
-    the table it writes to.
-    """
+    the table it writes to."""
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     trigger: Mapping[str, Any] = field(default_factory=dict)

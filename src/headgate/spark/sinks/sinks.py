@@ -72,8 +72,7 @@ class Target:
     checkpoint: Path
     """The query's."""
     last_output: Callable[[], int | None]
-    """Returns the number of the last output that the checkpoint knows of; None without a manifest.
-    """
+    """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
     row_function: Any = None
     """For ``foreach``."""
     cluster_by: list[str] = field(default_factory=list)

@@ -67,8 +67,7 @@ class ControlConfig:
     windows_us: Mapping[str, int] = field(default_factory=dict)
     """As `Origins` has it."""
     cycle_s: float = 0.0
-    """Time between two cycles of the loop at the least: epochs may be shorter than its time slots.
-    """
+    """Time between two cycles of the loop at the least: epochs may be shorter than its time slots."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,7 @@ class Cores:
     """Returns how many slots run at a time."""
     machine: int | None = None
     """Cores of the one machine that all of Spark is on; None where there may be others, and cores
-    to come.
-    """
+    to come."""
 
 
 @dataclass

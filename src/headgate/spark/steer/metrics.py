@@ -48,15 +48,13 @@ class Cell:
     latency_ms: F64
     within: F64
     """`arrived`, `completed`, `latency_ms`, `within`: float64[G]: Records that arrived, that were
-    completed, the sum of the latter's latencies, and how many of them were within the bound.
-    """
+    completed, the sum of the latter's latencies, and how many of them were within the bound."""
     useful_s: dict[int, float] = field(default_factory=dict)
     worked: dict[int, float] = field(default_factory=dict)
     """`useful_s`, `worked`: By slot."""
     results: F64 = field(default_factory=lambda: np.zeros(3))
     """float64[3]: Results put out, the sum of their ages, and how many of them were within the
-    bound.
-    """
+    bound."""
 
     def spend(self, slot: int, useful_s: float, worked: float) -> None:
         """Count useful time of a slot, and what it did in it."""

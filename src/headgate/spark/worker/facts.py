@@ -91,8 +91,7 @@ class SlotFacts(_Told):
     """As `Request.origins`."""
     memory: Mapping[str, Any] | None = None
     """``byte_count`` and ``key_groups`` of `MemoryBound`, and ``spill_root``, which counts only
-    beside an `arena_root`; None where memory has no bound.
-    """
+    beside an `arena_root`; None where memory has no bound."""
     show_keys: bool = False
     """Whether slots report the value of their hottest key."""
 

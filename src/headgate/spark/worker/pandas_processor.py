@@ -49,8 +49,7 @@ class PandasProcessor(RowProcessor):
     """See `read`."""
     cut: bool = False
     """Whether a key's frame is cut out of columns, as Spark does for ``applyInPandasWithState``:
-    integers keep their width.
-    """
+    integers keep their width."""
 
     @staticmethod
     def read(spark: SparkSession) -> dict[str, Any]:

@@ -39,8 +39,7 @@ class RowProcessor:
     inputs: pa.Schema
     initial: pa.Schema
     """`keys`, `inputs`, `initial`: pyarrow.Schema: The grouping columns; all columns of the stream;
-    all columns of the initial state.
-    """
+    all columns of the initial state."""
     outputs: pa.Schema
     """pyarrow.Schema."""
     states: Mapping[str, tuple[Any, ...]]
