@@ -152,12 +152,10 @@ class Checkpoint:
     def open(self, identity: Mapping[str, Any]) -> str:
         """Create the checkpoint, or check that it belongs to this query; return the job's uuid.
 
-        Called by the driver, before anything else. Raises `CheckpointError`: it belongs to another
-        query, to plain Spark, or cannot be written.
+        Called by the driver, before anything else.
 
-        Parameters
-        ----------
-        identity : mapping    What must never change, as JSON; for instance ``keys``, ``groups``.
+        `identity`: what must never change, as JSON; for instance ``keys``, ``groups``. Raises
+        `CheckpointError`: it belongs to another query, to plain Spark, or cannot be written.
         """
         self.files.check()
         known = self.files.exists(_IDENTITY)

@@ -76,9 +76,7 @@ class PendingCommand:
 class CommandFiles:
     """Reads and writes the control files of one checkpoint.
 
-    Parameters
-    ----------
-    files : Files or path    The checkpoint's; a path is that of its ``headgate`` directory.
+    `files`: the checkpoint's; a path is that of its ``headgate`` directory.
     """
 
     def __init__(self, files: Files | Path) -> None:

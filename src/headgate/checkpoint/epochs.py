@@ -64,10 +64,7 @@ def next_watermark_us(log: Path, latest: Manifest | None) -> int:
 def write_log(log: Path, latest: Manifest | None) -> None:
     """Have Spark's log go on behind an epoch, where that is the newest manifest.
 
-    Parameters
-    ----------
-    log : Path    Of Spark; the checkpoint's lock is held.
-    latest : Manifest or None    The newest.
+    `log`: of Spark; the checkpoint's lock is held. `latest`: the newest.
     """
     if latest is None or REAL_TIME not in latest.engine or newest_batch(log) >= latest.spark_batch:
         return

@@ -161,11 +161,8 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
 def decode(raw: bytes, name: str) -> Manifest:
     """Return the manifest in a file's bytes, all checksums verified.
 
-    Raises `CheckpointError`: the file is truncated, altered, or of another format.
-
-    Parameters
-    ----------
-    name : str    The file's path, for the error.
+    `name`: the file's path, for the error. Raises `CheckpointError`: the file is truncated,
+    altered, or of another format.
     """
     content, digest = unsealed(raw, name)
     line, _, body = content.partition(b"\n")

@@ -58,11 +58,8 @@ class Files(Protocol):
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file, which is there whole or not at all, over one of that name.
 
-        Raises `CheckpointError`: it cannot be written.
-
-        Parameters
-        ----------
-        durable : bool    False: it may be lost with the machine, though not with the process.
+        `durable`: False: it may be lost with the machine, though not with the process. Raises
+        `CheckpointError`: it cannot be written.
         """
 
     def put_new(self, name: str, data: bytes) -> None:

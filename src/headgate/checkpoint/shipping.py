@@ -41,10 +41,8 @@ class JournalShipper:
 
     An unreachable store delays no batch: the thread tries again later.
 
-    Parameters
-    ----------
-    path : Path    The journal on this disk; it may not exist yet.
-    at : int    Bytes of the journal that the store has already.
+    `path`: the journal on this disk; it may not exist yet. `at`: bytes of the journal that the
+    store has already.
     """
 
     def __init__(self, files: Files, path: Path, at: int = 0) -> None:
@@ -125,9 +123,7 @@ class JournalCopy:
     It asks for a list of the pieces once, then for each piece once. A `refresh` that finds nothing new
     makes two requests.
 
-    Parameters
-    ----------
-    path : Path    The copy's path; an older file there is replaced.
+    `path`: the copy's path; an older file there is replaced.
     """
 
     def __init__(self, files: Files, path: Path) -> None:

@@ -16,10 +16,8 @@ def check_range(
 ) -> None:
     """Raise ConfigError unless ``low <= value <= high``.
 
-    Parameters
-    ----------
-    where : str    Whose parameter it is: the name of a policy or decorator.
-    above : bool    Whether `low` itself is excluded.
+    `where`: whose parameter it is: the name of a policy or decorator. `above`: whether `low` itself
+    is excluded.
     """
     if low <= value <= high and not (above and value == low):
         return

@@ -44,11 +44,8 @@ class Policy(Protocol):
 def checked(made: object, what: str) -> Policy:
     """Return an object of somebody else's making, after checking that it has all parts of a policy.
 
-    Raises `ConfigError`: it is a class, or lacks a method or its name.
-
-    Parameters
-    ----------
-    what : str    What it is, for messages: ``the policy``.
+    `what`: what it is, for messages: ``the policy``. Raises `ConfigError`: it is a class, or lacks
+    a method or its name.
     """
     if isinstance(made, type):
         msg = f"{what} is the class {made.__name__}; give an object of it: {made.__name__}()."

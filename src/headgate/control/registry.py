@@ -75,18 +75,15 @@ def policy(text: str) -> Policy:
     """Return the policy that `text` names, with the parameters that it gives.
 
     What other distributions bring (`headgate.core.installed`) has names likewise; one that headgate
-    has itself is headgate's. Raises `ConfigError`: no policy or parameter has that name, a value is
-    no number or out of range, `text` is not written like a call, or what another distribution
-    brings does not work.
+    has itself is headgate's.
 
-    Parameters
-    ----------
-    text : str
-        A name, or a name and parameters as in a call of Python: ``static(8)``,
-        ``streamswitch(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
-        ``hysteresis`` (a change must be wanted in so many cycles running), ``cooldown_s`` (the slots
-        of a change are left alone for so long) and ``per_minute`` (the most changes in a minute):
-        ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``.
+    `text`: a name, or a name and parameters as in a call of Python: ``static(8)``,
+    ``streamswitch(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
+    ``hysteresis`` (a change must be wanted in so many cycles running), ``cooldown_s`` (the slots of
+    a change are left alone for so long) and ``per_minute`` (the most changes in a minute):
+    ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``. Raises `ConfigError`: no policy or parameter
+    has that name, a value is no number or out of range, `text` is not written like a call, or what
+    another distribution brings does not work.
     """
     if is_replica_policy(text):
         msg = (

@@ -85,9 +85,7 @@ class Assignment:
     def remap(self, changes: Mapping[int, int]) -> Assignment:
         """Return the next epoch with some key groups moved.
 
-        Parameters
-        ----------
-        changes : mapping of int to int    Key group -> slot, for the groups that move.
+        `changes`: key group -> slot, for the groups that move.
         """
         slot_of = list(self.slot_of)
         for group, slot in changes.items():

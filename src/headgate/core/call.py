@@ -46,11 +46,8 @@ class Call:
     def values(self, parameters: Sequence[str], named: Sequence[str] = ()) -> dict[str, str]:
         """Return the text given for each of `parameters`, by place or by name.
 
-        Raises `ConfigError`: there are too many, one is unknown, or given twice.
-
-        Parameters
-        ----------
-        named : sequence of str    More of them, by name only.
+        `named`: more of them, by name only. Raises `ConfigError`: there are too many, one is
+        unknown, or given twice.
         """
         values: dict[str, str] = {}
         for place, argument in enumerate(self.arguments):

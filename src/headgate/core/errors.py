@@ -59,10 +59,7 @@ class ProtocolError(HeadgateError):
 class EngineError(HeadgateError):
     """Reports a failure of the engine.
 
-    Parameters
-    ----------
-    message : str    One sentence.
-    transient : bool    True where running the same batch again may succeed.
+    `message`: one sentence. `transient`: True where running the same batch again may succeed.
     """
 
     def __init__(self, message: str, *, transient: bool = False) -> None:

@@ -67,10 +67,8 @@ def escaped(text: str) -> str:
 def shown(text: object, most: int = _SHOWN) -> str:
     """Return a user's text for quotation in a sentence: `escaped`, and not too long.
 
-    Parameters
-    ----------
-    text : object    What is no text is taken as ``str`` gives it.
-    most : int    Characters; of a longer text the middle is left out.
+    `text`: what is no text is taken as ``str`` gives it. `most`: characters; of a longer text the
+    middle is left out.
     """
     value = str(text)
     if len(value) > most:
@@ -163,13 +161,9 @@ def is_directory(path: Path) -> bool:
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
     """Return a descriptor of a regular file, of mode 0600 if it is made; nothing is waited for.
 
-    Raises `OSError`: it is a link, no regular file, or cannot be opened.
-
-    Parameters
-    ----------
-    flags : int    As `os.open` takes them.
-    follow : bool
-        Whether the path may be a symbolic link. In a directory that others may write to it may not.
+    `flags`: as `os.open` takes them. `follow`: whether the path may be a symbolic link. In a
+    directory that others may write to it may not. Raises `OSError`: it is a link, no regular file,
+    or cannot be opened.
     """
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -193,13 +187,9 @@ def regular_bytes(path: Path) -> bytes:
 def open_file(path: str | os.PathLike[str], what: str, *, follow: bool = True) -> BinaryIO:
     """Open a regular file for reading; a FIFO or a device is refused and never waited for.
 
-    Raises `ConfigError`: there is none, it is no regular file, or it cannot be read.
-
-    Parameters
-    ----------
-    path, what
-        The file, and its name in the error.
-    follow : bool    Whether it may be a symbolic link: the user typed the path.
+    `path`, `what`: the file, and its name in the error. `follow`: whether it may be a symbolic
+    link: the user typed the path. Raises `ConfigError`: there is none, it is no regular file, or it
+    cannot be read.
     """
     checked = checked_path(path)
     try:

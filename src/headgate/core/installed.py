@@ -46,13 +46,9 @@ class Plugin:
     def load(self, wanted: Any = Callable, called: str = "class and no function") -> Any:
         """Return the object that the entry point names: of a policy, what makes it.
 
-        Raises `ConfigError`: the object cannot be imported, is of another type, or two
+        `wanted`: of which the object must be an instance. `called`: the name of such a type, for a
+        message. Raises `ConfigError`: the object cannot be imported, is of another type, or two
         distributions have that name.
-
-        Parameters
-        ----------
-        wanted : type    Of which the object must be an instance.
-        called : str    The name of such a type, for a message.
         """
         if len(self.entries) > 1:
             both = " and ".join(_whose(entry) for entry in self.entries)

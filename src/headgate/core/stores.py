@@ -81,13 +81,11 @@ access, and so must not come into a log, a page or a metric."""
 def store_url(location: str | os.PathLike[str]) -> str | None:
     """Return where a location lies on a store, ``scheme://bucket/key``; None: on no such store.
 
-    The bucket of HDFS is its name node or name service, the key a directory. Raises
-    `CheckpointError`: it names a store and no bucket or key, or it has a credential in it.
+    The bucket of HDFS is its name node or name service, the key a directory.
 
-    Parameters
-    ----------
-    location : str or path
-        The text as the user wrote it; a ``pathlib.Path``, which has lost a slash, is accepted, too.
+    `location` (str or path): the text as the user wrote it; a ``pathlib.Path``, which has lost a
+    slash, is accepted, too. Raises `CheckpointError`: it names a store and no bucket or key, or it
+    has a credential in it.
     """
     text = os.fspath(location)
     scheme, colon, rest = text.partition(":")

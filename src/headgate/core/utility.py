@@ -269,11 +269,8 @@ class Utility:
     def current(self, values: Sequence[float]) -> float:
         """Return the utility attained, in [0, maximum].
 
-        Raises `NotReady`: a value is NaN.
-
-        Parameters
-        ----------
-        values : sequence of float    The measured value of each intent, in the order of `intents`.
+        `values`: the measured value of each intent, in the order of `intents`. Raises `NotReady`: a
+        value is NaN.
         """
         shares = [intent.share(v) for intent, v in zip(self.intents, values, strict=True)]
         return self.maximum * sum(shares) / len(shares)

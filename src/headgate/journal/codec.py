@@ -42,13 +42,11 @@ def encode(event: Event) -> bytes:
 def decode(line: bytes, *, where: str) -> Event | None:
     """Return the event of a line, or None for a kind this version does not know.
 
-    Fields that a kind does not have are ignored. Raises `CheckpointError`: the line is not JSON,
-    lacks a field, or states a version this headgate cannot read.
+    Fields that a kind does not have are ignored.
 
-    Parameters
-    ----------
-    line : bytes    A whole line, with or without its newline.
-    where : str    Journal and line number, for messages.
+    `line`: a whole line, with or without its newline. `where`: journal and line number, for
+    messages. Raises `CheckpointError`: the line is not JSON, lacks a field, or states a version
+    this headgate cannot read.
     """
     try:
         head = _head.decode(line)

@@ -49,12 +49,8 @@ class CopiedJournal(Protocol):
 class Tail:
     """Keeps a position in a journal that moves over whole lines only.
 
+    `path` (path): the journal. `name`: the name of the journal in messages; default: its path.
     Raises `CheckpointError`: there is no such file.
-
-    Parameters
-    ----------
-    path : path    The journal.
-    name : str, optional    The name of the journal in messages; default: its path.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
@@ -163,12 +159,8 @@ def journals_below(place: str | os.PathLike[str]) -> list[Path]:
 def locate(path: str | os.PathLike[str]) -> Path:
     """Return the journal of a checkpoint.
 
-    Raises `CheckpointError`: nothing there is a journal, or it names another file system than a
-    POSIX one.
-
-    Parameters
-    ----------
-    path : path    A checkpoint directory, or a journal itself.
+    `path` (path): a checkpoint directory, or a journal itself. Raises `CheckpointError`: nothing
+    there is a journal, or it names another file system than a POSIX one.
     """
     checked_path(path)
     local = local_path(path)

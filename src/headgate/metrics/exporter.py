@@ -59,14 +59,11 @@ class Serving:
 class JournalMetrics(Collector):
     """Collects the metrics of journals; each scrape reads what was written since the one before.
 
-    A journal that is damaged keeps the values of the line before, and `broken` says so. Raises
-    `CheckpointError`: there is nothing at a place.
+    A journal that is damaged keeps the values of the line before, and `broken` says so.
 
-    Parameters
-    ----------
-    places : iterable of path or CopiedJournal
-        Checkpoints, journals, or directories with checkpoints; each scrape looks for new ones. Of a
-        checkpoint on a store its copied journal.
+    `places` (iterable of path or CopiedJournal): checkpoints, journals, or directories with
+    checkpoints; each scrape looks for new ones. Of a checkpoint on a store its copied journal.
+    Raises `CheckpointError`: there is nothing at a place.
 
     Attributes
     ----------

@@ -22,9 +22,7 @@ class SpanWriter:
     A batch's phases are events of its span. A decision's span, and that of the change which came of it,
     have a link to the batch before.
 
-    Parameters
-    ----------
-    provider : TracerProvider, optional    Default: the program's own.
+    `provider`: default: the program's own.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:

@@ -79,9 +79,7 @@ def check_hosts(hosts: Sequence[str], slots: int) -> None:
 def pairs(moves: Mapping[int, tuple[int, int]]) -> dict[tuple[int, int], tuple[int, ...]]:
     """Return the groups of each (source, destination), both in ascending order.
 
-    Parameters
-    ----------
-    moves : mapping of int to (int, int)    Key group -> source and destination.
+    `moves`: key group -> source and destination.
     """
     groups_of: dict[tuple[int, int], list[int]] = {}
     for group in sorted(moves):

@@ -52,9 +52,7 @@ class Migration:
     from; on the way back it does not give up. `handle` is the only way to change it; `to_dict` is
     what the manifest carries, and `from_dict` with `resume` goes on from there.
 
-    Parameters
-    ----------
-    current : Assignment    The assignment in force.
+    `current`: the assignment in force.
 
     Attributes
     ----------

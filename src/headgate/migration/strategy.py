@@ -63,11 +63,8 @@ class Strategy(Protocol):
     ) -> Sequence[Subscale]:
         """Return the sets that move on their own, in order.
 
-        Parameters
-        ----------
-        moves : mapping of int to (int, int)    Key group -> source and destination.
-        stay : mapping of int to int
-            Key group -> slot, for those that do not move; most strategies leave them alone.
+        `moves`: key group -> source and destination. `stay`: key group -> slot, for those that do
+        not move; most strategies leave them alone.
         """
 
     def path(self, *, across: bool) -> Sequence[Phase]:

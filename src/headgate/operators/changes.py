@@ -76,10 +76,7 @@ def writes(
 ) -> Writes | None:
     """Return the writes that a call's changes to one variable cause; None for nothing.
 
-    Parameters
-    ----------
-    keys : int    Keys of the call.
-    now_ms : int    Time stamp that times to live are counted from.
+    `keys`: keys of the call. `now_ms`: time stamp that times to live are counted from.
     """
     touched = change.cleared or change.removed or change.put
     if not touched and len(before.ended_of) == 0:

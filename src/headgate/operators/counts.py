@@ -75,10 +75,8 @@ def arrived(group: I64, records: I64, first_ms: F64 | None, last_ms: F64 | None)
     A row of several records tells when the first and the last of them arrived; half of them count
     at either end.
 
-    Parameters
-    ----------
-    group, records : int64[n]
-    first_ms, last_ms : float64[n] or None    NaN where it is not known; None where it is of no row.
+    `group`, `records`: int64[n]. `first_ms`, `last_ms` (float64[n] or None): NaN where it is not
+    known; None where it is of no row.
     """
     row = np.arange(len(group))
     weight = records.astype(np.float64)
@@ -98,10 +96,8 @@ def arrived(group: I64, records: I64, first_ms: F64 | None, last_ms: F64 | None)
 def completed_ms(records: I64, from_ms: float, to_ms: float) -> F64:
     """Return when each row was served, if rows of one slot are served one after the other.
 
-    Parameters
-    ----------
-    records : int64[n]    Records of each row, in the order of service.
-    from_ms, to_ms : float    When the slot began and ended.
+    `records` (int64[n]): records of each row, in the order of service. `from_ms`, `to_ms`: when the
+    slot began and ended.
     """
     done = np.cumsum(records).astype(np.float64)
     total = float(done[-1]) if len(done) else 1.0
@@ -120,10 +116,8 @@ def count_completions(
 ) -> Binned:
     """Return completions by time slot, with the sum of their latencies.
 
-    Parameters
-    ----------
-    done_ms : float64[n]    When each entry of `served` was completed.
-    bound_ms : float    Latency up to which a record counts as `Binned.within`; 0 counts none.
+    `done_ms` (float64[n]): when each entry of `served` was completed. `bound_ms`: latency up to
+    which a record counts as `Binned.within`; 0 counts none.
     """
     latency_ms = np.fmax(done_ms - served.at_ms, 0.0)
     return _binned(done_ms, served.group, served.records, latency_ms, bound_ms, delta_ms)

@@ -113,10 +113,8 @@ class Operator(Protocol):
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
         """Return the entries of a key group, for another engine.
 
-        Parameters
-        ----------
-        emitted_us : int    The group's watermark.
-        part : int    The side of a join, the number of a processor's variable.
+        `emitted_us`: the group's watermark. `part`: the side of a join, the number of a processor's
+        variable.
         """
         raise NotImplementedError
 

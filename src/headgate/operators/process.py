@@ -160,11 +160,9 @@ class ProcessorOperator(Operator):
         The groups concerned are held all at once: those with rows, with something due, or to be
         logged in full.
 
-        Parameters
-        ----------
-        watermarks_us : mapping of int to int    Watermark of every group of the slot.
-        initial : (pyarrow.Table, int64[groups + 1]) or None
-            The initial state, as `chosen` and `starts`; None in all steps but the first.
+        `watermarks_us`: watermark of every group of the slot. `initial` ((pyarrow.Table,
+        int64[groups + 1]) or None): the initial state, as `chosen` and `starts`; None in all steps
+        but the first.
         """
         held: list[_Held] = []
         try:

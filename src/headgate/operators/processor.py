@@ -111,10 +111,7 @@ class VariableChanges:
 class State:
     """Holds the state of the keys of one call: `state[name]` as before; `put`, `remove`, `clear`.
 
-    Parameters
-    ----------
-    before : mapping of str to Keyed    The entries there are, by variable.
-    keys : int    Keys of the call.
+    `before`: the entries there are, by variable. `keys`: keys of the call.
     """
 
     def __init__(
@@ -133,11 +130,8 @@ class State:
     def put(self, name: str, of: I64, rows: pa.RecordBatch) -> None:
         """Write entries, new ones or in place of those with the same entry columns.
 
-        Parameters
-        ----------
-        of : int64[n]    Key of each entry, as its position in the call.
-        rows : pyarrow.RecordBatch of n rows
-            Entry columns and values, by name. A list's are appended to it.
+        `of` (int64[n]): key of each entry, as its position in the call. `rows` (pyarrow.RecordBatch
+        of n rows): entry columns and values, by name. A list's are appended to it.
         """
         chosen = fitted(rows, self._known(name).schema, f'what is put into state "{name}"')
         self.changes[name].put.append((self._positions(of, rows.num_rows), chosen))

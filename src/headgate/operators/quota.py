@@ -14,11 +14,8 @@ meanwhile, so only a pause that is no batch's is cut. Chosen, not tuned."""
 def timed_quota(rate_per_s: float, elapsed_s: float) -> int:
     """Return how many records a slot may serve that serves a fixed rate, in an experiment.
 
-    Parameters
-    ----------
-    elapsed_s : float
-        Time since the last step. A slot that had too little to do has lost the time, as a server
-        has: what it did not serve of a quota is not added to the next.
+    `elapsed_s`: time since the last step. A slot that had too little to do has lost the time, as a
+    server has: what it did not serve of a quota is not added to the next.
     """
     return max(1, int(rate_per_s * min(elapsed_s, _BURST_S)))
 

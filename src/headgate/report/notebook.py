@@ -32,11 +32,7 @@ _TEXT = 1000
 class NotebookView:
     """Reads a journal as it grows, and shows the query as HTML.
 
-    Raises `CheckpointError`: there is no journal.
-
-    Parameters
-    ----------
-    journal : path
+    `journal`: path. Raises `CheckpointError`: there is no journal.
     """
 
     def __init__(self, journal: str | os.PathLike[str]) -> None:
@@ -47,12 +43,8 @@ class NotebookView:
     def html(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> str:
         """Return the current state of the query.
 
-        Raises `CheckpointError`: the journal is damaged.
-
-        Parameters
-        ----------
-        checkpoint : str    As commands are to name it.
-        now_ms : int    Wall clock, ms since 1970.
+        `checkpoint`: as commands are to name it. `now_ms`: wall clock, ms since 1970. Raises
+        `CheckpointError`: the journal is damaged.
         """
         for event in self._tail.events():
             self._reading.absorb(event)

@@ -84,10 +84,8 @@ def health(run: Run, now_ms: int, holds: bool | None = None) -> str:
     started is not stale: its first batch may take a minute. Batches without new records leave no line,
     so a query without lines is idle if a driver holds its checkpoint, and silent where nobody can tell.
 
-    Parameters
-    ----------
-    now_ms : int    Wall clock, ms since 1970.
-    holds : bool, optional    Whether a driver holds the checkpoint; None where that is not known.
+    `now_ms`: wall clock, ms since 1970. `holds`: whether a driver holds the checkpoint; None where
+    that is not known.
     """
     if isinstance(run.stop, Stop):
         return f"failed: {run.stop.error}" if run.stop.error else f"finished ({run.stop.reason})"

@@ -240,15 +240,10 @@ class FleetFile:
 def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> FleetFile:
     """Return the description in a file.
 
-    Raises `ConfigError`: the file cannot be read, a key is unknown, or a value is missing, of
-    another type or out of range; names the table and the key.
-
-    Parameters
-    ----------
-    path : Path    See docs/guide.md, "Many jobs under one budget".
-    environment : mapping, optional
-        Where ``HEADGATE__FLEET__SLOTS`` and its like are looked up, which win over the file; the
-        process's own by default.
+    `path`: see docs/guide.md, "Many jobs under one budget". `environment`: where
+    ``HEADGATE__FLEET__SLOTS`` and its like are looked up, which win over the file; the process's
+    own by default. Raises `ConfigError`: the file cannot be read, a key is unknown, or a value is
+    missing, of another type or out of range; names the table and the key.
     """
     raw = read_file(path, "the description of the fleet", _DESCRIPTION_BYTES_MAX)
     tables = read_toml(raw, f'"{shown(path)}"')

@@ -191,7 +191,7 @@ class SparkEngine:
     def check(self, name: str, options: Mapping[str, Any], where: str) -> None:
         """Refuse a workload that is not there, or options that it does not take; needs no session.
 
-        Raises `ConfigError`: Begins with `where`.
+        Raises `ConfigError`: begins with `where`.
         """
         try:
             workload = self.workload(name)

@@ -24,12 +24,10 @@ WAIT_S = 0.5
 class StoredJournal:
     """Copies a journal in a thread of its own, at most every `EVERY_S` and only while somebody reads.
 
-    A store that does not answer therefore keeps no reader waiting for longer than `WAIT_S`. Raises
-    `CheckpointError`: there is no checkpoint, or the store cannot be read.
+    A store that does not answer therefore keeps no reader waiting for longer than `WAIT_S`.
 
-    Parameters
-    ----------
-    checkpoint : path    A place on a store.
+    `checkpoint` (path): a place on a store. Raises `CheckpointError`: there is no checkpoint, or
+    the store cannot be read.
 
     Attributes
     ----------

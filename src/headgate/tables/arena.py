@@ -56,10 +56,8 @@ __all__ = [
 class ArenaStore(Store):
     """Keeps one operator's tables on this host in files.
 
-    Parameters
-    ----------
-    directory : path    Of this operator, in a run directory; created with mode 0700.
-    tiers : Tiers, optional    Where memory is bounded: what lies where.
+    `directory` (path): of this operator, in a run directory; created with mode 0700. `tiers`: where
+    memory is bounded: what lies where.
     """
 
     def __init__(

@@ -95,12 +95,8 @@ class ArenaFile:
     ) -> ArenaFile:
         """Return a new zeroed file of `byte_count` bytes, locked, under a temporary name.
 
-        Raises `ArenaFull`: none of them has.
-
-        Parameters
-        ----------
-        paths : sequence of str    Where it will belong: the first of them that has room.
-        remedy : str    What to do where the last of them has none.
+        `paths`: where it will belong: the first of them that has room. `remedy`: what to do where
+        the last of them has none. Raises `ArenaFull`: none of them has.
         """
         for path in paths[:-1]:
             try:

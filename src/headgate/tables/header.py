@@ -91,9 +91,7 @@ class Geometry:
 class Header:
     """Reads and writes the header words of one buffer.
 
-    Parameters
-    ----------
-    buffer : uint8[>= 512]    The table's buffer; 8-byte aligned.
+    `buffer` (uint8[>= 512]): the table's buffer; 8-byte aligned.
     """
 
     def __init__(self, buffer: U8) -> None:

@@ -39,12 +39,8 @@ def checked_name(name: str, what: str) -> str:
 def private_directory(path: Path, setting: str = "HEADGATE_ARENA_DIR") -> Path:
     """Create `path` (0700) unless it is there; return it if it is this user's alone.
 
-    Raises `StateError`: it is a symbolic link, another user's, open to others, or cannot be
-    created.
-
-    Parameters
-    ----------
-    setting : str    Environment variable with which a user chooses another one.
+    `setting`: environment variable with which a user chooses another one. Raises `StateError`: it
+    is a symbolic link, another user's, open to others, or cannot be created.
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -187,10 +183,7 @@ class RunDirectory:
 def open_run(root: Path, spill: Path | None = None) -> RunDirectory:
     """Create a run directory and hold its lock; called by the driver's Python process.
 
-    Parameters
-    ----------
-    spill : Path, optional
-        Where memory is bounded: the host's `spill_root`. What ended runs have left there goes.
+    `spill`: where memory is bounded: the host's `spill_root`. What ended runs have left there goes.
     """
     if spill is not None:
         sweep(spill)

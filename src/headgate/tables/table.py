@@ -48,10 +48,7 @@ class Memory(Protocol):
 class BufferTable:
     """Implements `headgate.tables.ports.Table`, and the methods that a store needs besides.
 
-    Parameters
-    ----------
-    memory : Memory         Holds a table already: see `create` and `attach`.
-    geometry : Geometry     Checked by the caller.
+    `memory`: holds a table already: see `create` and `attach`. `geometry`: checked by the caller.
 
     Attributes
     ----------

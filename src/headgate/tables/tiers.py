@@ -102,10 +102,8 @@ def wanted(sizes: F64, density: F64, inside: Flags, bound: int) -> Flags:
 class Tiers:
     """Places the tables of one operator on a host: in memory, or in its spill directory.
 
-    Parameters
-    ----------
-    memory, spill : Path
-        The operator's directories in the run's arena, and in the run's spill directory.
+    `memory`, `spill`: the operator's directories in the run's arena, and in the run's spill
+    directory.
     """
 
     def __init__(self, memory: Path, spill: Path, bound: MemoryBound) -> None:

@@ -144,9 +144,7 @@ class ContinuousOperator(SimulatedOperator):
 class ContinuousEngine:
     """Runs a job in continuous mode, tick by tick: a `MetricsSource` and an `Actuator`.
 
-    Parameters
-    ----------
-    operators : mapping of str to ContinuousOperator    Upstream first.
+    `operators`: upstream first.
     """
 
     def __init__(self, operators: Mapping[str, ContinuousOperator], delta_s: float) -> None:

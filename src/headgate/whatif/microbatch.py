@@ -304,9 +304,7 @@ class MicroBatchEngine:
     Counters are told up to the beginning of the last batch: what arrived after it is not read yet,
     and nobody can count it.
 
-    Parameters
-    ----------
-    operators : mapping of str to BatchOperator    Upstream first; each is a stage of every batch.
+    `operators`: upstream first; each is a stage of every batch.
     """
 
     def __init__(

@@ -89,11 +89,8 @@ class SimulatedOperator:
     ) -> AppliedChange:
         """Bring `change` into force at `at_s`, and write it down.
 
-        Parameters
-        ----------
-        speeds : float64[new slots]    As `allocate` returned them.
-        decided_s, at_s, stopped_s, involved
-            As `AppliedChange`.
+        `speeds` (float64[new slots]): as `allocate` returned them. `decided_s`, `at_s`,
+        `stopped_s`, `involved`: as `AppliedChange`.
         """
         before = self.queues.assignment
         self.queues.reassign(change.assignment, change.survivors, speeds, resume_s=at_s)

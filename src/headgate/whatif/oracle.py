@@ -136,9 +136,7 @@ def constant(load: Load, slots: int) -> Point:
 class Constants:
     """Simulates fixed numbers of slots on one load, each when it is asked for.
 
-    Parameters
-    ----------
-    known : sequence of Point    Those that are known already.
+    `known`: those that are known already.
     """
 
     def __init__(self, load: Load, known: Sequence[Point] = ()) -> None:

@@ -69,13 +69,9 @@ class Recorded:
     def read(cls, checkpoint: str | os.PathLike[str], since_s: float | None = None) -> Recorded:
         """Return the recorded run of a checkpoint.
 
-        Raises `CheckpointError`: there is no journal, or it is damaged; `ConfigError`: it does not
-        hold what a replay needs.
-
-        Parameters
-        ----------
-        checkpoint : path    Or a journal.
-        since_s : float, optional    Leaves out what ended longer before the last batch, in seconds.
+        `checkpoint` (path): or a journal. `since_s`: leaves out what ended longer before the last
+        batch, in seconds. Raises `CheckpointError`: there is no journal, or it is damaged;
+        `ConfigError`: it does not hold what a replay needs.
         """
         start: Start | None = None
         batches: list[Batch] = []

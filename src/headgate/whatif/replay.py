@@ -119,11 +119,8 @@ def replayed(
 ) -> dict[str, Any]:
     """Return the result of `replay` for a run that was read already.
 
-    Parameters
-    ----------
-    whole : bool    Whether it is the whole run: its success is known since its start only.
-    slots_max, policy_text, slo_text, seed, oracle
-        See `replay`.
+    `whole`: whether it is the whole run: its success is known since its start only. `slots_max`,
+    `policy_text`, `slo_text`, `seed`, `oracle`: see `replay`.
     """
     was = _conditions(recorded)
     if slots_max is not None and not 1 <= slots_max <= KEY_GROUPS_MAX:

@@ -51,11 +51,8 @@ class RunResult:
     ) -> Success:
         """Return how often each key group was within its bound, from true latencies.
 
-        Parameters
-        ----------
-        bound_s, window_s : float, optional
-            Default: the operator's settings; windows are rounded up to whole ticks.
-        from_s : float    Leaves out the windows that begin earlier: a warm-up.
+        `bound_s`, `window_s`: default: the operator's settings; windows are rounded up to whole
+        ticks. `from_s`: leaves out the windows that begin earlier: a warm-up.
         """
         measures = self.operators[operator]
         return self._success(operator, measures.latency_sum_s, bound_s, window_s, from_s)
@@ -178,9 +175,7 @@ class RunResult:
     def to_json(self, *, timeline: bool = False) -> dict[str, Any]:
         """Return a summary that a JSON file can hold.
 
-        Parameters
-        ----------
-        timeline : bool    Whether to include the timelines and the decisions.
+        `timeline`: whether to include the timelines and the decisions.
         """
         fields: dict[str, Any] = {
             "policy": self.policy,

@@ -39,11 +39,9 @@ def read_log(
     """Return the trace of a CSV file, its records one by one, and how the file was read.
 
     The records are None where they all cost the same and are only known to lie within a slice.
-    Raises `ConfigError`: no such file or column, no rows, or values out of range.
 
-    Parameters
-    ----------
-    seed : int    For where in its slice a record lies.
+    `seed`: for where in its slice a record lies. Raises `ConfigError`: no such file or column, no
+    rows, or values out of range.
     """
     if not is_file(path):
         msg = f'there is no file "{shown(path)}"; name a CSV file with the columns time, key and count.'

@@ -38,9 +38,7 @@ class ArrivalStream(ABC):
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
         """Yield the stream from its start, piece by piece; times never decrease.
 
-        Parameters
-        ----------
-        generator : numpy.random.Generator    The only source of chance.
+        `generator`: the only source of chance.
         """
 
 
@@ -175,10 +173,7 @@ class TraceArrivals(ArrivalStream):
 def groups_at(edges: F64, draws: F64) -> I64:
     """Return the key groups that uniform draws in [0, 1) fall on.
 
-    Parameters
-    ----------
-    edges : float64[G]    Cumulative shares.
-    draws : float64[n]
+    `edges` (float64[G]): cumulative shares. `draws`: float64[n].
     """
     groups: I64 = np.searchsorted(edges, draws * edges[-1], side="right").astype(np.int64)
     return np.minimum(groups, len(edges) - 1)

@@ -244,7 +244,7 @@ def resolution_of(times_s: F64, *, counted: bool) -> tuple[float, bool]:
 def trace_of(rows: KeyedRows, path: str, key_groups: int, speed: float) -> Trace:
     """Return the counts of rows per slice and key group, played `speed` times as fast.
 
-    Raises `ConfigError`: Speed is out of range, or there are too many records, or none.
+    Raises `ConfigError`: speed is out of range, or there are too many records, or none.
     """
     if not _SPEED_MIN <= speed <= 1.0 / _SPEED_MIN:
         msg = f"speed {speed:g} is out of range; use {_SPEED_MIN:g} to {1.0 / _SPEED_MIN:g}."

@@ -181,13 +181,9 @@ class Examiner:
     ) -> OperatorView:
         """Return the view of the operator at the end of the newest tick.
 
-        Raises `NotReady`: a counter is missing or absurd, the window is not full yet, or no service
-        rate is known.
-
-        Parameters
-        ----------
-        bound_s, alert_s, floor_s, slots_min, slots_max
-            As `OperatorView`.
+        `bound_s`, `alert_s`, `floor_s`, `slots_min`, `slots_max`: as `OperatorView`. Raises
+        `NotReady`: a counter is missing or absurd, the window is not full yet, or no service rate
+        is known.
         """
         if self._why:
             raise NotReady(self._why)

@@ -60,12 +60,9 @@ class Naive:
 class LastChange:
     """Forecasts the last value plus its last change: for loads that rise and fall for several intervals.
 
-    Parameters
-    ----------
-    fall : float
-        The share of a fall that is believed, in [0, 1]. A rise is believed whole, since too few
-        replicas cost more than too many. 0.75: chosen on PSPS's bursts, where all of it leaves events
-        waiting and half of it saves less than PSPS itself.
+    `fall`: the share of a fall that is believed, in [0, 1]. A rise is believed whole, since too few
+    replicas cost more than too many. 0.75: chosen on PSPS's bursts, where all of it leaves events
+    waiting and half of it saves less than PSPS itself.
     """
 
     def __init__(self, fall: float = 0.75) -> None:
@@ -96,9 +93,7 @@ class LastChange:
 class Smoothed:
     """Forecasts an exponentially smoothed level: for a stream whose noise outweighs its changes.
 
-    Parameters
-    ----------
-    alpha : float    Weight of a new value, in [0, 1].
+    `alpha`: weight of a new value, in [0, 1].
     """
 
     def __init__(self, alpha: float) -> None:
@@ -287,10 +282,7 @@ class Blend:
 def daily_blend(period: int | None) -> Blend:
     """Return a blend for the load of a site: last value, two smoothed levels, and a season.
 
-    Parameters
-    ----------
-    period : int or None
-        Intervals per day; None for a stream of which no two days are known, so no season.
+    `period`: intervals per day; None for a stream of which no two days are known, so no season.
     """
     levels: list[Forecaster] = [Naive(), Smoothed(0.6), Smoothed(0.35)]
     return Blend(levels if period is None else [*levels, HoltWinters(period)])

@@ -14,11 +14,8 @@ I64 = npt.NDArray[np.int64]
 def utilisation(processed: F64, event_s: float, duration_s: float) -> F64:
     """Return U of each replica at the end of an interval: mu et / td, at most 1.
 
-    Parameters
-    ----------
-    processed : float64[replicas]
-        mu: events each active replica processed in the interval; 0 for a new one.
-    event_s, duration_s : float    et and td, in seconds.
+    `processed` (float64[replicas]): mu: events each active replica processed in the interval; 0 for
+    a new one. `event_s`, `duration_s`: et and td, in seconds.
 
     References
     ----------

@@ -36,11 +36,8 @@ def check(arrived: F64, completed: F64, known_arrived: F64, known_completed: F64
     An entry is missing if it is not a number from 0 to `COUNTER_MAX`, or if more was completed than
     arrived; it has fallen if it is below the last known one, as after a counter's reset.
 
-    Parameters
-    ----------
-    arrived, completed : float64[G]    Counters of one tick; changed in place.
-    known_arrived, known_completed : float64[G]
-        The last values that were used; NaN before the first.
+    `arrived`, `completed` (float64[G]): counters of one tick; changed in place. `known_arrived`,
+    `known_completed` (float64[G]): the last values that were used; NaN before the first.
     """
     worst = VALID
     for g in range(len(arrived)):

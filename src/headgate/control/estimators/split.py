@@ -146,10 +146,7 @@ def paths_of(
 ) -> list[tuple[str, ...]]:
     """Return every path from an operator that reads a source to one that no other operator reads.
 
-    Parameters
-    ----------
-    parents : mapping of str to sequence of str
-        Which of them each one reads; none where it reads a source.
+    `parents`: which of them each one reads; none where it reads a source.
     """
     read = {parent for above in parents.values() for parent in above}
 

@@ -15,10 +15,8 @@ _SAMPLES_MIN = 3
 class Trend:
     """Fits the recent trend of a rate; cycles of a control loop may come unevenly.
 
-    Parameters
-    ----------
-    look_back_s : float
-        How far back the line goes, seconds; it says nothing before half of that was seen.
+    `look_back_s`: how far back the line goes, seconds; it says nothing before half of that was
+    seen.
 
     References
     ----------

@@ -50,10 +50,8 @@ def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
 def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[str, int]:
     """Return the operators of `job` that lose slots, with the slots that each keeps.
 
-    Parameters
-    ----------
-    congested : mapping of str to bool    By operator; congested ones keep what they have.
-    cut : float    The share that is taken away, in (0, 1).
+    `congested`: by operator; congested ones keep what they have. `cut`: the share that is taken
+    away, in (0, 1).
 
     References
     ----------

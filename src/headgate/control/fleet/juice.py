@@ -65,15 +65,10 @@ def operator_juice(flows: Sequence[Flow]) -> dict[str, float]:
 def job_juice(flows: Sequence[Flow], sink_weights: Mapping[str, float] | None = None) -> float:
     """Return the juice of a job, in [0, 1].
 
-    Raises `ConfigError`: the graph has a cycle, a weight is not above 0, or it names an operator
-    that is no sink.
-
-    Parameters
-    ----------
-    flows : sequence of Flow
-        One per edge of an acyclic graph; none for a job of one operator, whose juice is 1.
-    sink_weights : mapping of str to float, optional
-        How much a record counts at each sink; > 0, 1 where a sink is not named.
+    `flows`: one per edge of an acyclic graph; none for a job of one operator, whose juice is 1.
+    `sink_weights`: how much a record counts at each sink; > 0, 1 where a sink is not named. Raises
+    `ConfigError`: the graph has a cycle, a weight is not above 0, or it names an operator that is
+    no sink.
 
     References
     ----------

@@ -70,12 +70,7 @@ def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> 
 def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -> UnifiedFleet:
     """Return the unified policy over a fleet whose changes stop no job.
 
-    Parameters
-    ----------
-    round_s, observe_s
-        See `in_rounds`.
-    **changes
-        Other fields of `UnifiedFleetParameters`.
+    `round_s`, `observe_s`: see `in_rounds`. `**changes`: other fields of `UnifiedFleetParameters`.
     """
     parameters = UnifiedFleetParameters(
         epsilon=_FREE_MARGIN,

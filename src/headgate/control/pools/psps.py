@@ -45,11 +45,8 @@ class Prediction:
 def edge_shares(interval: Interval, before: Mapping[Edge, float]) -> dict[Edge, float]:
     """Return theta_i^p of every edge: events sent along it per event its predecessor processed.
 
-    Parameters
-    ----------
-    before : mapping of Edge to float
-        The shares of the last interval, kept where a predecessor processed nothing; 1 where it
-        never has.
+    `before`: the shares of the last interval, kept where a predecessor processed nothing; 1 where
+    it never has.
 
     References
     ----------
@@ -148,10 +145,8 @@ class Psps:
     first operator to the last. Plan: `plan`. Execute: the engine activates and deactivates replicas
     of the pool, without a restart.
 
-    Parameters
-    ----------
-    forecaster : Forecaster, optional    Forecasts lambda_G; PSPS's own takes the last value.
-    predecessor_queues : bool    See `predict`.
+    `forecaster`: forecasts lambda_G; PSPS's own takes the last value. `predecessor_queues`: see
+    `predict`.
 
     References
     ----------

@@ -125,12 +125,9 @@ class ReplicaPool:
     def resized(self, wanted: int, queued: Sequence[float]) -> ReplicaPool:
         """Return the pool with `wanted` active replicas, as few of them changed as possible.
 
-        Parameters
-        ----------
-        wanted : int    Clamped to 1 and the size of the pool.
-        queued : sequence of float
-            Events waiting at each replica. The fullest are activated first and the emptiest
-            deactivated first, lower numbers first; a deactivated replica keeps and serves its queue.
+        `wanted`: clamped to 1 and the size of the pool. `queued`: events waiting at each replica.
+        The fullest are activated first and the emptiest deactivated first, lower numbers first; a
+        deactivated replica keeps and serves its queue.
         """
         wanted = max(1, min(wanted, len(self.active)))
         numbers = range(len(self.active))

@@ -85,10 +85,7 @@ class RuleChange:
 class FollowsRules:
     """Chooses the slots of one operator by following the best rule.
 
-    Parameters
-    ----------
-    view : OperatorView    The first one.
-    epsilon : float    Share of the load that every rule has to spare, at least.
+    `view`: the first one. `epsilon`: share of the load that every rule has to spare, at least.
 
     Attributes
     ----------

@@ -157,10 +157,7 @@ def best_balance(
 ) -> UnitStrategy | None:
     """Return the best move from `source` to another slot; None where none relieves it.
 
-    Parameters
-    ----------
-    view, epsilon, source, fixed
-        As for `best_prefix`.
+    `view`, `epsilon`, `source`, `fixed`: as for `best_prefix`.
 
     References
     ----------
@@ -191,10 +188,7 @@ def best_scale_out(
 ) -> UnitStrategy | None:
     """Return the best move from `source` to a new slot; None where none relieves it.
 
-    Parameters
-    ----------
-    view, epsilon, source, fixed
-        As for `best_prefix`.
+    `view`, `epsilon`, `source`, `fixed`: as for `best_prefix`.
 
     References
     ----------

@@ -80,10 +80,7 @@ def bounds_of(
 def pairs(probe: SideRecords, stored: SideRecords, keys: int, *, probe_side: int) -> Pairs:
     """Return the positions of the records that meet, by probe record.
 
-    Parameters
-    ----------
-    keys : int    How many keys there are.
-    probe_side : int    LEFT or RIGHT: whose records `probe` are.
+    `keys`: how many keys there are. `probe_side`: LEFT or RIGHT: whose records `probe` are.
     """
     order = np.argsort(stored.of, kind="stable")
     order = order[np.searchsorted(stored.of[order], 0) :]

@@ -43,7 +43,7 @@ def machine_cores(spark: SparkSession) -> int | None:
 def job_config(settings: QuerySettings, cores: int) -> JobConfig:
     """Return the settings of a job on so many cores.
 
-    Raises `ConfigError`: Numbers of slots are not in order, or exceed the key groups.
+    Raises `ConfigError`: numbers of slots are not in order, or exceed the key groups.
     """
     least, most, start = settings.slots
     most_slots = settings.key_groups if most == "auto" else int(most)

@@ -108,13 +108,9 @@ def opened(
 ) -> tuple[Checkpoint, str, Callable[[], None]]:
     """Return a checkpoint, its uuid, and what gives up its lock, which this driver holds from now on.
 
-    Raises `CheckpointError`: it belongs to something else, is held, or is damaged; `EngineError`: a
-    query of this process that runs on it does not stop.
-
-    Parameters
-    ----------
-    identity : mapping    What of a query its checkpoint depends on.
-    undo : ExitStack    Gives up the lock if the query does not start.
+    `identity`: what of a query its checkpoint depends on. `undo`: gives up the lock if the query
+    does not start. Raises `CheckpointError`: it belongs to something else, is held, or is damaged;
+    `EngineError`: a query of this process that runs on it does not stop.
     """
     if where.url is not None:
         # no lock: whose manifest is there first goes on, and the other stops

@@ -52,13 +52,9 @@ class PoolQuery(RunningQuery[ReplicaReport]):
     def activate(self, replicas: int, *, stage: str | None = None) -> None:
         """Have so many replicas active from the next batch on; the others serve what they hold.
 
-        Raises `ConfigError`: there is no such stage, the pool is smaller, or a fleet grants fewer;
+        `replicas`: 1 to the size of the pool. `stage`: one stage; all when absent. Raises
+        `ConfigError`: there is no such stage, the pool is smaller, or a fleet grants fewer;
         `HeadgateError`: the query has ended.
-
-        Parameters
-        ----------
-        replicas : int    1 to the size of the pool.
-        stage : str, optional    One stage; all when absent.
         """
         self._activate(replicas, stage, "user", "")
 

@@ -18,10 +18,8 @@ from headgate.report.notebook import NotebookView
 class QueryView:
     """Shows one query of this process.
 
-    Parameters
-    ----------
-    checkpoint : str    The checkpoint's location, as the commands on the page show it.
-    is_active : callable    Says whether the query runs.
+    `checkpoint`: the checkpoint's location, as the commands on the page show it. `is_active`: says
+    whether the query runs.
     """
 
     def __init__(self, journal: Path, checkpoint: str, is_active: Callable[[], bool]) -> None:

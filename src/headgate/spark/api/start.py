@@ -153,12 +153,8 @@ def _started(
 def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
     """Return a query as its settings have it run in slots.
 
+    `arrivals`: False for a query that is only looked at: nobody asks when its records arrived.
     Raises `UnsupportedQuery`: a part of the query cannot run elastically.
-
-    Parameters
-    ----------
-    arrivals : bool
-        False for a query that is only looked at: nobody asks when its records arrived.
     """
     return read(
         df,

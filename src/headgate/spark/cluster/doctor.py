@@ -189,10 +189,7 @@ def _outcome(
 def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> list[str]:
     """Return the problems of an executor, one sentence each.
 
-    Parameters
-    ----------
-    facts : HostFacts    What it said.
-    off_s : float    By how many seconds at least its clock is ahead of the driver's.
+    `facts`: what it said. `off_s`: by how many seconds at least its clock is ahead of the driver's.
     """
     who = f"executor {facts.executor} on {facts.host}"
     return [

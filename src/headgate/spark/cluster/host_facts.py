@@ -66,10 +66,7 @@ class HostFacts:
 def collect_facts(mark: Path | StoreMark | None = None) -> HostFacts:
     """Return the facts that this process can find out about its host.
 
-    Parameters
-    ----------
-    mark : path or StoreMark, optional
-        A file that the driver has written into the checkpoint directory, or on its store.
+    `mark`: a file that the driver has written into the checkpoint directory, or on its store.
     """
     clock_s = time.time()
     executor, host = executor_and_host()

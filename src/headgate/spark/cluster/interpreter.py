@@ -49,10 +49,8 @@ def check_interpreter(spark: SparkSession) -> None:
 def _problem(python: str, environment: tuple[tuple[str, str], ...], shipped: bool) -> str:
     """Return why `python` cannot be a worker, as the rest of a sentence; empty where it can.
 
-    Parameters
-    ----------
-    environment : tuple of pairs    What Spark adds to that of its workers.
-    shipped : bool    Whether Spark brings modules of the user's to them: headgate may be one.
+    `environment` (tuple of pairs): what Spark adds to that of its workers. `shipped`: whether Spark
+    brings modules of the user's to them: headgate may be one.
     """
     try:
         words = subprocess.run(

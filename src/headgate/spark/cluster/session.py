@@ -152,9 +152,7 @@ def session(
 def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of spark-submit and of the cluster's files; starts the JVM, which reads them.
 
-    Parameters
-    ----------
-    asked : mapping    What the JVM must know when it starts: its memory, its class path.
+    `asked`: what the JVM must know when it starts: its memory, its class path.
     """
     if not has_jvm():
         _launched_with.update(asked)
@@ -257,7 +255,7 @@ def _missing(spark: SparkSession) -> list[str]:
 def check(spark: SparkSession, location: str) -> None:
     """Refuse a session that cannot run a query; warn of what `advice` says, once per process.
 
-    Called by what a user's `start` calls. Raises `ConfigError`: Speculation is on, or the Python of
+    Called by what a user's `start` calls. Raises `ConfigError`: speculation is on, or the Python of
     its workers cannot run headgate.
     """
     if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
@@ -290,9 +288,7 @@ def advice(spark: SparkSession, location: str) -> str | None:
 
     Settings that can be changed in a running session, and that its user left alone, are changed here.
 
-    Parameters
-    ----------
-    location : str    Location of a query's checkpoint.
+    `location`: location of a query's checkpoint.
     """
     for setting in SETTINGS:
         if not setting.running:

@@ -36,9 +36,7 @@ class StoreMark:
 def marked_store(url: str) -> Iterator[tuple[StoreMark | None, list[str]]]:
     """Leave a mark on a store meanwhile; yield it, or what is wrong there.
 
-    Parameters
-    ----------
-    url : str    A `headgate.core.stores.store_url`; who asks is found in the environment.
+    `url`: a `headgate.core.stores.store_url`; who asks is found in the environment.
     """
     files, mark = files_at(url), StoreMark(url, f"doctor-{secrets.token_hex(8)}")
     try:

@@ -26,9 +26,7 @@ _KEPT_ROUNDS = 10_000
 class FleetJournal:
     """Keeps what a fleet did, and writes it to its journal where it has one.
 
-    Parameters
-    ----------
-    path : path or None    Path of the journal.
+    `path`: path of the journal.
 
     Attributes
     ----------

@@ -173,10 +173,7 @@ def flows_of(
 ) -> tuple[list[Flow], float]:
     """Return the flow along each edge, and the records per second that arrived at the sources.
 
-    Parameters
-    ----------
-    waiting : mapping of (str, int) to float
-        Records that slots have and have not served, by operator and its input.
+    `waiting`: records that slots have and have not served, by operator and its input.
 
     References
     ----------

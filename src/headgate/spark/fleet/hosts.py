@@ -50,9 +50,7 @@ class HostLoad:
 class Hosts:
     """The hosts of a session's executors.
 
-    Parameters
-    ----------
-    cores : int    Cores of a local session, which is one host.
+    `cores`: cores of a local session, which is one host.
     """
 
     def __init__(self, spark: SparkSession, cores: int) -> None:
@@ -63,10 +61,7 @@ class Hosts:
     def loads(self, jobs: Iterable[Mapping[str, HostTime]], seconds: float) -> list[HostLoad]:
         """Return how busy each host was, by name; one without tasks was not.
 
-        Parameters
-        ----------
-        jobs : iterable of mapping of str to HostTime
-            What the tasks of each job measured within the last `seconds`, by host.
+        `jobs`: what the tasks of each job measured within the last `seconds`, by host.
         """
         return loads_of(self._cores(), jobs, seconds)
 

@@ -88,10 +88,8 @@ class SourceLag:
 def distance(start: object, end: object) -> float:
     """Return how far `end` is behind `start`: the sum over all numbers that both have.
 
-    Parameters
-    ----------
-    start, end : object
-        Offsets as a progress has them: JSON, or text that is; what is in one only counts nothing.
+    `start`, `end`: offsets as a progress has them: JSON, or text that is; what is in one only
+    counts nothing.
     """
     start, end = _parsed(start), _parsed(end)
     if isinstance(start, Mapping) and isinstance(end, Mapping):

@@ -227,9 +227,7 @@ class Member:
     def stop(self, late: Callable[[str], None]) -> None:
         """Ask the query to stop, and do not wait for it.
 
-        Parameters
-        ----------
-        late : callable    Called with why, if it has not stopped after a while.
+        `late`: called with why, if it has not stopped after a while.
         """
         with self._lock:
             self.state = JobState.LEAVING

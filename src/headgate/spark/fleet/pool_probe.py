@@ -62,9 +62,7 @@ class PoolProbe:
 
     Called by the batches' thread; asked by the fleet's.
 
-    Parameters
-    ----------
-    window_s : float    How far back it looks, in seconds: Henge's sliding minute.
+    `window_s`: how far back it looks, in seconds: Henge's sliding minute.
     """
 
     def __init__(self, window_s: float) -> None:

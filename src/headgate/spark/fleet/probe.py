@@ -57,10 +57,8 @@ class Probe:
 
     Called by the batches' thread; asked by the fleet's.
 
-    Parameters
-    ----------
-    window_s : float    How far back it looks, in seconds: Henge's sliding minute.
-    slots_min : int    The fewest slots that its user allows for an operator.
+    `window_s`: how far back it looks, in seconds: Henge's sliding minute. `slots_min`: the fewest
+    slots that its user allows for an operator.
     """
 
     def __init__(self, window_s: float, slots_min: int = 1) -> None:
@@ -291,9 +289,7 @@ def _monotonic_s(at_ms: float) -> float:
 def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -> float | None:
     """Return the latency that an intent is about, until the sink had the rows; None without any.
 
-    Parameters
-    ----------
-    first : collection of str    See `_aged`.
+    `first`: see `_aged`.
     """
     aged = [_aged(step, first) for step in steps]
     merged = histogram.merge(part for part, _ in aged)
@@ -311,11 +307,8 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
 def _aged(step: _Step, first: Collection[str]) -> tuple[histogram.Sparse, float]:
     """Return how old what a step put out was, and the sum of that, in ms.
 
-    Parameters
-    ----------
-    first : collection of str
-        Operators of which the records that came count as well: results are put out with them, or
-        none was due for long.
+    `first`: operators of which the records that came count as well: results are put out with them,
+    or none was due for long.
     """
     entering = [report for report in step.reports if report.operator in first]
     latencies = histogram.merge([*(r.histogram for r in entering), sparse(step.results)])

@@ -82,10 +82,7 @@ class Changes:
     def hold(self, until_s: Mapping[str, float]) -> None:
         """Keep the number of slots of operators, from policies and fleets, in place of earlier holds.
 
-        Parameters
-        ----------
-        until_s : mapping of str to float
-            By operator, seconds since 1970; operators that are absent are not held.
+        `until_s`: by operator, seconds since 1970; operators that are absent are not held.
         """
         with self._lock:
             self._held_until_s = dict(until_s)
@@ -148,12 +145,8 @@ class Changes:
     ) -> dict[str, Assignment]:
         """Return assignments with `slots` slots for one operator or for all.
 
-        Raises `ConfigError`: `slots` is out of range, or there is no such partitioning.
-
-        Parameters
-        ----------
-        partitioning : str
-            ``minimal`` moves the fewest key groups, ``uniform`` gives contiguous ranges.
+        `partitioning`: ``minimal`` moves the fewest key groups, ``uniform`` gives contiguous
+        ranges. Raises `ConfigError`: `slots` is out of range, or there is no such partitioning.
         """
         if partitioning not in _PLANNERS:
             msg = f'unknown partitioning "{partitioning}"{nearest(partitioning, _PLANNERS) or "."}'
@@ -198,13 +191,8 @@ class Changes:
     ) -> dict[str, Assignment]:
         """Return the assignments of an earlier epoch, for a rollback.
 
-        Raises `ConfigError`: the epoch is unknown.
-
-        Parameters
-        ----------
-        past : iterable of (int, mapping)
-            What came into force with epochs that are not remembered any more, from wherever it was
-            written down; only looked at.
+        `past`: what came into force with epochs that are not remembered any more, from wherever it
+        was written down; only looked at. Raises `ConfigError`: the epoch is unknown.
         """
         held: dict[int, dict[str, Assignment]] = {}
         with self._lock:
@@ -232,7 +220,7 @@ class Changes:
     def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
         """Ask for new assignments in which slots keep their numbers.
 
-        Requests of a policy are dropped. Raises `ConfigError`: Assignments are frozen, or a fleet
+        Requests of a policy are dropped. Raises `ConfigError`: assignments are frozen, or a fleet
         grants fewer slots.
         """
         with self._lock:
@@ -328,10 +316,7 @@ class Changes:
     def put_in_force(self, kept: Collection[str] = ()) -> dict[str, AssignmentRequest]:
         """Put requested changes in force; return them by operator.
 
-        Parameters
-        ----------
-        kept : collection of str
-            Operators that are left alone: their changes are carried out by a migration.
+        `kept`: operators that are left alone: their changes are carried out by a migration.
         """
         with self._lock:
             requests = self._ready()

@@ -247,10 +247,7 @@ class OperatorState:
     def assign(self, assignment: Assignment, survivors: Sequence[int | None] = ()) -> None:
         """Take a new assignment; slots that stay keep their rate, new ones get a typical one.
 
-        Parameters
-        ----------
-        survivors : sequence of (int or None)
-            As `Change.survivors`; slots keep their numbers when it is empty.
+        `survivors`: as `Change.survivors`; slots keep their numbers when it is empty.
         """
         before_split, self.assignment = self.assignment.split, assignment
         for group in before_split.keys() | assignment.split.keys():

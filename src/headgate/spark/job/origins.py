@@ -56,12 +56,8 @@ class Origins:
 
     Kept in memory: of windows begun before a start nothing is known, and they are not counted.
 
-    Parameters
-    ----------
-    parents : mapping of str to sequence of str
-        Which operators each one reads, upstream first; none where it reads the source.
-    windows_us : mapping of str to int
-        Lengths of the windows of operators that put results out when their time is over.
+    `parents`: which operators each one reads, upstream first; none where it reads the source.
+    `windows_us`: lengths of the windows of operators that put results out when their time is over.
 
     References
     ----------

@@ -162,10 +162,7 @@ class PoolState:
 
         Shuffled rows have no order: for them it is the lanes of all active replicas.
 
-        Parameters
-        ----------
-        rows : int or None
-            Rows of the batch; None where that is not known, then as many as in the last one.
+        `rows`: rows of the batch; None where that is not known, then as many as in the last one.
 
         References
         ----------
@@ -275,10 +272,7 @@ class PoolState:
     def interval(self, config: PoolConfig, parents: Mapping[int, str]) -> OperatorInterval | None:
         """Return the stage's work since the last call; None while the time per row is unknown.
 
-        Parameters
-        ----------
-        parents : mapping of int to str
-            The stages that it reads, by their numbers; empty for one that reads the source.
+        `parents`: the stages that it reads, by their numbers; empty for one that reads the source.
         """
         if config.replica_rate is not None:
             self.event = ServiceTimeEstimate(1.0 / config.replica_rate)

@@ -22,11 +22,8 @@ class Uri:
 class HadoopPath:
     """A path that may lie on any file system that Spark knows.
 
-    Parameters
-    ----------
-    *parts : str
-        A path as a user writes it, or a directory and a name in it; what is no path raises what Java
-        raises.
+    `*parts` (str): a path as a user writes it, or a directory and a name in it; what is no path
+    raises what Java raises.
     """
 
     def __init__(self, spark: SparkSession, *parts: str) -> None:

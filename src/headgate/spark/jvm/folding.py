@@ -202,10 +202,7 @@ class _Object:
     ) -> Column:
         """Return the call of a method of class `owner`, which gives a value of type `kind`.
 
-        Parameters
-        ----------
-        pure : bool
-            False where it is called for what it does: then Catalyst neither moves nor drops it.
+        `pure`: False where it is called for what it does: then Catalyst neither moves nor drops it.
         """
         expressions = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Literal")
         target = expressions(self.value, self.kind(owner))

@@ -84,11 +84,8 @@ class FileSink(V1Sink):
 
     The log does not name the query that wrote an output: Spark skips every number in the log.
 
-    Parameters
-    ----------
-    path : str    The directory.
-    last_output : callable
-        Returns the number of the last output that the checkpoint knows of, -1 for none.
+    `path`: the directory. `last_output`: returns the number of the last output that the checkpoint
+    knows of, -1 for none.
     """
 
     def __init__(
@@ -257,9 +254,7 @@ class MemorySink:
 class WrittenStream:
     """Sets the id of the writing query for sinks, also outside of a Spark batch.
 
-    Parameters
-    ----------
-    checkpoint : Path    The checkpoint of the query.
+    `checkpoint`: the checkpoint of the query.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:

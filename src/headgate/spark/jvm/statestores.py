@@ -45,13 +45,9 @@ def state_rows(
 ) -> DataFrame:
     """Return an operator's state after a batch, as Spark's source ``statestore`` reads it.
 
-    Raises `CheckpointError`: it cannot be read, for instance because Spark has removed files of
-    that batch.
-
-    Parameters
-    ----------
-    operator : int    Spark's number of it.
-    options : str    Options of the source: ``joinSide``, ``stateVarName``, ``storeName`` and so on.
+    `operator`: Spark's number of it. `options` (str): options of the source: ``joinSide``,
+    ``stateVarName``, ``storeName`` and so on. Raises `CheckpointError`: it cannot be read, for
+    instance because Spark has removed files of that batch.
     """
     reader = spark.read.format("statestore").options(operatorId=operator, batchId=batch, **options)
     try:

@@ -79,11 +79,8 @@ def delta_identity(spark: SparkSession, path: str) -> str:
 def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:
     """Return a writer's last commit in an Iceberg table.
 
-    Parameters
-    ----------
-    table : Jvm    A table as an Iceberg catalog loads it.
-    keys : (str, str)
-        Names of the snapshot's properties that hold the writer and the output's number.
+    `table`: a table as an Iceberg catalog loads it. `keys`: names of the snapshot's properties that
+    hold the writer and the output's number.
     """
     writer_key, number_key = keys
     inner = table.table()

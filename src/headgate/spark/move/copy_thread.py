@@ -103,9 +103,7 @@ class Copier(Protocol):
 class CopyThread:
     """Keeps what is wanted on hosts near the newest state; safe to use from the batches' thread.
 
-    Parameters
-    ----------
-    host_tasks : callable    Makes what copies; called when there is work for the first time.
+    `host_tasks`: makes what copies; called when there is work for the first time.
 
     Attributes
     ----------

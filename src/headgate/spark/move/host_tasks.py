@@ -99,14 +99,9 @@ class HostTasks:
     def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
         """Do what is asked of each host; returns when all tasks have ended.
 
-        Raises `Exception`: whatever Spark says of a job that failed.
-
-        Parameters
-        ----------
-        work : dict    By host.
-        slice_s : float
-            How long a task may hold a core that a slot could want; it ends after the key group that
-            it is at.
+        `work`: by host. `slice_s`: how long a task may hold a core that a slot could want; it ends
+        after the key group that it is at. Raises `Exception`: whatever Spark says of a job that
+        failed.
         """
         hosts = tuple(sorted(work))
         asked = {host: [asdict(order) for order in work[host]] for host in hosts}

@@ -219,9 +219,7 @@ class MigrationExecutor:
     def announce(self, step: int) -> dict[int, int]:
         """Return the new slots of key groups whose route can come into force at the next boundary.
 
-        Parameters
-        ----------
-        step : int    The last one committed.
+        `step`: the last one committed.
         """
         pending = self._durable.pending
         return {
@@ -271,9 +269,7 @@ class MigrationExecutor:
     def committed(self, step: int, batch_s: float) -> None:
         """After a batch: note which key groups without their state have records waiting, and who did.
 
-        Parameters
-        ----------
-        batch_s : float    How long it took.
+        `batch_s`: how long it took.
         """
         waiting, steps = self._state.backlog.keys(), self._state.steps
         for group in sorted(self._durable.inactive & waiting):

@@ -126,9 +126,7 @@ class Migrations:
 
         For an engine whose records are on their way to slots before the boundary.
 
-        Parameters
-        ----------
-        step : int    The last one committed.
+        `step`: the last one committed.
         """
         found = {name: one.announce(step) for name, one in self._migrations.items()}
         self._announced = {name: routes for name, routes in found.items() if routes}
@@ -142,11 +140,8 @@ class Migrations:
     def begin(self, step: int, *, still: bool = True) -> dict[str, AssignmentRequest]:
         """Pass the boundary before `step`; return the requests whose assignments change with it.
 
-        Parameters
-        ----------
-        still : bool
-            No record of this step is under way; else owners change as `announce` has said, and slots keep
-            their numbers.
+        `still`: no record of this step is under way; else owners change as `announce` has said, and
+        slots keep their numbers.
         """
         self._step, self._began_s = step, time.monotonic()
         announced, self._announced = self._announced, {}

@@ -91,12 +91,10 @@ def _check_windows(
 
     Of windows that overlap at least twice every record is in two or more, next to each other,
     unless the one before is over by the watermark. Without that, of windows that begin half as
-    often all would fit. Raises `CheckpointError`.
+    often all would fit.
 
-    Parameters
-    ----------
-    rows : DataFrame    ``start`` and ``end`` of each window, in microseconds, and its keys.
-    advance_us : int    As `AggregateParts` has it.
+    `rows`: ``start`` and ``end`` of each window, in microseconds, and its keys. `advance_us`: as
+    `AggregateParts` has it. Raises `CheckpointError`.
     """
     start, end = F.col("start"), F.col("end")
     odd = end - start != time.size_us

@@ -133,9 +133,7 @@ def stored_types(
 
     Sums and averages of decimals of few digits Spark makes of whole numbers without their point.
 
-    Parameters
-    ----------
-    columns : sequence of (str, DataType)    Columns of the state from this buffer on.
+    `columns`: columns of the state from this buffer on.
     """
     declared = [
         data_type(attribute.dataType()) for attribute in each(part.function.aggBufferAttributes())
@@ -163,13 +161,9 @@ def stored(
 def form_of(part: AggregatePart, kinds: Kinds, *, ordered: bool) -> Form:
     """Return how a function's buffer is written down.
 
-    Raises `UnsupportedQuery`: ours keeps something else than Spark.
-
-    Parameters
-    ----------
-    kinds : sequence of DataType    Its `stored_types`.
-    ordered : bool
-        Whether records have an order of their own, by which ours finds the first of them.
+    `kinds` (sequence of DataType): its `stored_types`. `ordered`: whether records have an order of
+    their own, by which ours finds the first of them. Raises `UnsupportedQuery`: ours keeps
+    something else than Spark.
     """
     name = class_name(part.function)
     other = ""

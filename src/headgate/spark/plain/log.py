@@ -170,9 +170,7 @@ def check_sources(path: Path, newest: LogEntry, wanted: range) -> None:
 def begin(path: Path, newest: LogEntry, *, ticks: bool) -> None:
     """Write what Spark notes when a batch begins.
 
-    Parameters
-    ----------
-    ticks : bool    Whether headgate's own source comes behind the others.
+    `ticks`: whether headgate's own source comes behind the others.
     """
     lines = [_VERSION, json.dumps(newest.notes, separators=(",", ":")), *newest.offsets]
     # a start also reads the offsets of the batch before, even where the last one is committed

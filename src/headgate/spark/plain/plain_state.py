@@ -87,13 +87,8 @@ def check_columns(
 ) -> None:
     """Refuse a state whose columns are not those of the query.
 
-    Raises `CheckpointError`.
-
-    Parameters
-    ----------
-    what : str    The operator, for people.
-    stored, wanted : sequence of (str, DataType)
-        Names and types in the checkpoint, and by the query; an empty name may be any.
+    `what`: the operator, for people. `stored`, `wanted`: names and types in the checkpoint, and by
+    the query; an empty name may be any. Raises `CheckpointError`.
     """
     if len(stored) == len(wanted) and all(
         have[1].simpleString() == want[1].simpleString() and want[0] in ("", have[0])

@@ -23,9 +23,7 @@ _KIND = "rescale"
 class PoolRecorder(StepRecorder):
     """Writes the journal of a query of pools.
 
-    Parameters
-    ----------
-    policy : str    Its name.
+    `policy`: its name.
     """
 
     def __init__(self, path: Path, policy: str, *, texts: bool = False) -> None:

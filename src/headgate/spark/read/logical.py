@@ -157,9 +157,7 @@ def _reader_of(node: Jvm) -> NodeReader | None:
 class _QueryReader:
     """Walks the plan once.
 
-    Parameters
-    ----------
-    reading : Reading    Reading of the query, before its first operator.
+    `reading`: reading of the query, before its first operator.
     """
 
     def __init__(self, reading: Reading) -> None:

@@ -37,9 +37,7 @@ def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
 class RecordOrder:
     """The columns of what an aggregate reads that order its records.
 
-    Parameters
-    ----------
-    attributes : iterable of attribute    What the aggregate reads.
+    `attributes` (iterable of attribute): what the aggregate reads.
     """
 
     def __init__(self, reading: Reading, attributes: Iterable[Jvm]) -> None:

@@ -58,10 +58,7 @@ def with_any_condition(spark: SparkSession, plan: Jvm) -> Jvm:
 class _Rewritten:
     """One join.
 
-    Parameters
-    ----------
-    join : plan node
-    rest : list of expression    The conjuncts that slots cannot tell.
+    `join`: plan node. `rest` (list of expression): the conjuncts that slots cannot tell.
     """
 
     def __init__(self, spark: SparkSession, join: Jvm, rest: list[Jvm]) -> None:

@@ -75,10 +75,7 @@ _ZONES = {"Etc/UTC": "UTC", "GMT": "UTC", "Z": "UTC", "+00:00": "UTC"}
 class Texts:
     """Writes expressions over what stands below a node of a plan.
 
-    Parameters
-    ----------
-    plan : plan node
-    shared : Texts, optional    Texts of the node above, which gathers the same facts.
+    `plan`: plan node. `shared`: texts of the node above, which gathers the same facts.
 
     Attributes
     ----------

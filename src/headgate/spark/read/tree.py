@@ -16,10 +16,7 @@ _SOURCES = {"StreamingRelation", "StreamingRelationV2"}
 def tree(plan: Jvm, becomes_operator: Callable[[Jvm], bool]) -> list[str]:
     """Return a line per part of an analysed plan, each below what reads it.
 
-    Parameters
-    ----------
-    plan : plan node
-    becomes_operator : callable    Whether a node is one that slots run.
+    `plan`: plan node. `becomes_operator`: whether a node is one that slots run.
     """
     return [
         f"{where:<10}{'  ' * depth}{name}"

@@ -87,11 +87,8 @@ def in_order(data_type: T.DataType) -> bool:
 def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, Column]]:
     """Return the leaves of a value that records are compared by, or that a worker reads.
 
-    Raises `UnsupportedQuery`: Leaves of the type do not compare as its values do.
-
-    Parameters
-    ----------
-    what : str    What the value is, for the message.
+    `what`: what the value is, for the message. Raises `UnsupportedQuery`: leaves of the type do not
+    compare as its values do.
     """
     if in_order(data_type):
         return any_leaves(data_type, value)

@@ -94,12 +94,8 @@ def confluent() -> Any:
 def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
     """Return the target in Kafka from a writer's options.
 
-    Raises `ConfigError`: the client is not installed, no broker is named, or an option has no
-    counterpart.
-
-    Parameters
-    ----------
-    options : mapping of str to str    As the writer has them; case does not matter, as in Spark.
+    `options`: as the writer has them; case does not matter, as in Spark. Raises `ConfigError`: the
+    client is not installed, no broker is named, or an option has no counterpart.
     """
     module = confluent()
     by_name = {key.lower(): value for key, value in options.items()}
@@ -123,11 +119,8 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
 def consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the client's settings of a reader.
 
-    Raises `ConfigError`: the client is not installed, or an option has no counterpart.
-
-    Parameters
-    ----------
-    options : mapping of str to str    Of Spark's Kafka source, names in lower case.
+    `options`: of Spark's Kafka source, names in lower case. Raises `ConfigError`: the client is not
+    installed, or an option has no counterpart.
     """
     module = confluent()
     client = _translated(

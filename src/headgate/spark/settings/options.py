@@ -338,12 +338,8 @@ def is_own(key: str) -> bool:
 def check_option(key: str, value: object) -> tuple[str, str]:
     """Return the name and the text of an option of headgate's as the table has them.
 
-    Raises `ConfigError`: there is no such option, or it may not be that.
-
-    Parameters
-    ----------
-    key : str    In any case.
-    value : any    A text, a number or a boolean.
+    `key`: in any case. `value`: a text, a number or a boolean. Raises `ConfigError`: there is no
+    such option, or it may not be that.
     """
     if is_store_option(key):
         return store_option(key, str(value).lower() if isinstance(value, bool) else str(value))

@@ -36,12 +36,8 @@ def note(step: int) -> bytes:
 def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
     """Make the topic, unless it is among `topics`.
 
-    Raises `EngineError`: the broker does not let it be made.
-
-    Parameters
-    ----------
-    client : module    ``confluent_kafka``.
-    topics : mapping    Topics in the cluster's metadata.
+    `client` (module): ``confluent_kafka``. `topics`: topics in the cluster's metadata. Raises
+    `EngineError`: the broker does not let it be made.
     """
     if NOTES in topics and topics[NOTES].error is None:
         return

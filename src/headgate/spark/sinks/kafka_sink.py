@@ -179,11 +179,7 @@ def _parts(frame: DataFrame) -> list[_Part]:
 def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]:
     """Return a step's records.
 
-    Raises `EngineError`: a row names no topic.
-
-    Parameters
-    ----------
-    parts : sequence of (int, mapping)    The result of `_parts`.
+    `parts`: the result of `_parts`. Raises `EngineError`: a row names no topic.
     """
     nothing = [None]
     for count, of in parts:

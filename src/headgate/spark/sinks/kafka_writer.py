@@ -53,9 +53,7 @@ class KafkaRecord(NamedTuple):
 class KafkaWriter:
     """Writes the steps of one job; whoever opens it last is the only one who can.
 
-    Parameters
-    ----------
-    job : str    Identity of the job, kept in its checkpoint.
+    `job`: identity of the job, kept in its checkpoint.
     """
 
     def __init__(self, target: KafkaTarget, job: str) -> None:
@@ -90,14 +88,10 @@ class KafkaWriter:
     def write(self, step: int, records: Callable[[], Iterable[KafkaRecord]]) -> bool:
         """Write a step's records; return False where readers see them already.
 
-        Raises `CheckpointError`: Later steps were written, so this job's checkpoint was put back;
-        `EngineError`: they could not be written; nothing of them is seen, or all of them and the
-        note.
-
-        Parameters
-        ----------
-        step : int    The job's number of it; grows.
-        records : callable    Returns the records, the same whenever it is called.
+        `step`: the job's number of it; grows. `records`: returns the records, the same whenever it
+        is called. Raises `CheckpointError`: later steps were written, so this job's checkpoint was
+        put back; `EngineError`: they could not be written; nothing of them is seen, or all of them
+        and the note.
         """
         if self._producer is None:
             self.open()

@@ -55,11 +55,7 @@ class MergeSpec:
     def statement(self, into: Dialect, table: str, rows: str, columns: MergedColumns) -> str:
         """Return the SQL of a step.
 
-        Raises `ConfigError`: a column is missing.
-
-        Parameters
-        ----------
-        table, rows : str    As SQL names them.
+        `table`, `rows`: as SQL names them. Raises `ConfigError`: a column is missing.
         """
         keys = [(columns.of_table(key, "on"), columns.of_rows(key, "on")) for key in self.on]
         known = set(self.on)

@@ -51,12 +51,8 @@ class Merging(Protocol):
 def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | None) -> Merging:
     """Return the object that carries out a merge.
 
-    Raises `ConfigError`: there is no such table, or it is of another kind.
-
-    Parameters
-    ----------
-    spark : SparkSession    In a copy of which the merge runs.
-    program : SparkSession or None    In which people read the table.
+    `spark`: in a copy of which the merge runs. `program`: in which people read the table. Raises
+    `ConfigError`: there is no such table, or it is of another kind.
     """
     if spec.url is not None:
         return JdbcMerge(spark, spec)
@@ -77,10 +73,7 @@ def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | Non
 class MergeSink:
     """A merge as the sink of a query.
 
-    Parameters
-    ----------
-    columns : tuple of str    Columns of the result.
-    checkpoint : Path    The query's.
+    `columns`: columns of the result. `checkpoint`: the query's.
     """
 
     inside = False

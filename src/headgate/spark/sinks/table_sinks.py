@@ -257,11 +257,8 @@ class TableSink:
 def comes_again(known: int | None, batch: int) -> bool | None:
     """Return whether an output may have been delivered before; None where that is not known.
 
-    Parameters
-    ----------
-    known : int or None
-        The last output of the checkpoint when the query started. Without a manifest, of a query without
-        state, Spark may give any batch again.
+    `known`: the last output of the checkpoint when the query started. Without a manifest, of a
+    query without state, Spark may give any batch again.
     """
     return None if known is None else batch <= known
 
@@ -288,11 +285,7 @@ def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
 def check_there(name: str, last: int | None) -> None:
     """Refuse a missing table that the query has written to; else the write would create it again.
 
-    Raises `CheckpointError`.
-
-    Parameters
-    ----------
-    last : int or None    The number of the query's last output.
+    `last`: the number of the query's last output. Raises `CheckpointError`.
     """
     if last is not None and last >= 0:
         raise _gone(name, last + 1)

@@ -236,10 +236,7 @@ class Controller:
     def freeze(self, until_s: float, given_up: Sequence[str] = ()) -> None:
         """Decide nothing before `until_s`, seconds since 1970.
 
-        Parameters
-        ----------
-        given_up : sequence of str
-            Operators of which a change was asked for that will not come into force.
+        `given_up`: operators of which a change was asked for that will not come into force.
         """
         self._events.put(lambda: self._on_frozen(until_s, given_up))
 

@@ -20,10 +20,7 @@ _KEPT = 1000
 class DecisionWriter:
     """Writes the loop's decisions into the job's journal, and keeps the last ones.
 
-    Parameters
-    ----------
-    write : callable    Appends an event to the journal.
-    policy : str    Name and parameters.
+    `write`: appends an event to the journal. `policy`: name and parameters.
     """
 
     def __init__(self, write: Callable[[Event], None], policy: str) -> None:

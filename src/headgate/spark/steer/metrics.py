@@ -111,11 +111,9 @@ class OperatorCounters:
     The first sample is that of tick 2: what had arrived before the first time slot, and waits here or in
     the source, is then no part of any arrival rate.
 
-    Parameters
-    ----------
-    waiting : float64[G]
-        Rows that an earlier run left in the backlog; they arrived before the first time slot.
-    first_tick : int    Number of the time slot (since the Unix epoch) that becomes tick 2.
+    `waiting` (float64[G]): rows that an earlier run left in the backlog; they arrived before the
+    first time slot. `first_tick`: number of the time slot (since the Unix epoch) that becomes tick
+    2.
     """
 
     def __init__(self, assignment: Assignment, waiting: F64, first_tick: int) -> None:
@@ -140,9 +138,7 @@ class OperatorCounters:
     ) -> None:
         """Take note of a new assignment that holds from `from_tick` on.
 
-        Parameters
-        ----------
-        survivors : sequence of (int or None)    As `Change.survivors`.
+        `survivors`: as `Change.survivors`.
         """
         ids = []
         for survivor in survivors:
@@ -156,9 +152,7 @@ class OperatorCounters:
     def add(self, report: Report, useful_s: float) -> None:
         """Count what a slot task did.
 
-        Parameters
-        ----------
-        useful_s : float    Useful time of the task, spread over its completions.
+        `useful_s`: useful time of the task, spread over its completions.
         """
         assert report.counts is not None
         arrivals, completions = report.counts.arrivals, report.counts.completions
@@ -314,12 +308,8 @@ class SparkMetrics:
     ) -> None:
         """Take note of what sources have that nobody has read.
 
-        Parameters
-        ----------
-        operators : sequence of str
-            Those that read sources: each has the share in it that it had in what was read.
-        reports : sequence of Report
-            Reports of the newest step that read; empty if it read nothing.
+        `operators`: those that read sources: each has the share in it that it had in what was read.
+        `reports`: reports of the newest step that read; empty if it read nothing.
         """
         read = {n: sum(r.arrived for r in reports if r.operator == n) for n in operators}
         total = sum(read.values())

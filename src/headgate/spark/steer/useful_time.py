@@ -136,11 +136,8 @@ class UsefulTime:
     ) -> list[float]:
         """Take the tasks of a batch into account, and return the useful time of each, in s.
 
-        Parameters
-        ----------
-        reports : sequence of Report    Of this operator's slots.
-        started_ms, ended_ms : float
-            When the batch began and when it was committed, by the wall clock.
+        `reports`: of this operator's slots. `started_ms`, `ended_ms`: when the batch began and when
+        it was committed, by the wall clock.
         """
         if self._slot_rate is not None:
             return [report.work / self._slot_rate for report in reports]
@@ -217,10 +214,8 @@ class UsefulTime:
     def limit(self, slots: int, cores: int) -> tuple[int, str] | None:
         """Return how many slots can be of use on so many cores, and why no more; None if any number.
 
-        Parameters
-        ----------
-        slots : int    That there are.
-        cores : int    Cores of the machine; Spark may have been started with more.
+        `slots`: that there are. `cores`: cores of the machine; Spark may have been started with
+        more.
         """
         known = self._cost.record_ms[:slots]
         if self._slot_rate is not None or not known.any() or not self._beside.known:

@@ -30,9 +30,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}(/[A-Za-z0-9][A-Za-z0-9_.
 class CarriedLog:
     """Takes Spark's log from the driver's disk into manifests, and brings it back.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint    On a store; its `path` is where Spark's log is.
+    `checkpoint`: on a store; its `path` is where Spark's log is.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

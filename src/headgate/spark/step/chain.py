@@ -64,9 +64,7 @@ class ChainJob:
     def rows(self, batch: DataFrame, *, first: bool = False) -> Jvm:
         """Return the RDD of what the chain's last slots put out for a batch.
 
-        Parameters
-        ----------
-        first : bool    It is the query's first step, so that a processor gets its initial state.
+        `first`: it is the query's first step, so that a processor gets its initial state.
         """
         assignments = {op.id: self._states[op.id].assignment for op in self.chain}
         hosts = {n: self._placements[n].hosts(a.slots) for n, a in assignments.items()}

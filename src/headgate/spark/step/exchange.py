@@ -125,9 +125,7 @@ def initial_rows(spark: SparkSession, initial: InitialState, key_groups: int) ->
 def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> DataFrame:
     """Return the rows of a batch that belong to a chain's first operator, without prefix.
 
-    Parameters
-    ----------
-    alone : bool    The query has one chain: all rows are its, and names have no prefix.
+    `alone`: the query has one chain: all rows are its, and names have no prefix.
     """
     if alone:
         return batch
@@ -152,10 +150,7 @@ def slot_column(assignment: Assignment) -> Column:
 def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) -> DataFrame:
     """Return `frame` with one partition per slot; marker rows go where they say.
 
-    Parameters
-    ----------
-    shared : bool
-        Every slot gets every record; it counts as one where it is stored, as none elsewhere.
+    `shared`: every slot gets every record; it counts as one where it is stored, as none elsewhere.
     """
     if shared:
         # any group may store it; drawn by place and content, so that equal records spread, too
@@ -181,11 +176,8 @@ def fed_input(
 ) -> DataFrame:
     """Return the routed rows of an operator that reads what others have put out in this step.
 
-    Parameters
-    ----------
-    spark : SparkSession    That batches come with.
-    put_out : mapping of str to plan node
-        Rows of each operator that it reads, by id; their columns are the operator's.
+    `spark`: that batches come with. `put_out` (mapping of str to plan node): rows of each operator
+    that it reads, by id; their columns are the operator's.
     """
     plan = without_watermarks(spark, operator.input_plan)
     for parent in operator.parents:
@@ -200,9 +192,7 @@ class Relay:
     What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in
     the same plan: a second path would run the upstream slots a second time.
 
-    Parameters
-    ----------
-    operator : PlannedOperator    The one downstream.
+    `operator`: the one downstream.
 
     Attributes
     ----------

@@ -57,9 +57,7 @@ class Intake:
     ) -> SparkSession:
         """Take the session that batches come with: Spark's clone of the user's, the query's own.
 
-        Parameters
-        ----------
-        into_slots : iterable of StructType, optional    Schemas of all rows for slots, if known.
+        `into_slots`: schemas of all rows for slots, if known.
         """
         if self._session is None:
             set_as_for_batches(self._results, batch.sparkSession, stateful=self._stateful)

@@ -32,12 +32,9 @@ class Losses:
     slot's report comes from a second try, or, where nothing was running when an executor went, from
     another daemon of Python workers than the last one, which serves nobody any more.
 
-    Parameters
-    ----------
-    executors : callable    Returns the ids of the living executors; none where Spark is local.
-    stages : callable
-        Returns the numbers of all stages of the job that a stage belonged to, ascending; none where
-        Spark has forgotten it.
+    `executors`: returns the ids of the living executors; none where Spark is local. `stages`:
+    returns the numbers of all stages of the job that a stage belonged to, ascending; none where
+    Spark has forgotten it.
     """
 
     def __init__(

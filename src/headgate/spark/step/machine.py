@@ -414,9 +414,7 @@ class StepMachine(Generic[R]):
         Spark runs one more batch for its own stateful operators when a query with
         ``trigger(availableNow=True)`` ends; to Spark this query is stateless.
 
-        Parameters
-        ----------
-        run : str    Of Spark's query: its jobs are called so.
+        `run`: of Spark's query: its jobs are called so.
         """
         if not self.work.has_steps or self.latest is None:
             return

@@ -158,12 +158,9 @@ def all_merged(spark: SparkSession, aggregates: Sequence[Aggregate]) -> list[Mer
 class Preaggregation:
     """Decides for one operator whether to aggregate first, and does it.
 
-    Parameters
-    ----------
-    wanted : str
-        auto, on or off. auto: when the last batches show that it shrinks the data. A processor always
-        gets its rows as they are.
-    unfolding : Unfolding or None    What is made of a batch's rows before they are routed rows.
+    `wanted`: auto, on or off. auto: when the last batches show that it shrinks the data. A
+    processor always gets its rows as they are. `unfolding`: what is made of a batch's rows before
+    they are routed rows.
     """
 
     def __init__(
@@ -182,10 +179,7 @@ class Preaggregation:
 
         Where it is active the plan's rows are one per key group, slice and key and map partition.
 
-        Parameters
-        ----------
-        frame : DataFrame    Frame of a batch's rows.
-        hole : plan node    Its leaf.
+        `frame`: frame of a batch's rows. `hole` (plan node): its leaf.
         """
         spark, unfolding = frame.sparkSession, self._unfolding
         if unfolding is not None:
@@ -226,10 +220,8 @@ class Preaggregation:
     def learn(self, reports: list[Report], partitions: int) -> None:
         """Take a batch's figures into account.
 
-        Parameters
-        ----------
-        reports : list of Report    Of this operator's slots.
-        partitions : int    Map partitions, each of which sends an entry of its own.
+        `reports`: of this operator's slots. `partitions`: map partitions, each of which sends an
+        entry of its own.
         """
         if self.wanted != "auto":
             return

@@ -59,9 +59,7 @@ VERSIONS = {
 class StepRecorder:
     """Writes a journal beside the checkpoint; what all kinds of query write into theirs.
 
-    Parameters
-    ----------
-    texts : bool    Whether what users' exceptions say, which may quote a record, is written down.
+    `texts`: whether what users' exceptions say, which may quote a record, is written down.
 
     Attributes
     ----------
@@ -103,9 +101,7 @@ class StepRecorder:
 class Recorder(StepRecorder):
     """Writes the journal of a query of stateful operators, and keeps the newest figures.
 
-    Parameters
-    ----------
-    query : PlannedQuery    What was read from the user's plan.
+    `query`: what was read from the user's plan.
     """
 
     def __init__(self, path: Path, query: PlannedQuery, *, texts: bool = False) -> None:

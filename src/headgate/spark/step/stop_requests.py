@@ -15,9 +15,7 @@ _LATER = "this run began after it was asked for; ask again."
 class StopRequests:
     """Takes requests that came after the query's start, and answers them when it has ended.
 
-    Parameters
-    ----------
-    write : callable    Appends an event to the journal.
+    `write`: appends an event to the journal.
     """
 
     def __init__(self, files: CommandFiles, write: Callable[[Event], None]) -> None:

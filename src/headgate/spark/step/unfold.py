@@ -36,10 +36,8 @@ _BOUND_TO_THE_STREAM = ("CURRENT_LIKE", "PYTHON_UDF", "PLAN_EXPRESSION")
 class Unfolding:
     """The part of an operator's input that is made in the batch.
 
-    Parameters
-    ----------
-    operator : PlannedOperator    Reads the source.
-    below : plan node    What of its input plan the streaming query runs.
+    `operator`: reads the source. `below` (plan node): what of its input plan the streaming query
+    runs.
 
     Attributes
     ----------

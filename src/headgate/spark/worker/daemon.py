@@ -81,9 +81,7 @@ def own_directory(undo: ExitStack) -> None:
 
     Spark trusts who can reach the socket, and puts it into the temporary directory.
 
-    Parameters
-    ----------
-    undo : ExitStack    Gets what removes the directory.
+    `undo`: gets what removes the directory.
     """
     if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true":
         parent = os.environ.get(_SOCKET_DIRECTORY)

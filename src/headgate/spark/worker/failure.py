@@ -97,12 +97,9 @@ def _is_users(error: Exception) -> bool:
 def told(error: BaseException, reads: Sequence[str] = (), *, withhold: bool = False) -> str:
     """Return in one line what went wrong, without what the layers above it say about themselves.
 
-    Parameters
-    ----------
-    reads : sequence of str    What the query reads of Kafka, and where.
-    withhold : bool
-        Leave out what may quote a record: the text of a user's exception, and of one of Spark's about
-        data. The kind, and the user's file and line, are there.
+    `reads`: what the query reads of Kafka, and where. `withhold`: leave out what may quote a
+    record: the text of a user's exception, and of one of Spark's about data. The kind, and the
+    user's file and line, are there.
     """
     text = str(error).strip()
     if isinstance(error, HeadgateError):

@@ -36,9 +36,7 @@ class TaskFiles:
 
     A context manager: what it leaves is there, or its failure is raised.
 
-    Parameters
-    ----------
-    tasks : int    How many tasks' bytes are in one bundle.
+    `tasks`: how many tasks' bytes are in one bundle.
 
     Attributes
     ----------

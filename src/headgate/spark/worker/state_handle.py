@@ -303,9 +303,7 @@ class _Timers(_Entries):
 class SlotHandle(StatefulProcessorHandle):
     """A handle over the state of a slot's keys.
 
-    Parameters
-    ----------
-    variables : tuple of Variable    As ``init`` declared them when the query started.
+    `variables`: as ``init`` declared them when the query started.
     """
 
     def __init__(self, variables: tuple[Variable, ...], mode: TimeMode) -> None:
@@ -400,14 +398,9 @@ def column_of(
 ) -> pa.Array:
     """Return Python values as a column.
 
-    Raises `ProcessorError`: one is of another type; the message names its place and not its
-    content.
-
-    Parameters
-    ----------
-    zoned : bool
-        Whether a time without a zone is one in that of the process, as in state, or in UTC, as in what
-        a processor puts out: so PySpark has it.
+    `zoned`: whether a time without a zone is one in that of the process, as in state, or in UTC, as
+    in what a processor puts out: so PySpark has it. Raises `ProcessorError`: one is of another
+    type; the message names its place and not its content.
     """
     kind = field.type
     as_it_is = not zoned or same_when_written(kind)

@@ -48,9 +48,7 @@ class Cycle:
 class VirtualBatches:
     """The batches of every rule, in several worlds that differ in where dear records come.
 
-    Parameters
-    ----------
-    rules, most : int    How many rules there are, and how many slots one has at the most.
+    `rules`, `most`: how many rules there are, and how many slots one has at the most.
     """
 
     def __init__(self, rules: int, most: int) -> None:

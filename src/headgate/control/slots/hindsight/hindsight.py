@@ -77,10 +77,7 @@ class RuleScores:
 class Hindsight:
     """Plays all rules over the arrivals of one operator.
 
-    Parameters
-    ----------
-    view : OperatorView    The first one.
-    epsilon : float    Share of the load that every rule has to spare, at least.
+    `view`: the first one. `epsilon`: share of the load that every rule has to spare, at least.
 
     Attributes
     ----------
@@ -146,10 +143,7 @@ class Hindsight:
     ) -> None:
         """Play the arrivals of the last `elapsed_s` seconds.
 
-        Parameters
-        ----------
-        stop_s : float    How long a change stops slots, seconds.
-        rule : int    The one that is followed.
+        `stop_s`: how long a change stops slots, seconds. `rule`: the one that is followed.
         """
         batch = view.batch
         stretch = 1.0 if batch is None else batch.stretch(view.bound_s)

@@ -131,11 +131,8 @@ class Rules:
     def expect(self, record_s: float, variability: float, within_s: float) -> None:
         """Compute the idle share that a slot must keep so that records seldom wait too long.
 
-        Parameters
-        ----------
-        record_s, variability : float
-            Mean of what a record takes, seconds, and its squared coefficient of variation.
-        within_s : float    What it may take and wait, seconds.
+        `record_s`, `variability`: mean of what a record takes, seconds, and its squared coefficient
+        of variation. `within_s`: what it may take and wait, seconds.
 
         References
         ----------
@@ -155,9 +152,7 @@ class Rules:
         before: ``(fixed + dear) / (1 - load)`` in the end. Records wait for half a batch and are served
         in the next one, which is to be within the bound.
 
-        Parameters
-        ----------
-        fixed_s, dear_s : float    Parts of a batch's time, seconds.
+        `fixed_s`, `dear_s`: parts of a batch's time, seconds.
         """
         idle = min(1.5 * (fixed_s + dear_s) / bound_s, _IDLE_MOST)
         self.spare = max(self._epsilon, 1.0 / (1.0 - idle) - 1.0)
