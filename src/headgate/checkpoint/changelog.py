@@ -71,13 +71,9 @@ class Blob:
 def encode(sections: Mapping[int, Section]) -> tuple[bytes, dict[int, SectionRef]]:
     """Pack the sections of one slot task.
 
-    Parameters
-    ----------
-    sections : mapping of key group -> Section    At least one; all of one layout.
+    Result: (bytes, dict of key group -> SectionRef).
 
-    Returns
-    -------
-    (bytes, dict of key group -> SectionRef)
+    `sections` (mapping of key group -> Section): at least one; all of one layout.
     """
     refs = {}
     row_at = string_at = 0

@@ -114,16 +114,10 @@ def _wait() -> bool:
 def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> Iterator[Event]:
     """Yield the events of a journal, then those that are being written, up to a stop event.
 
-    Parameters
-    ----------
-    path : path    The journal.
-    wait : callable
-        Called when there is nothing new; returns False to end. Unless given, sleeps and goes on.
+    A stop event ends the iteration unless a restart was already written behind it.
 
-    Yields
-    ------
-    event
-        A stop event ends the iteration unless a restart was already written behind it.
+    `path` (path): the journal. `wait`: called when there is nothing new; returns False to end.
+    Unless given, sleeps and goes on.
     """
     tail = Tail(path)
     while True:

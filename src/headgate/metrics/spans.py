@@ -99,14 +99,9 @@ class SpanWriter:
 def write_spans(provider: TracerProvider | None = None) -> Callable[[], None]:
     """Write spans for all queries that this process starts from now on.
 
-    Parameters
-    ----------
-    provider : TracerProvider, optional
-        Where they go; default: the program's own, as ``opentelemetry.trace.set_tracer_provider`` sets it.
+    Ends it.
 
-    Returns
-    -------
-    callable
-        Ends it.
+    `provider`: where they go; default: the program's own, as
+    ``opentelemetry.trace.set_tracer_provider`` sets it.
     """
     return on_event(SpanWriter(provider))

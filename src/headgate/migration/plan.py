@@ -107,15 +107,10 @@ def divide(
 ) -> tuple[Subscale, ...]:
     """Divide moves into subscales: by pair, each pair into sets as equal as possible.
 
-    Parameters
-    ----------
-    moves : mapping of int to (int, int)    Key group -> source and destination.
-    groups_min : int    A pair with fewer than twice as many groups stays whole; >= 1.
+    In lexicographic order: by source, destination, first group.
 
-    Returns
-    -------
-    tuple of Subscale
-        In lexicographic order: by source, destination, first group.
+    `moves`: key group -> source and destination. `groups_min`: a pair with fewer than twice as many
+    groups stays whole; >= 1.
 
     References
     ----------

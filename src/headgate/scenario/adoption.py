@@ -31,6 +31,8 @@ def carry_checkpoint(
 ) -> dict[str, Any]:
     """Adopt a plain query's checkpoint, or export one of headgate's.
 
+    The result of `hg.adopt` or `hg.export`.
+
     Parameters
     ----------
     origin, target : Path    The checkpoint that is there, and the one to be made.
@@ -40,11 +42,6 @@ def carry_checkpoint(
     options : mapping    Arguments of the function.
     conf : mapping, optional    Settings of the Spark session.
     output_mode : str, optional    Output mode of a DataFrame; default: the workload's.
-
-    Returns
-    -------
-    dict
-        The result of `hg.adopt` or `hg.export`.
     """
     ours, plain = (target, origin) if act == "adopt" else (origin, target)
     engine = SparkEngine(conf)

@@ -74,6 +74,9 @@ def run_fleet_file(
 ) -> dict[str, Any]:
     """Run a description on Spark for a while.
 
+    utility and utility_max at the end, utility_mean, jobs (by name: utility over time, slots,
+    values, met), actions with their reasons, indicators, journal.
+
     Parameters
     ----------
     path : Path    The description.
@@ -85,12 +88,6 @@ def run_fleet_file(
     kill_host_at_s : float, optional
         Fault: when an executor is killed, with all its Python workers and what they hold in memory, in
         seconds from the start of the last job on; Spark starts another one.
-
-    Returns
-    -------
-    dict
-        utility and utility_max at the end, utility_mean, jobs (by name: utility over time, slots,
-        values, met), actions with their reasons, indicators, journal.
     """
     described = read_fleet(path)
     engine = SparkEngine()

@@ -29,6 +29,7 @@ def ask(
 ) -> dict[str, Any]:
     """Ask a query for something and wait for its answer, which comes at its next batch.
 
+    act, by, reason, arguments, id, at_ms (when it was done), detail (what exactly, in words).
     Raises `CheckpointError`: there is no checkpoint, or it cannot be written; `ConfigError`: the
     query refused; `EngineError`: nobody answered; the request stays, and the query takes it up when
     it runs.
@@ -39,11 +40,6 @@ def ask(
     reason : str    For the journal.
     arguments : mapping, optional    The arguments of `Command`.
     sleep : callable    Replaced in tests.
-
-    Returns
-    -------
-    dict
-        act, by, reason, arguments, id, at_ms (when it was done), detail (what exactly, in words).
     """
     _check_wait(wait_s)
     files = CommandFiles(Checkpoint(checkpoint).files)

@@ -45,8 +45,10 @@ def run_scenario(
 
     SIGINT and SIGTERM end the run early and cleanly, also while it starts: the query stops after
     its batch, and the summary follows; after SIGINT the verification, too, for which who sends
-    SIGTERM has no time. A second signal interrupts at once. Raises `EngineError`: the query failed
-    before its time.
+    SIGTERM has no time. A second signal interrupts at once. Keys of
+    `headgate.report.summary.summary`, with the verification's filled in when asked for, and
+    startup_s: time until the first batch was committed, a rehearsal included. Raises `EngineError`:
+    the query failed before its time.
 
     Parameters
     ----------
@@ -55,12 +57,6 @@ def run_scenario(
         Called with the journal's path, every 0.25 s while the query runs and once after its end.
     engine, clock_s, sleep
         The Spark engine, a monotonic clock and a sleep, in s; replaced in tests.
-
-    Returns
-    -------
-    dict
-        Keys of `headgate.report.summary.summary`, with the verification's filled in when asked for, and
-        startup_s: time until the first batch was committed, a rehearsal included.
     """
     # as they were written: the absolute path hides a scheme
     check_place(scenario.checkpoint, or_store=True)

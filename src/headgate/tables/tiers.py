@@ -71,18 +71,15 @@ class Tiering:
 def wanted(sizes: F64, density: F64, inside: Flags, bound: int) -> Flags:
     """Return which key groups belong in memory.
 
+    Result: bool[n]: the densest that fit together; one that is in memory counts `STICKY` times its
+    density, and goes before one on disk that is no denser.
+
     Parameters
     ----------
     sizes : float64[n]    Bytes.
     density : float64[n]    Touched rows per byte, as lately.
     inside : bool[n]    Which are in memory.
     bound : int    Bytes.
-
-    Returns
-    -------
-    bool[n]
-        The densest that fit together; one that is in memory counts `STICKY` times its density, and goes
-        before one on disk that is no denser.
     """
     chosen = np.zeros(len(sizes), dtype=np.bool_)
     worth = np.where(inside, STICKY * density, density)

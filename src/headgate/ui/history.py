@@ -102,13 +102,10 @@ class JournalHistory:
     ) -> dict[str, Any]:
         """Return the content of the page.
 
-        Returns
-        -------
-        dict
-            diagnosis: as of `headgate.report.diagnose`; rows: its labels and sentences; slo: as of
-            `headgate.report.summary`, or None; curves: arrays of equal length, with `at_s`; heat:
-            `HeatMap.describe`; slots: as of `headgate.report.top`; changes: [{at_ms, kind, text}], newest
-            first.
+        diagnosis: as of `headgate.report.diagnose`; rows: its labels and sentences; slo: as of
+        `headgate.report.summary`, or None; curves: arrays of equal length, with `at_s`; heat:
+        `HeatMap.describe`; slots: as of `headgate.report.top`; changes: [{at_ms, kind, text}],
+        newest first.
         """
         run, diagnosis = self.reading.run, self.reading.diagnosis(checkpoint, now_ms, driver)
         slots = top(run)["slots"][:SHOWN_SLOTS] if run.recent else []
@@ -233,11 +230,8 @@ class HeatMap:
     def describe(self) -> dict[str, Any]:
         """Return the hottest key groups.
 
-        Returns
-        -------
-        dict
-            began_ms, column_ms; rows: [{operator, group, records, counts}], hottest first; groups: the
-            number of those that had records.
+        began_ms, column_ms; rows: [{operator, group, records, counts}], hottest first; groups: the
+        number of those that had records.
         """
         rows = [
             (operator, int(group), counts[:, group])

@@ -44,15 +44,11 @@ class ContinuousOperator(SimulatedOperator):
     def tick(self, tick: int, feeds: Sequence[F64], *, has_children: bool) -> F64:
         """Live through tick `tick` (from 1).
 
-        Parameters
-        ----------
-        feeds : sequence of float64[n, 2]
-            (completion, origin) of the records that the parents completed in this tick.
+        Result: float64[n, 2]: the same of the records completed here, ascending; nothing without
+        children.
 
-        Returns
-        -------
-        float64[n, 2]
-            The same of the records completed here, ascending; nothing without children.
+        `feeds` (sequence of float64[n, 2]): (completion, origin) of the records that the parents
+        completed in this tick.
         """
         queues, measure = self.queues, self.measures.row(tick)
         end_s = tick * self.measures.delta_s
@@ -165,10 +161,7 @@ class ContinuousEngine:
     def advance(self) -> list[tuple[str, float]]:
         """Live through one tick.
 
-        Returns
-        -------
-        list of (str, float)
-            Operators whose change came into force, and since when in seconds.
+        Operators whose change came into force, and since when in seconds.
         """
         self._tick += 1
         applied: list[tuple[str, float]] = []

@@ -131,10 +131,7 @@ class Measures:
     def waiting(self, first: int, last: int) -> F64:
         """Return the records of key groups [first, last) that wait at the end of each tick.
 
-        Returns
-        -------
-        float64[ticks, groups]
-            Arrived and not completed; those in service too.
+        Result: float64[ticks, groups]: arrived and not completed; those in service too.
         """
         arrived = self.arrived[:, first:last]
         waiting: F64 = np.cumsum(arrived - self.completed[:, first:last], axis=0)

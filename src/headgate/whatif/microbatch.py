@@ -330,10 +330,7 @@ class MicroBatchEngine:
     def advance(self) -> list[tuple[str, float]]:
         """Live through one batch; without any record, through one second of waiting.
 
-        Returns
-        -------
-        list of (str, float)
-            Operators whose change came into force, and since when in seconds.
+        Operators whose change came into force, and since when in seconds.
         """
         model = self._model
         begin_s = self._await_records()

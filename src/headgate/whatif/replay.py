@@ -67,8 +67,13 @@ def replay(
 ) -> dict[str, Any]:
     """Simulate a recorded run as it was and as it might have been.
 
-    Raises `CheckpointError`: there is no journal, or it is damaged; `ConfigError`: the journal does
-    not hold what a replay needs, or a policy or SLO is not one.
+    ``real``, ``model`` (the same run simulated), ``error`` (of the model: ``success_points``,
+    ``slots_percent``), ``what_if`` (None where nothing is to be different), ``engine``. A run has
+    ``policy``, ``slo``, ``slots_max``, ``success``, ``success_worst``, ``slots_mean``,
+    ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``; with `oracle` also what
+    `headgate.whatif.advice.beside` adds, and ``oracle`` has what that returns. Raises
+    `CheckpointError`: there is no journal, or it is damaged; `ConfigError`: the journal does not
+    hold what a replay needs, or a policy or SLO is not one.
 
     Parameters
     ----------
@@ -79,15 +84,6 @@ def replay(
         The checkpoint of another run, which says what batches cost; default: the run itself.
     oracle : bool
         Whether to compare with the fewest slots that the records needed, the future known.
-
-    Returns
-    -------
-    dict
-        ``real``, ``model`` (the same run simulated), ``error`` (of the model: ``success_points``,
-        ``slots_percent``), ``what_if`` (None where nothing is to be different), ``engine``. A run has
-        ``policy``, ``slo``, ``slots_max``, ``success``, ``success_worst``, ``slots_mean``,
-        ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``; with `oracle` also
-        what `headgate.whatif.advice.beside` adds, and ``oracle`` has what that returns.
     """
     recorded = Recorded.read(checkpoint, since_s)
     costs = calibrated(recorded)

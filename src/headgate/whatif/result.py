@@ -145,12 +145,9 @@ class RunResult:
     def timeline(self, operator: str) -> dict[str, F64]:
         """Return the figures of a plot over time, one entry per step of the operator's measures.
 
-        Returns
-        -------
-        dict of str to float64[steps]
-            ``time_s`` (end of the step), ``arrivals_per_s``, ``completions_per_s``, ``slots``,
-            ``latency_mean_s``, ``latency_min_s``, ``latency_p50_s``, ``latency_p99_s`` (within 5 %,
-            NaN where nothing was completed) and ``backlog``.
+        Result: dict of str to float64[steps]: ``time_s`` (end of the step), ``arrivals_per_s``,
+        ``completions_per_s``, ``slots``, ``latency_mean_s``, ``latency_min_s``, ``latency_p50_s``,
+        ``latency_p99_s`` (within 5 %, NaN where nothing was completed) and ``backlog``.
         """
         measures = self.operators[operator]
         starts = np.arange(0, measures.ticks, measures.step_ticks)

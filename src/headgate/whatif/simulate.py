@@ -185,17 +185,12 @@ def simulate(
 ) -> dict[str, Any]:
     """Return the result of each policy on a trace, in a form that a JSON file can hold.
 
-    Parameters
-    ----------
-    policies : sequence of str    As `headgate.control.registry.policy` takes them.
-    timelines : bool    Whether to include what `draw` needs.
+    ``rows`` has one flat dict per policy: success (share of windows, mean over key groups), whether
+    each key group meets the SLO, the share of records in time, time-average of slots, latencies,
+    and how many changes of each kind there were.
 
-    Returns
-    -------
-    dict
-        ``rows`` has one flat dict per policy: success (share of windows, mean over key groups), whether
-        each key group meets the SLO, the share of records in time, time-average of slots, latencies, and
-        how many changes of each kind there were.
+    `policies`: as `headgate.control.registry.policy` takes them. `timelines`: whether to include
+    what `draw` needs.
     """
     if len(policies) > _POLICIES_MAX:
         msg = f"{len(policies)} policies are too many to compare; name {_POLICIES_MAX} at most."

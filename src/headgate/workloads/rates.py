@@ -94,13 +94,9 @@ class RateFunction(ABC):
     def rate_at(self, t_s: npt.ArrayLike) -> F64:
         """Return the rate at `t_s` >= 0.
 
-        Parameters
-        ----------
-        t_s : float64[...]    Seconds since the start.
+        Result: float64[...]: records/s, >= 0.
 
-        Returns
-        -------
-        float64[...]    Records/s, >= 0.
+        `t_s` (float64[...]): seconds since the start.
         """
 
     @abstractmethod
@@ -109,15 +105,10 @@ class RateFunction(ABC):
     def count(self, t_s: npt.ArrayLike) -> I64:
         """Return how many events are due by `t_s`, that time included.
 
-        Exactly the number of events i with ``time_of(i) <= t_s``.
+        Exactly the number of events i with ``time_of(i) <= t_s``. Result: int64[...]: never
+        decreasing in `t_s`.
 
-        Parameters
-        ----------
-        t_s : float64[...]    Seconds since the start; before it nothing is due.
-
-        Returns
-        -------
-        int64[...]    Never decreasing in `t_s`.
+        `t_s` (float64[...]): seconds since the start; before it nothing is due.
         """
         time_s = np.maximum(np.asarray(t_s, dtype=np.float64), 0.0)
         due = np.floor(_curve(self).value(time_s)).astype(np.int64)
@@ -132,13 +123,9 @@ class RateFunction(ABC):
     def time_of(self, event: npt.ArrayLike) -> F64:
         """Return when each event is due.
 
-        Parameters
-        ----------
-        event : int64[...]    Event numbers, from 0.
+        Result: float64[...]: seconds since the start, never decreasing in `event`.
 
-        Returns
-        -------
-        float64[...]    Seconds since the start, never decreasing in `event`.
+        `event` (int64[...]): event numbers, from 0.
         """
         return _curve(self).inverse(np.asarray(event, dtype=np.float64) + 1.0)
 
@@ -381,21 +368,12 @@ _CHARACTERS = 10_000
 def parse_rate(text: str) -> RateFunction:
     """Return the rate function that `text` describes.
 
-    Raises `ConfigError`: an unknown shape or argument, one that is missing, malformed or out of
-    range.
-
-    Parameters
-    ----------
-    text : str
-        A number of records/s (``20000``), or one of ``constant(rate=20000)``,
-        ``square(first=.., next=.., period=600s)``, ``sine(base=.., amplitude=.., period=600s)``,
-        ``spike(base=.., factor=.., start=60s, stop=70s)``, ``exchange(speed=1, load=1)``,
-        ``steps(10000, 60s=30000, 90s=5000)``. Rates are records/s, times carry their unit;
-        ``period``, ``speed`` and ``load`` may be left out.
-
-    Returns
-    -------
-    RateFunction
+    `text`: a number of records/s (``20000``), or one of ``constant(rate=20000)``,
+    ``square(first=.., next=.., period=600s)``, ``sine(base=.., amplitude=.., period=600s)``,
+    ``spike(base=.., factor=.., start=60s, stop=70s)``, ``exchange(speed=1, load=1)``,
+    ``steps(10000, 60s=30000, 90s=5000)``. Rates are records/s, times carry their unit; ``period``,
+    ``speed`` and ``load`` may be left out. Raises `ConfigError`: an unknown shape or argument, one
+    that is missing, malformed or out of range.
     """
     if len(text) > _CHARACTERS:
         msg = (

@@ -141,6 +141,8 @@ def commit_slots(
 ) -> int:
     """Measure the service rate of each slot in one tick, and smooth it.
 
+    The new `seen`.
+
     Parameters
     ----------
     useful_s : float64[N]
@@ -155,11 +157,6 @@ def commit_slots(
     eta : float    Weight of the new measurement.
     costs : float64[n, 2]    A ring of measurements: records, and useful seconds for each of them.
     seen : int    How many measurements there have been; the next one goes to row ``seen % n``.
-
-    Returns
-    -------
-    int
-        The new `seen`.
     """
     slot_useful[row, :] = np.nan
     for i in range(len(columns)):

@@ -25,15 +25,10 @@ def extra_slots(congestion: float, threshold: float, per_unit: float) -> int:
 def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
     """Return `wanted`, cut down in proportion where it exceeds `room`.
 
-    Parameters
-    ----------
-    wanted : mapping of str to int    Slots wanted, by operator; >= 0.
-    room : int    How many there are; nothing is given where it is negative.
+    Operators that get something, with what they get; largest remainders are rounded up.
 
-    Returns
-    -------
-    dict of str to int
-        Operators that get something, with what they get; largest remainders are rounded up.
+    `wanted`: slots wanted, by operator; >= 0. `room`: how many there are; nothing is given where it
+    is negative.
     """
     total, room = sum(wanted.values()), max(room, 0)
     if total <= room:

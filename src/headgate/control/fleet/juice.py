@@ -30,16 +30,9 @@ class Flow:
 def operator_juice(flows: Sequence[Flow]) -> dict[str, float]:
     """Return the juice of each operator, summed over the spouts.
 
-    Raises `ConfigError`: the graph has a cycle.
+    By operator, parents before children; >= 0, at most the number of spouts.
 
-    Parameters
-    ----------
-    flows : sequence of Flow    One per edge of an acyclic graph.
-
-    Returns
-    -------
-    dict of str to float
-        By operator, parents before children; >= 0, at most the number of spouts.
+    `flows`: one per edge of an acyclic graph. Raises `ConfigError`: the graph has a cycle.
 
     References
     ----------

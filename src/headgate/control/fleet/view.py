@@ -174,17 +174,11 @@ class FleetPolicy(Protocol):
 def operator_capacity(worked_s: Collection[float], window_s: float) -> float:
     """Return the share of a window for which the busiest slot of an operator worked.
 
-    Parameters
-    ----------
-    worked_s : collection of float
-        How long each slot worked in the window, in seconds: the records that it executed times the
-        mean time that each took. A rate-limited slot takes 1 / rate.
-    window_s : float    Length of the window, in seconds; > 0.
+    In [0, 1]; 0 where no slot did anything.
 
-    Returns
-    -------
-    float
-        In [0, 1]; 0 where no slot did anything.
+    `worked_s`: how long each slot worked in the window, in seconds: the records that it executed
+    times the mean time that each took. A rate-limited slot takes 1 / rate. `window_s`: length of
+    the window, in seconds; > 0.
 
     References
     ----------

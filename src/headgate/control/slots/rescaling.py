@@ -12,17 +12,11 @@ from headgate.core.assignment import rescale
 def rescaled(view: OperatorView, slots: float) -> Change | None:
     """Return the change to about `slots` evenly loaded slots, moving few key groups.
 
-    Parameters
-    ----------
-    slots : float
-        How many slots are wanted, a whole number or infinite; brought within what the operator may
-        have and its number of key groups.
+    None where the operator has that number already. Slots keep their numbers; those above the new
+    number vanish.
 
-    Returns
-    -------
-    Change or None
-        None where the operator has that number already. Slots keep their numbers; those above the
-        new number vanish.
+    `slots`: how many slots are wanted, a whole number or infinite; brought within what the operator
+    may have and its number of key groups.
     """
     most = min(view.slots_max, view.assignment.key_groups)
     wanted = int(max(1, min(max(slots, view.slots_min), most)))
@@ -41,17 +35,10 @@ def scaled(
 ) -> Decision:
     """Return the decision that gives operators about `slots` evenly loaded slots each.
 
-    Parameters
-    ----------
-    slots : mapping of str to float
-        Wanted numbers, by operator of the observation; as `rescaled` takes them.
-    reason, rule, numbers
-        See `Decision`.
+    Empty where every operator has its number already.
 
-    Returns
-    -------
-    Decision
-        Empty where every operator has its number already.
+    `slots`: wanted numbers, by operator of the observation; as `rescaled` takes them. `reason`,
+    `rule`, `numbers`: see `Decision`.
     """
     operators = observation.operators
     changes = {

@@ -126,18 +126,15 @@ def best_prefix(
 ) -> Prefix | None:
     """Return the groups to move from `source` so that the worse of the two slots is best off.
 
+    The shortest of the best; None where nothing may move: some group always stays, as moving all of
+    them would replace the slot.
+
     Parameters
     ----------
     epsilon : float    Safety margin in [0, 1).
     mu_destination : float    Service rate of the destination.
     rate_destination : float    Arrivals per second of the destination, before the move.
     fixed : bool[G] or None    Key groups that are not to move; None for none.
-
-    Returns
-    -------
-    Prefix or None
-        The shortest of the best; None where nothing may move: some group always stays, as moving
-        all of them would replace the slot.
 
     References
     ----------

@@ -191,6 +191,8 @@ def merge(
 ) -> int:
     """Merge buffer j of `incoming` into value row ``index[j]`` of `rows`, for every j in order.
 
+    OK or OVERFLOW.
+
     Parameters
     ----------
     rows : int64[capacity, v]    Value parts of a table's rows; a view with any row stride.
@@ -202,11 +204,6 @@ def merge(
     leaves : int64[L, 5]
     offsets : int64[m + 1]
     data : uint8[]    The table's strings.
-
-    Returns
-    -------
-    int
-        OK or OVERFLOW.
     """
     for j in range(index.shape[0]):
         i = index[j]
@@ -279,7 +276,8 @@ def expand_windows(
 ) -> int:
     """List every (row, window end) with ``after < end <= until`` for rows that cover `span` of time.
 
-    A row ``[start, start + span)`` is in a window that holds all of it.
+    A row ``[start, start + span)`` is in a window that holds all of it. How many pairs were
+    written.
 
     Parameters
     ----------
@@ -289,11 +287,6 @@ def expand_windows(
         the row's block.
     out : int64[m, 2]
         Filled with (position in `starts`, window end); long enough for n x overlap pairs.
-
-    Returns
-    -------
-    int
-        How many pairs were written.
     """
     written = 0
     for i in range(starts.shape[0]):

@@ -142,11 +142,8 @@ def run(
 def check_contract() -> dict[str, Any]:
     """Compare the private members that headgate calls with those of Spark, without a session.
 
-    Returns
-    -------
-    dict
-        sound; contract: minor (the release that Spark is taken for), members (that were compared);
-        problems: a sentence for each member that is not there.
+    sound; contract: minor (the release that Spark is taken for), members (that were compared);
+    problems: a sentence for each member that is not there.
     """
     java, minor = jvm_alone(), adapter().name
     members = [call for call in contract.calls() if minor in call.minors]

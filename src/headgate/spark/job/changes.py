@@ -64,10 +64,7 @@ class Changes:
     def freeze(self, until_s: float = float("inf")) -> list[str]:
         """Forbid changes before `until_s`, seconds since 1970; what is asked for already is given up.
 
-        Returns
-        -------
-        list of str
-            Operators of which something was given up. A control loop that waits for it has to be told.
+        Operators of which something was given up. A control loop that waits for it has to be told.
         """
         with self._lock:
             self._frozen_until_s = until_s

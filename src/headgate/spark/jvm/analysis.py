@@ -96,16 +96,13 @@ def state_watermark_ms(
 ) -> int | None:
     """Return up to which event time a join's side gives up its records at a watermark.
 
+    None where the condition bounds no time.
+
     Parameters
     ----------
     own, other : attribute set    Attributes of this side, and of the other side.
     condition : expression or None    The join's.
     watermark_ms : int    Watermark of the other side.
-
-    Returns
-    -------
-    int or None
-        None where the condition bounds no time.
     """
     java = jvm(spark)
     helper = getattr(

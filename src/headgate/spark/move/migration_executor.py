@@ -233,17 +233,11 @@ class MigrationExecutor:
     ) -> Sequence[int] | None:
         """Pass the boundary before `step`.
 
-        Parameters
-        ----------
-        hosts : tuple of str    Arena of each slot, of the old and of the new assignment.
-        routed : iterable of int, optional
-            Key groups whose records go to the slots that `announce` said already; no other route comes
-            into force. None where no record is under way.
+        The owners from now on, None where they stay.
 
-        Returns
-        -------
-        sequence of int or None
-            The owners from now on, None where they stay.
+        `hosts`: arena of each slot, of the old and of the new assignment. `routed`: key groups
+        whose records go to the slots that `announce` said already; no other route comes into force.
+        None where no record is under way.
         """
         if hosts != self._hosts:
             self._moved_to(hosts)

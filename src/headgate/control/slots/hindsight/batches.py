@@ -70,15 +70,11 @@ class VirtualBatches:
     ) -> tuple[F64, F64]:
         """Live through a cycle with every rule.
 
-        Parameters
-        ----------
-        slower : float    Seconds that a virtual slot takes for a second of `cost`.
-        slots, calm_s : int64[R], float64[R]    Changed in place.
+        Result: float64[R], float64[R]: the weight of what would be late, and 1 where the number of
+        slots has changed.
 
-        Returns
-        -------
-        float64[R], float64[R]
-            The weight of what would be late, and 1 where the number of slots has changed.
+        `slower`: seconds that a virtual slot takes for a second of `cost`. `slots`, `calm_s`
+        (int64[R], float64[R]): changed in place.
         """
         late, mean_late, changed = np.zeros(len(slots)), np.zeros(len(slots)), np.zeros(len(slots))
         read_s = batch.record_s * float(cycle.records.sum())

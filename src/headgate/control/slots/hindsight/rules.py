@@ -172,10 +172,8 @@ class Rules:
     ) -> tuple[F64, F64]:
         """Add the arrivals of the last `elapsed_s`, and return the slots that each rule wants.
 
-        Returns
-        -------
-        float64[R], float64[R]
-            Slots, not rounded; and how many it leaps to once it wants more than there are.
+        Result: float64[R], float64[R]: slots, not rounded; and how many it leaps to once it wants
+        more than there are.
         """
         for mean in self._means.values():
             mean.add(elapsed_s, work_s, records)
