@@ -64,7 +64,7 @@ class RealTimeFlow:
             self.feeds.check(json.dumps(latest.engine["sources"]))
         write_identity(log)
         work.begin(self.plan, self.feeds, next_watermark_us(log, latest))
-        work.write_to(machine.sink)
+        work.write_to(machine.steps.sink)
         done = -1 if latest is None else latest.spark_batch
         epochs = Epochs(
             machine,

@@ -206,7 +206,7 @@ def _start_pools(
         name = settings.name or pipeline.stages[-1].id
         recorder.started(uuid, name, work.states, latest, parameters, loop.dropped())
         recorder.progress.begin(spark, sink)
-        machine.redeliver_drained()
+        machine.steps.redeliver_drained()
         writer = configured.inner_writer(work.intake.stream, settings, where)
         finite = "availableNow" in settings.trigger
         inner = launched(machine, writer, undo, finite=finite)
@@ -273,7 +273,7 @@ def _start_slots(
         recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
         held = recorder.operators(job.states, [])
         recorder.progress.begin(spark, sink, held, counted=bool(held))
-        machine.redeliver_drained()
+        machine.steps.redeliver_drained()
         if controller is not None:
             controller.start()
             undo.callback(controller.stop)

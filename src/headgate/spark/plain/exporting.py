@@ -43,7 +43,7 @@ from headgate.spark.plain.plain_stores import stores
 from headgate.spark.plain.records import check_name
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
-from headgate.spark.step.machine import drained
+from headgate.spark.step.steps import drained
 
 
 def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class Epochs:
         self._work.spark.sparkContext.setJobGroup(self.runId, "", interruptOnCancel=True)
 
     def _note(self, manifests: Sequence[Manifest]) -> None:
-        self._machine.note_delivered(manifests)
+        self._machine.steps.note_delivered(manifests)
         self._work.delivered = manifests[-1].step
 
     def _end_deliveries(self) -> None:
