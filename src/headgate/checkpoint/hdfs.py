@@ -303,11 +303,7 @@ class HdfsFiles(RemoteFiles):
         return _GIVE_UP_S if self._known else min(_GIVE_UP_FIRST_S, _GIVE_UP_S)
 
     def _answer(self, do: Callable[[], Result], length: int) -> Result:
-        """Carry a call out in a thread of its own: the library would wait for ever for an answer.
-
-        Raises `TimeoutError`: there is none; the next call makes a connection of its own, perhaps
-        to another name node.
-        """
+        """Carry a call out in a thread of its own: the library would wait for ever for an answer."""
         answer: Future[Result] = Future()
 
         def run() -> None:
@@ -386,10 +382,7 @@ def _client_of(node: str, directory: str | None) -> Any:
 
 
 def _library() -> Any:
-    """Import the client.
-
-    Raises `CheckpointError`: it is not installed.
-    """
+    """Import the client."""
     try:
         return importlib.import_module("hdfs_native")
     except ImportError as error:

@@ -130,10 +130,7 @@ class ObjectFiles(RemoteFiles):
             )
 
     def _address(self) -> str:
-        """Return the address of the store that an option or a variable names; "" where none does.
-
-        Raises `CheckpointError`: one of them is no URL, over which the library panics.
-        """
+        """Return the address of the store that an option or a variable names; "" where none does."""
         sources: dict[str, str | None] = {
             f"option {PREFIX}{name}": self._options.get(name) for name in ("endpoint", "baseUrl")
         }
@@ -148,7 +145,7 @@ class ObjectFiles(RemoteFiles):
     def _reach(self, address: str, *, first: bool) -> None:
         """Refuse an address whose name nobody knows, or that refuses connections at the `first` request.
 
-        The library would ask again for seconds. Raises `CheckpointError`.
+        The library would ask again for seconds.
         """
         parts = urlsplit(address)
         host = parts.hostname
@@ -388,10 +385,7 @@ def _status(error: Exception) -> str:
 
 
 def _library(name: str) -> Any:
-    """Import a part of the library for stores.
-
-    Raises `CheckpointError`: it is not installed.
-    """
+    """Import a part of the library for stores."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

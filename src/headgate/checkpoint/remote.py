@@ -111,10 +111,7 @@ class RemoteFiles(ABC):
             return Traffic(self.requests.total(), self._written_bytes)
 
     def _count(self, act: str, name: str, length: int) -> None:
-        """Take note of a call that is about to be made.
-
-        Raises `CheckpointError`: this process was forked from one whose client has threads.
-        """
+        """Take note of a call that is about to be made."""
         path = Path(name)
         note_call(act, path.parent, path.name, length)
         with self._lock:

@@ -295,10 +295,7 @@ def _offsets_in(log: Path, path: str) -> list[str] | None:
 
 
 def _notes_in(log: Path, path: str) -> Mapping[str, Any]:
-    """Return the JSON in the second line of a file of Spark's log.
-
-    Raises `CheckpointError`: it has another form.
-    """
+    """Return the JSON in the second line of a file of Spark's log."""
     content = read_regular(log, path) or b""
     version, *lines = content.split(b"\n")
     if version != _VERSION.encode() or not lines:

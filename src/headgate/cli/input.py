@@ -123,10 +123,7 @@ def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, 
 
 
 def _check_setting(key: str, value: str) -> None:
-    """Refuse a value that Spark, or its JVM, would refuse once it starts.
-
-    Raises `ConfigError`.
-    """
+    """Refuse a value that Spark, or its JVM, would refuse once it starts."""
     for name, form, wanted in _FORMS:
         if name.fullmatch(key) and not form.fullmatch(value.strip()):
             msg = f'--conf {key}="{shown(value, 60)}" is not {wanted}; correct it.'

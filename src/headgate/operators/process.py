@@ -367,10 +367,7 @@ class ProcessorOperator(Operator):
     def _called(
         self, step: SlotStep, call: Call, keys: pa.RecordBatch, state: State, timers: Timers
     ) -> pa.RecordBatch | None:
-        """Call the user's code and return its output as it was declared.
-
-        Raises `ProcessorError`: it failed, took too long, or its output does not fit.
-        """
+        """Call the user's code and return its output as it was declared."""
         name = self.spec.label
         try:
             with TimeLimit(step.request.time_limit_s):

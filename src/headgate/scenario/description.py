@@ -400,10 +400,7 @@ def to_verify(
 
 
 def _refuse_choices(base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
-    """Refuse choices that a record may not make for its reader.
-
-    Raises `ConfigError`.
-    """
+    """Refuse choices that a record may not make for its reader."""
     assert base.checkpoint is not None
     assert base.output is not None
     place = written(base.checkpoint)

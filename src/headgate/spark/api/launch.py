@@ -72,10 +72,7 @@ def register_run(where: Place, run: Q) -> Q:
 
 
 def _replace_run(spark: SparkSession, where: Place) -> None:
-    """Stop a query of this process that runs on a checkpoint, as Spark does for a new run.
-
-    Raises `CheckpointError`: Spark's setting says that none is stopped.
-    """
+    """Stop a query of this process that runs on a checkpoint, as Spark does for a new run."""
     run = _runs.get(_same(where))
     if run is None or not run.isActive:
         return

@@ -57,10 +57,7 @@ class CheckpointLock:
         self._write_owner()
 
     def _locked(self, spark: SparkSession, java: Jvm) -> Jvm:
-        """Return a channel with the lock.
-
-        Raises `CheckpointError`: another process has it.
-        """
+        """Return a channel with the lock."""
         gateway: Jvm = spark.sparkContext._gateway
         options = gateway.new_array(java.java.nio.file.OpenOption, 2)
         options[0] = java.java.nio.file.StandardOpenOption.WRITE

@@ -214,10 +214,7 @@ def _state_step(
 
 
 def _check_all_kept(name: str, reports: list[Report], rows: int) -> None:
-    """Refuse a state if some entries were lost in step 0; a processor has more rows than entries.
-
-    Raises `CheckpointError`.
-    """
+    """Refuse a state if some entries were lost in step 0; a processor has more rows than entries."""
     came = sum(report.arrived for report in reports)
     if came == rows or name.startswith("processor"):
         return

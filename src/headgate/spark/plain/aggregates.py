@@ -94,7 +94,7 @@ def _check_windows(
     often all would fit.
 
     `rows`: ``start`` and ``end`` of each window, in microseconds, and its keys. `advance_us`: as
-    `AggregateParts` has it. Raises `CheckpointError`.
+    `AggregateParts` has it.
     """
     start, end = F.col("start"), F.col("end")
     odd = end - start != time.size_us

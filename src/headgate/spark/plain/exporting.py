@@ -128,10 +128,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
 
 
 def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
-    """Return the newest manifest, and Spark's newest batch as plain Spark would have noted it.
-
-    Raises `CheckpointError`: something is still to be done, which only headgate can do.
-    """
+    """Return the newest manifest, and Spark's newest batch as plain Spark would have noted it."""
     latest = origin.latest()
     if latest is None:
         msg = (
@@ -163,10 +160,7 @@ def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
 
 
 def _last_batch(settings: QuerySettings, latest: Manifest) -> int:
-    """Return the number behind which plain Spark goes on: the sink has counted up to it.
-
-    Raises `CheckpointError`: the sink wants all numbers from 0 on, and has none.
-    """
+    """Return the number behind which plain Spark goes on: the sink has counted up to it."""
     batch = int(latest.engine["sink_batch"])
     calls = settings.function is not None or settings.row_function is not None
     files = (settings.format or "parquet").lower() in FILE_FORMATS

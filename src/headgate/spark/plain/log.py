@@ -117,10 +117,7 @@ _CLASSES = {
 
 
 def _check_settings(path: Path, notes: dict[str, Any]) -> None:
-    """Refuse a log whose settings name a class that is not Spark's own.
-
-    Raises `CheckpointError`.
-    """
+    """Refuse a log whose settings name a class that is not Spark's own."""
     conf = notes.get("conf", {})
     for key, allowed in _CLASSES.items():
         value = conf.get(key, allowed[0]) if isinstance(conf, dict) else ""

@@ -278,10 +278,7 @@ def _struct(attributes: Any) -> T.StructType:
 
 
 def _given(node: Jvm) -> object:
-    """Return the object that was given to ``transformWithState``.
-
-    Raises `UnsupportedQuery`: it is too large to be in the plan.
-    """
+    """Return the object that was given to ``transformWithState``."""
     return _unpacked(processor_of, node)
 
 

@@ -86,10 +86,7 @@ def _check_whole_snapshot(
 
 
 def _number(table: str, offset: Mapping[str, Any], name: str) -> int:
-    """Return a whole number of an offset, which becomes part of a statement and so must be no text.
-
-    Raises `CheckpointError`.
-    """
+    """Return a whole number of an offset, which becomes part of a statement and so must be no text."""
     value = offset.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return value

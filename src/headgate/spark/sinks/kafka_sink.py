@@ -134,10 +134,7 @@ class KafkaSink:
 
 
 def _columns(schema: T.StructType, target: KafkaTarget) -> list[Column]:
-    """Return the columns of a record, as Spark casts them.
-
-    Raises `ConfigError`: a column is missing, or of another type than Spark takes.
-    """
+    """Return the columns of a record, as Spark casts them."""
     have = {field.name: field.dataType for field in schema}
     if "value" not in have:
         msg = (
@@ -179,7 +176,7 @@ def _parts(frame: DataFrame) -> list[_Part]:
 def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]:
     """Return a step's records.
 
-    `parts`: the result of `_parts`. Raises `EngineError`: a row names no topic.
+    `parts`: the result of `_parts`.
     """
     nothing = [None]
     for count, of in parts:
@@ -199,10 +196,7 @@ def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]
 
 
 def _look(target: KafkaTarget) -> None:
-    """Refuse a start where no broker answers, or where it has no such topic.
-
-    Raises `ConfigError`.
-    """
+    """Refuse a start where no broker answers, or where it has no such topic."""
     module = confluent()
     absent = no_broker(target.servers)
     if absent is not None:

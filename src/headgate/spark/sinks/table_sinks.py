@@ -302,10 +302,7 @@ def _gone(name: str, outputs: int) -> CheckpointError:
 def _check_columns(
     name: str, there: Sequence[str], rows: Sequence[str], options: Mapping[str, str]
 ) -> None:
-    """Refuse a result with columns that the table lacks, unless the query may change the table.
-
-    Raises `ConfigError`.
-    """
+    """Refuse a result with columns that the table lacks, unless the query may change the table."""
     if any(key.lower() in _EVOLVES and value == "true" for key, value in options.items()):
         return
     known = {column.lower() for column in there}

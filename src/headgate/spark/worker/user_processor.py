@@ -187,10 +187,7 @@ class RowProcessor:
 
 
 def _rows_of(returned: Any) -> Iterable[Any]:
-    """Return the result of a user's method, if it is iterable.
-
-    Raises `ProcessorError`.
-    """
+    """Return the result of a user's method, if it is iterable."""
     if isinstance(returned, Iterable):
         return returned
     msg = (
