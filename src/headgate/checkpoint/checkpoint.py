@@ -95,7 +95,6 @@ class Checkpoint:
     ----------
     path : str or path
         Spark's ``checkpointLocation``: a POSIX path, a ``file:`` URI, or a `store_url`.
-    options : mapping, optional    Options of the store; see `headgate.core.stores`.
     log : Path, optional
         Where Spark keeps its own log of a checkpoint on a store; nobody but its driver asks.
     known : bool    Whether the store has answered the driver already, as it has where a slot asks.

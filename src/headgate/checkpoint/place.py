@@ -220,7 +220,6 @@ def files_at(
     Parameters
     ----------
     location : str or path    A POSIX path, a ``file:`` URI, or a `headgate.core.stores.store_url`.
-    below : str    The directory in it.
     options : mapping, optional    Options of the store, without their prefix.
     known : bool
         Whether the store has answered somebody of this job already: then it is waited for longer.

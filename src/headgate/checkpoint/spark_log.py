@@ -137,11 +137,7 @@ def problems_in_log(
 ) -> Iterator[str]:
     """Yield one sentence for each file of Spark's log that a restart reads and that is not right.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint    In a directory.
-    latest : Manifest or None    The newest.
-    commits : bool    Whether a commit that is missing is a problem, too.
+    `checkpoint`: in a directory. `commits`: whether a commit that is missing is a problem, too.
     """
     log = checkpoint.path.resolve()
     yield from _lost_steps(checkpoint, latest)

@@ -23,13 +23,9 @@ class Call:
     def parse(cls, text: str, what: str, known: Iterable[str], example: str) -> Call:
         """Return the call that `text` states.
 
-        Raises `ConfigError`: `text` is not written like a call, or its name is unknown.
-
-        Parameters
-        ----------
-        what : str    What is named, for messages: ``policy``.
-        known : iterable of str    Names that there are.
-        example : str    A call as it should be written, for messages.
+        `what`: what is named, for messages: ``policy``. `example`: a call as it should be written,
+        for messages. Raises `ConfigError`: `text` is not written like a call, or its name is
+        unknown.
         """
         match = _CALL.fullmatch(text)
         if match is None:

@@ -177,7 +177,6 @@ def diagnose(
 
     Parameters
     ----------
-    events : iterable of Event    A journal.
     checkpoint : str    As commands are to name it.
     now_ms : int    Wall clock, ms since 1970.
     driver : DriverSeen, optional    What the checkpoint's files say besides.

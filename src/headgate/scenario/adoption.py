@@ -39,7 +39,6 @@ def carry_checkpoint(
     query : str
         ``module:function`` of a ``function(spark, **options)`` that gives headgate's writer of the query,
         or its DataFrame; or a built-in workload.
-    options : mapping    Arguments of the function.
     conf : mapping, optional    Settings of the Spark session.
     output_mode : str, optional    Output mode of a DataFrame; default: the workload's.
     """

@@ -79,7 +79,6 @@ def run_fleet_file(
 
     Parameters
     ----------
-    path : Path    The description.
     duration_s : float    How long, from the start of the last job on.
     advise : bool    Decide and write down, and change nothing.
     work : Path, optional

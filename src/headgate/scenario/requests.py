@@ -30,16 +30,10 @@ def ask(
     """Ask a query for something and wait for its answer, which comes at its next batch.
 
     act, by, reason, arguments, id, at_ms (when it was done), detail (what exactly, in words).
-    Raises `CheckpointError`: there is no checkpoint, or it cannot be written; `ConfigError`: the
-    query refused; `EngineError`: nobody answered; the request stays, and the query takes it up when
-    it runs.
 
-    Parameters
-    ----------
-    act : str    One of `headgate.checkpoint.command_files.ACTS`.
-    reason : str    For the journal.
-    arguments : mapping, optional    The arguments of `Command`.
-    sleep : callable    Replaced in tests.
+    `act`: one of `headgate.checkpoint.command_files.ACTS`. Raises `CheckpointError`: there is no
+    checkpoint, or it cannot be written; `ConfigError`: the query refused; `EngineError`: nobody
+    answered; the request stays, and the query takes it up when it runs.
     """
     _check_wait(wait_s)
     files = CommandFiles(Checkpoint(checkpoint).files)

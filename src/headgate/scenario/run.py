@@ -47,16 +47,11 @@ def run_scenario(
     its batch, and the summary follows; after SIGINT the verification, too, for which who sends
     SIGTERM has no time. A second signal interrupts at once. Keys of
     `headgate.report.summary.summary`, with the verification's filled in when asked for, and
-    startup_s: time until the first batch was committed, a rehearsal included. Raises `EngineError`:
-    the query failed before its time.
+    startup_s: time until the first batch was committed, a rehearsal included.
 
-    Parameters
-    ----------
-    scenario : Scenario    What to run.
-    on_progress : callable
-        Called with the journal's path, every 0.25 s while the query runs and once after its end.
-    engine, clock_s, sleep
-        The Spark engine, a monotonic clock and a sleep, in s; replaced in tests.
+    `on_progress`: called with the journal's path, every 0.25 s while the query runs and once after
+    its end. `engine`, `clock_s`, `sleep`: the Spark engine, a monotonic clock and a sleep, in s;
+    replaced in tests. Raises `EngineError`: the query failed before its time.
     """
     # as they were written: the absolute path hides a scheme
     check_place(scenario.checkpoint, or_store=True)

@@ -37,7 +37,6 @@ class ArenaFile:
     ----------
     path : str          Where the file belongs; a new one is elsewhere until `publish`.
     descriptor : int    Owned by this object; holds the lock.
-    byte_count : int    The file's size.
     nonce : int         Names the undo file.
 
     Attributes

@@ -67,12 +67,7 @@ never lost. A rate is a sum over time."""
 
 
 class JournalHistory:
-    """Takes in the events of a journal, and tells the page.
-
-    Attributes
-    ----------
-    reading : DiagnosisReader    For the diagnosis.
-    """
+    """Takes in the events of a journal, and tells the page."""
 
     def __init__(self) -> None:
         self.reading = DiagnosisReader()

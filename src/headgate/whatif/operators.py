@@ -27,8 +27,6 @@ class SimulatedOperator:
 
     Attributes
     ----------
-    queues : Queues
-    measures : Measures
     slot_ids : tuple of int    Identity of each slot in force, as `Sample` has them.
     """
 

@@ -44,7 +44,6 @@ class Queues:
 
     Attributes
     ----------
-    assignment : Assignment    In force.
     arrived, completed : float64[G]
         Records since the start, as `Sample` has them. What is enqueued counts as arrived.
     places : int64[slots, 4]

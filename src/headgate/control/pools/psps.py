@@ -84,7 +84,6 @@ def predict(
 
     Parameters
     ----------
-    interval : Interval    The interval that ended.
     shares : mapping of Edge to float    See `edge_shares`.
     input_events : float    lambda_G: events the input data will send.
     predecessor_queues : bool

@@ -30,12 +30,8 @@ def begin(
 ) -> StreamingQuery:
     """Start a query; again if Spark gave up waiting for the Python process of a source.
 
-    Parameters
-    ----------
-    start : callable    Starts it.
-    frame : DataFrame
-        What it reads. Without a Python source nothing is waited for.
-    begun : callable    Whether a batch has begun.
+    `frame`: what it reads. Without a Python source nothing is waited for. `begun`: whether a batch
+    has begun.
     """
     inner = start()
     if not reads_python(frame):

@@ -186,15 +186,9 @@ def pool_config(
 ) -> PoolConfig:
     """Return the settings of pools.
 
-    Raises `ConfigError`: the numbers are not ascending, or an option is no duration.
-
-    Parameters
-    ----------
-    slots : tuple
-        Least, most and first number of replicas; most is "auto" for the cores granted, at least 4,
-        first is "auto" for the least.
-    options : mapping    The writer's.
-    box_s : float or None    Time a replica may serve per batch.
+    `slots`: least, most and first number of replicas; most is "auto" for the cores granted, at
+    least 4, first is "auto" for the least. `box_s`: time a replica may serve per batch. Raises
+    `ConfigError`: the numbers are not ascending, or an option is no duration.
     """
     least, most, first = slots
     size = max(4, spark.sparkContext.defaultParallelism) if most == "auto" else int(most)

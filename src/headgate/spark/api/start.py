@@ -87,15 +87,11 @@ def start(
 ) -> Query:
     """Start a query.
 
-    Raises `UnsupportedQuery`: a part of the query cannot run elastically; `ConfigError`: a setting
-    is out of range, or no broker answers where the query reads Kafka; `CheckpointError`: the
-    checkpoint belongs to something else, is held, or is damaged.
-
-    Parameters
-    ----------
-    df : DataFrame    The user's.
-    watch : callable, optional    What a fleet puts around the query's own control loop.
-    watch_pools : callable, optional    Likewise where the query runs on pools of replicas.
+    `watch`: what a fleet puts around the query's own control loop. `watch_pools`: likewise where
+    the query runs on pools of replicas. Raises `UnsupportedQuery`: a part of the query cannot run
+    elastically; `ConfigError`: a setting is out of range, or no broker answers where the query
+    reads Kafka; `CheckpointError`: the checkpoint belongs to something else, is held, or is
+    damaged.
     """
     if settings.is_real_time and settings.fallback == MICRO_BATCH:
         try:

@@ -42,7 +42,6 @@ def follow_slots(
     ----------
     specs : sequence of Spec    Specs of the query's operators.
     run : str    Unique within the application.
-    write : callable    Appends an event to the journal.
     choice : str    ``follow``, or ``keep`` for leaving executors alone.
     """
     if choice not in ("follow", "keep"):

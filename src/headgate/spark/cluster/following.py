@@ -90,7 +90,6 @@ class ExecutorFollower:
     ----------
     needs : SharedNeeds    Shared by the queries of the application.
     query : str    Unique within the application.
-    write : callable    Appends an event to the journal.
     grown : callable
         Called when executors have come, before slots may use them: readies their workers.
     start : callable    Runs a function beside the batches; by default in a thread.

@@ -206,14 +206,9 @@ class ReportChannel(Generic[R]):
 def consistent(reports: list[Report], slots: dict[str, int], chain: list[str]) -> list[Report]:
     """Return one report per operator and slot, such that all consumers read the same executions.
 
-    Raises `EngineError`: Transient: a report is missing, or two consumers of a slot read different
-    executions of it.
-
-    Parameters
-    ----------
-    reports : list of Report    Of one attempt; may hold several executions of a slot task.
-    slots : dict of str to int    Slots per operator.
-    chain : list of str    Operators from the source on.
+    `reports`: of one attempt; may hold several executions of a slot task. `chain`: operators from
+    the source on. Raises `EngineError`: Transient: a report is missing, or two consumers of a slot
+    read different executions of it.
     """
     chosen: list[Report] = []
     wanted: set[str] | None = None

@@ -98,11 +98,8 @@ def state_watermark_ms(
 
     None where the condition bounds no time.
 
-    Parameters
-    ----------
-    own, other : attribute set    Attributes of this side, and of the other side.
-    condition : expression or None    The join's.
-    watermark_ms : int    Watermark of the other side.
+    `own`, `other` (attribute set): attributes of this side, and of the other side. `watermark_ms`:
+    watermark of the other side.
     """
     java = jvm(spark)
     helper = getattr(

@@ -38,7 +38,6 @@ def group_state(
     Parameters
     ----------
     value : tuple or None    What is kept of the key.
-    schema : StructType    Schema of the state.
     timeout : str    As in ``GroupStateTimeout``.
     timestamp_ms : int    Processing time of the batch.
     watermark_ms : int or None    None where the stream has none.

@@ -37,7 +37,6 @@ class NarrowPlan:
     ----------
     frame : DataFrame
         Frame of a projection over the leaf; with the column `_KEPT` last where rows may be dropped.
-    leaf : plan node
     schema : StructType    Schema of the leaf's rows.
     file : Path    Where the JVM may write rows; on this host.
     """
@@ -67,11 +66,7 @@ class NarrowPlan:
     def of(cls, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> NarrowPlan | None:
         """Return the plan of a frame, ready to compute; None where it is more than a narrow one.
 
-        Parameters
-        ----------
-        leaf : plan node    Its only leaf.
-        schema : StructType    Schema of the leaf's rows.
-        file : Path    Where the JVM may write rows; on this host.
+        `schema`: schema of the leaf's rows. `file`: where the JVM may write rows; on this host.
         """
         spark = frame.sparkSession
         if planned_per_batch(spark, analysed(frame)):

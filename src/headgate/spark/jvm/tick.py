@@ -41,10 +41,6 @@ class Tick:
     `spark`: the session that the query is started in. `checkpoint`: the query's checkpoint; offsets
     are read, and those of an older headgate's tick rewritten, so the checkpoint's lock must be
     held.
-
-    Attributes
-    ----------
-    frame : DataFrame    The stream.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:

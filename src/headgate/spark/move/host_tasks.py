@@ -72,13 +72,8 @@ class TaskAnswer:
 class HostTasks:
     """Runs host tasks; from one thread at a time.
 
-    Parameters
-    ----------
-    specs : dict of str to Spec    By operator.
-    facts : dict
-        ``arena_root``, ``run_id``, ``checkpoint`` and ``memory``, as slot tasks get them.
-    name : str    Of the query, for the Spark UI.
-    store : mapping of str to str, optional    Options of the checkpoint's store.
+    `facts`: ``arena_root``, ``run_id``, ``checkpoint`` and ``memory``, as slot tasks get them.
+    `name`: of the query, for the Spark UI.
     """
 
     def __init__(
@@ -163,12 +158,7 @@ def carry_out(
 ) -> TaskAnswer:
     """Copy or delete key groups on this host, as far as the time goes.
 
-    Parameters
-    ----------
-    specs : mapping of str to Spec    By operator.
-    store : mapping of str to str    Options of the checkpoint's store.
-    facts : mapping    As of `HostTasks`, and ``slice_s``.
-    host : str    The name of this host.
+    `facts`: as of `HostTasks`, and ``slice_s``. `host`: the name of this host.
     """
     run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
     checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], store)

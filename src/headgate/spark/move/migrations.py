@@ -48,12 +48,8 @@ class Migrations:
 
     Called by the batches' thread, between batches.
 
-    Parameters
-    ----------
-    states : mapping of str to OperatorState
-        Of operators whose key groups can be held; changes of others are in force at once.
-    strategy : str    As `headgate.migration.registry.strategy` reads it; empty for the default.
-    write : callable    Appends an event to the journal.
+    `states`: of operators whose key groups can be held; changes of others are in force at once.
+    `strategy`: as `headgate.migration.registry.strategy` reads it; empty for the default.
     """
 
     def __init__(

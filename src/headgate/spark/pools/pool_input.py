@@ -22,10 +22,6 @@ class SourceRows:
     branch below it.
 
     `stages`: those that read the source.
-
-    Attributes
-    ----------
-    stream : DataFrame
     """
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage]) -> None:

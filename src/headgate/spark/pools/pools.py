@@ -83,19 +83,12 @@ class _Plan:
 class PoolWork:
     """Does the steps of pools of replicas; a `Work`.
 
-    Parameters
-    ----------
-    spark : SparkSession    The session that the query was started in.
-    results : SparkSession    The query's own copy of it, which results belong to.
-    loop : PoolLoop    Holds the pools, and changes them between two batches.
-    checkpoint : Checkpoint    Opened.
-    uuid : str    Uuid of the checkpoint.
+    `loop`: holds the pools, and changes them between two batches.
 
     Attributes
     ----------
     batches : deque of BatchLine    The last ones of this run.
     observer : PoolObserver    Set before the first batch, by who watches.
-    intake : Intake
     """
 
     has_steps = True

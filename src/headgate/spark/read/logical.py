@@ -97,7 +97,6 @@ def read(
 
     Parameters
     ----------
-    df : DataFrame    A streaming DataFrame.
     mode : str    append, update or complete.
     arrival : str or None    Name of a timestamp column that says when a record arrived.
     ordered : tuple of str

@@ -122,11 +122,7 @@ class Reading:
     ) -> PlannedOperator:
         """Return the operator that the node becomes.
 
-        Parameters
-        ----------
-        kind : str    Of node: its id begins with it.
-        what : str    For people.
-        upstream : PlannedOperator or None    What it reads from; None for the source.
+        `kind`: of node: its id begins with it. `upstream`: what it reads from; None for the source.
         """
         parents = self.feeds if upstream is None else (upstream,)
         unknown = self.arrival is None and taken.arrival is None

@@ -133,14 +133,8 @@ class _Part:
 def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pipeline:
     """Return the stages of a query.
 
-    Raises `UnsupportedQuery`: the query keeps state, has no Python stage, or a part that pools
-    cannot run.
-
-    Parameters
-    ----------
-    df : DataFrame    A streaming DataFrame.
-    policy : str    For messages.
-    arrival : str or None    Name of a timestamp column that the first stages read.
+    `arrival`: name of a timestamp column that the first stages read. Raises `UnsupportedQuery`: the
+    query keeps state, has no Python stage, or a part that pools cannot run.
     """
     plan = analysed(df)
     if not plan.isStreaming():

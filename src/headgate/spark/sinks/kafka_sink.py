@@ -43,17 +43,10 @@ _Part = tuple[int, Mapping[str, Sequence[Any]]]
 class KafkaSink:
     """Writes each step into Kafka, so that a ``read_committed`` reader sees it once.
 
-    Raises `ConfigError`: the client is not installed, or an option or a column is not as it must
-    be.
-
-    Parameters
-    ----------
-    options : mapping of str to str
-        The writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
-    schema : StructType    Schema of the results.
-    checkpoint : Path    The query's.
-    newest_output : callable
-        Returns the number of the newest step that may have been delivered, -1 for none.
+    `options`: the writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
+    `newest_output`: returns the number of the newest step that may have been delivered, -1 for
+    none. Raises `ConfigError`: the client is not installed, or an option or a column is not as it
+    must be.
     """
 
     inside = False

@@ -32,7 +32,6 @@ class Commands:
     Parameters
     ----------
     controller : Controller or None    None where the query has no SLO.
-    write : callable    Appends an event to the journal.
     journal : path    Where past assignments are looked up.
     set_budget : callable    Takes the budget that follows from new SLOs, in seconds.
     """

@@ -98,7 +98,6 @@ class Controller:
     Parameters
     ----------
     states : mapping of str to OperatorState    Sources first; read here, while nothing runs yet.
-    write : callable    Appends an event to the journal.
     budget_s : callable    Returns the time that a slot may serve per batch at present, or None.
     parents : mapping of str to tuple of str    As `Observation.parents`.
     """

@@ -357,13 +357,8 @@ class SparkMetrics:
     ) -> None:
         """Count a committed step.
 
-        Parameters
-        ----------
-        reports : sequence of Report    A consistent set: one per operator and slot.
-        started_ms : float    When the step began.
-        horizon_ms : float
-            All records that arrived until then are in this step or in an earlier one.
-        ended_ms : float    When it was committed.
+        `reports`: a consistent set: one per operator and slot. `horizon_ms`: all records that
+        arrived until then are in this step or in an earlier one.
         """
         for name, metered in self._operators.items():
             counted = [r for r in reports if r.operator == name and r.counts is not None]

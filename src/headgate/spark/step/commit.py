@@ -101,7 +101,6 @@ def pool_manifest(
 
     Parameters
     ----------
-    job : str    Uuid of the checkpoint.
     states : mapping of str to PoolState    By stage.
     outputs : Outputs    Outputs of the last stage.
     files, payloads : mapping

@@ -33,7 +33,6 @@ class Intake:
 
     Attributes
     ----------
-    stream : DataFrame    With the ticks.
     tick : Tick or None    What begins a batch where the sources are quiet.
     """
 

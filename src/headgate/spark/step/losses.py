@@ -58,12 +58,8 @@ class Losses:
         The job of a chain has a stage for each of its operators, in their order, and before them those
         that deal rows to slots. A task that was lost there is no slot's.
 
-        Parameters
-        ----------
-        error : Exception    What it ended with.
-        chains : sequence of mapping of str to int
-            How many slots each operator of each chain has, in the order in which they run.
-        reports : sequence of Report    Reports of this attempt that arrived nevertheless.
+        `chains`: how many slots each operator of each chain has, in the order in which they run.
+        `reports`: reports of this attempt that arrived nevertheless.
         """
         task = _TASK.search(str(error))
         if task is None or not is_lost_worker(error):

@@ -43,17 +43,11 @@ _QUIET_S = 0.8
 class StepMachine(Generic[R]):
     """Does the steps of one query; each exactly once, as its sink sees it.
 
-    Parameters
-    ----------
-    spark : SparkSession    The session that the query was started in.
-    checkpoint : Checkpoint    Opened.
-    latest : Manifest or None    What the checkpoint has.
-    held : bool
-        Whether due work waits for a batch with new records; waiting records are served in any case.
+    `held`: whether due work waits for a batch with new records; waiting records are served in any
+    case.
 
     Attributes
     ----------
-    steps : Steps    Computes, commits and delivers.
     batches_begun, settled_batch : int
         Batches begun so far, and the last one of them that had nothing to do.
     awaited : int    How many wait for batches.
@@ -130,7 +124,6 @@ class StepMachine(Generic[R]):
         ----------
         batch_id : int    The number that a batch of Spark's would have.
         sources : list of str    Offsets of the sources at the end of the epoch.
-        clock : Phases    Times the epoch's phases.
         read_ms : float    When the first of its records was read, since 1970.
         """
         self.batches_begun += 1

@@ -63,7 +63,6 @@ class StepRecorder:
 
     Attributes
     ----------
-    path : Path
     progress : Progress    The figures of the last batches.
     """
 
@@ -121,14 +120,7 @@ class Recorder(StepRecorder):
         *,
         workload: str | None,
     ) -> None:
-        """Write that the query started, and from where.
-
-        Parameters
-        ----------
-        uuid : str    Uuid of the checkpoint.
-        latest : Manifest or None    What the checkpoint had.
-        parameters : dict    For the journal.
-        """
+        """Write that the query started, and from where."""
         start = Start(
             job=uuid,
             name=config.name,

@@ -52,18 +52,7 @@ a restart must be able to tell quiet batches from lost ones."""
 class StatefulWork:
     """Does the steps of stateful operators; a `Work`.
 
-    Parameters
-    ----------
-    spark : SparkSession    The session that the query was started in.
-    results : SparkSession    The query's own copy of it, which results belong to.
-    checkpoint : Checkpoint    Opened.
-    uuid : str    Uuid of the checkpoint.
-    run : RunDirectory    The arena directory of this run.
-
-    Attributes
-    ----------
-    intake : Intake
-    migrations : Migrations
+    `run`: the arena directory of this run.
     """
 
     has_batches = True

@@ -36,11 +36,7 @@ from headgate.spark.worker.failure import is_final, processor_error
 class Steps(Generic[R]):
     """Does steps; each exactly once, as the sink sees it.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint    Opened.
-    latest : Manifest or None    What the checkpoint has.
-    ends : callable    Whether the query is being stopped, so that no attempt is repeated.
+    `ends`: whether the query is being stopped, so that no attempt is repeated.
 
     Attributes
     ----------

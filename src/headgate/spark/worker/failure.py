@@ -68,12 +68,8 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
     ) -> QueryFailed:
         """Return the failure of a query.
 
-        Parameters
-        ----------
-        error : Exception    What Spark says.
-        raised : Exception or None
-            What the query's batch raised on the driver, of which Spark has the text only.
-        reads : sequence of str    What the query reads of Kafka, and where.
+        `raised`: what the query's batch raised on the driver, of which Spark has the text only.
+        `reads`: what the query reads of Kafka, and where.
         """
         failure = cls(told(error if raised is None else raised, reads))
         failure.journalled = told(error if raised is None else raised, reads, withhold=True)

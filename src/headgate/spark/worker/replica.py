@@ -127,8 +127,6 @@ class Feed:
 
     Attributes
     ----------
-    served : int    Rows handed out.
-    too_old : int    Rows dropped.
     rows_s : float    Time between handing some out and being asked for more.
     """
 

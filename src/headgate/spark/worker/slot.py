@@ -80,11 +80,8 @@ class SlotTask:
     ) -> tuple[Report, Served]:
         """Serve what has come for a slot in a step, and return the report and what was done.
 
-        Parameters
-        ----------
-        arriving : pyarrow.Table    Records, without markers.
-        consumed : tuple of str    Tokens of the upstream slots that they are from.
-        watermark_us : int    The operator's.
+        `arriving` (pyarrow.Table): records, without markers. `consumed`: tokens of the upstream
+        slots that they are from.
         """
         operator = operator_named(self.operator, self.spec)
         token = uuid.uuid4().hex

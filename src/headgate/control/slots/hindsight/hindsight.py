@@ -81,8 +81,6 @@ class Hindsight:
 
     Attributes
     ----------
-    rules : Rules
-    cost : RecordCost
     load : float64[G]    Records per second of each key group.
     slots : int64[R]    Of each rule, now.
     slower : float

@@ -99,7 +99,6 @@ def play(
 
     Parameters
     ----------
-    elapsed_s : float    How long it was.
     stop_s : float    How long slots stand still for a change.
     within_s : float    The latency that records may have.
     active : int64[n]    Key groups with arrivals.
