@@ -15,7 +15,7 @@ from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.job.ports import Ports
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.steps import Steps
-from headgate.spark.step.work import Computation, Demand, StepNotes
+from headgate.spark.step.work_ports import Computation, Demand, StepNotes
 
 
 class FakeLog:

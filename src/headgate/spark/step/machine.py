@@ -31,7 +31,7 @@ from headgate.spark.step.recovery import (
     check_same_data,
 )
 from headgate.spark.step.steps import Steps
-from headgate.spark.step.work import R, Work
+from headgate.spark.step.work_ports import R, Work
 
 _FAR_US = 2**62
 """A time by which all that will ever be due is due, in microseconds."""

@@ -29,7 +29,7 @@ from headgate.spark.step.log_keeper import LogKeeper
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs
 from headgate.spark.step.recovery import COLUMNS, check_columns
-from headgate.spark.step.work import Computation, R, StepNotes
+from headgate.spark.step.work_ports import Computation, R, StepNotes
 from headgate.spark.worker.failure import is_final, processor_error
 
 
