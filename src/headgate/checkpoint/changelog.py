@@ -123,10 +123,7 @@ def _columns(rows: I64) -> dict[str, pa.Array]:
 
 
 def open_blob(blob: bytes | mmap.mmap | memoryview) -> Blob:
-    """Read a blob, without copying it.
-
-    Raises `CheckpointError`: it is not what `encode` writes.
-    """
+    """Read a blob, without copying it. Raises `CheckpointError`: it is not what `encode` writes."""
     try:
         source = pa.BufferReader(blob)
         rows, strings = _only_batch(source), _only_batch(source)

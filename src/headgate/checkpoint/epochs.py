@@ -90,10 +90,7 @@ def write_log(log: Path, latest: Manifest | None) -> None:
 
 
 def check_batches_can_follow(latest: Manifest | None) -> None:
-    """Refuse to go on in micro-batches where Spark's own source cannot.
-
-    Raises `ConfigError`.
-    """
+    """Refuse to go on in micro-batches where Spark's own source cannot; raises `ConfigError`."""
     if latest is not None and _for_real_time_only(latest):
         msg = (
             'the query has read format "rate" in real time, row by row, and Spark reads it second by '

@@ -98,10 +98,7 @@ def panicked(error: BaseException) -> bool:
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Within, turn a panic of a native library into an error that is one.
-
-    Raises `EngineError`.
-    """
+    """Within, turn a panic of a native library into an error that is one; raises `EngineError`."""
     try:
         yield
     except BaseException as error:

@@ -118,10 +118,7 @@ def host_and_port(text: str, what: str) -> tuple[str, int]:
 
 
 def finite(number: float, what: str, low: float = -FLOAT_MAX, high: float = FLOAT_MAX) -> float:
-    """Return a number if it is finite and from `low` to `high`.
-
-    Raises `ConfigError`: it is not.
-    """
+    """Return a number if it is finite and from `low` to `high`. Raises `ConfigError`: it is not."""
     if not low <= number <= high:  # no comparison holds for NaN
         msg = f"{what}={shown(number, 60)} is out of range; use a number from {low:g} to {high:g}."
         raise ConfigError(msg)

@@ -24,10 +24,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Requested:
-    """Requests another assignment.
-
-    Raises `ConfigError`: a severe slot is not named.
-    """
+    """Requests another assignment. Raises `ConfigError`: a severe slot is not named."""
 
     target: Assignment
     hosts: tuple[str, ...]

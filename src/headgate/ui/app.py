@@ -111,10 +111,7 @@ def app(shelf: Shelf, host: str) -> Starlette:
 
 
 def serve(shelf: Shelf, host: str, port: int) -> None:
-    """Serve the page until it is interrupted.
-
-    Raises `ConfigError`: nothing can be served there.
-    """
+    """Serve the page until it is interrupted. Raises `ConfigError`: nothing can be served there."""
     try:
         listening = socket.create_server((host, port))
     except OSError as error:

@@ -257,10 +257,7 @@ def load_of(what_if: WhatIf) -> Load:
 
 
 def mode(text: str) -> Mode:
-    """Return the mode of that name.
-
-    Raises `ConfigError`: there is none.
-    """
+    """Return the mode of that name. Raises `ConfigError`: there is none."""
     if text not in set(Mode):
         hint = nearest(text, Mode) or f"; use {' or '.join(Mode)}."
         msg = f'unknown mode "{shown(text, 60)}"{hint}'

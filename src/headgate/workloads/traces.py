@@ -292,10 +292,7 @@ def read_totals(
 
 
 def column_names(path: str) -> list[str]:
-    """Return the names in the header of a CSV file.
-
-    Raises `ConfigError`: it cannot be read.
-    """
+    """Return the names in the header of a CSV file. Raises `ConfigError`: it cannot be read."""
     with _opened(path) as reader:
         return list(reader.schema.names)
 

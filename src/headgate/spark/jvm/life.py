@@ -85,10 +85,7 @@ class JvmLife:
 
 @contextmanager
 def asked(spark: SparkSession) -> Iterator[None]:
-    """As `JvmLife.asked`, for calls before there is a query.
-
-    Raises `EngineGone`.
-    """
+    """As `JvmLife.asked`, for calls before there is a query; raises `EngineGone`."""
     try:
         yield
     except (Py4JError, OSError) as error:

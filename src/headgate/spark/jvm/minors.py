@@ -106,10 +106,7 @@ MINORS: Mapping[str, type[Spark43]] = MappingProxyType(
 
 
 def adapter_for(version: str) -> Spark43:
-    """Return the adapter for a version of PySpark.
-
-    Raises `HeadgateError`: there is none.
-    """
+    """Return the adapter for a version of PySpark. Raises `HeadgateError`: there is none."""
     minor = ".".join(version.split(".")[:2])
     if minor not in MINORS:
         known = ", ".join(MINORS)

@@ -217,10 +217,7 @@ def refuse_within(path: Path, origin: Path) -> None:
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse a directory to write to that has anything in it.
-
-    Raises `CheckpointError`.
-    """
+    """Refuse a directory to write to that has anything in it; raises `CheckpointError`."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         msg = f"{path} is there already and not empty; name a new directory."
         raise CheckpointError(msg)

@@ -76,10 +76,7 @@ class KafkaTarget:
 
 
 def confluent() -> Any:
-    """Return the module of the client.
-
-    Raises `ConfigError`: it is not installed.
-    """
+    """Return the module of the client. Raises `ConfigError`: it is not installed."""
     try:
         importlib.import_module("confluent_kafka.admin")
         return importlib.import_module("confluent_kafka")
