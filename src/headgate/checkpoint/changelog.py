@@ -33,16 +33,16 @@ class SectionRef:
 
     row_start: int
     row_count: int
-    """`row_start`, `row_count`: In rows of the blob."""
+    """`row_start`, `row_count`: in rows of the blob."""
     string_start: int
     string_count: int
-    """`string_start`, `string_count`: In strings of the blob."""
+    """`string_start`, `string_count`: in strings of the blob."""
     first_string: int
     """Id of the first string; see `Section`."""
     full: bool
     previous: str
     token: str
-    """`previous`, `token`: See `Section`."""
+    """`previous`, `token`: see `Section`."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Blob:
     """Holds an opened changelog blob."""
 
     words: tuple[Words | None, ...]
-    """tuple of int[n] or None: A column per word of a row, of any width of integer; None where all
+    """tuple of int[n] or None: a column per word of a row, of any width of integer; None where all
     are 0."""
     row_count: int
     """n."""

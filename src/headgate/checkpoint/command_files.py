@@ -56,7 +56,7 @@ class Command:
     """One of `ACTS`."""
     by: str
     reason: str = ""
-    """`by`, `reason`: For the journal."""
+    """`by`, `reason`: for the journal."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator``,
     ``partitioning`` and ``hold_s`` (seconds) of scale, ``epoch`` of rollback."""

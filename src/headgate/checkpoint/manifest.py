@@ -107,7 +107,7 @@ class Manifest:
     previous: str | None = None
     """`digest` of the manifest before this one."""
     payloads: Mapping[str, bytes | memoryview] = field(default_factory=dict)
-    """mapping of name -> bytes: Inline blobs and outputs."""
+    """mapping of name -> bytes: inline blobs and outputs."""
     digest: str = field(default="", compare=False)
     """sha256 of head and body; set by reading and by committing."""
 

@@ -31,7 +31,7 @@ class BatchTimes:
     cores: int
     """Slot tasks that run at once."""
     tasks: F64
-    """float64[n, 2]: Records and seconds per record of the newest tasks, oldest first."""
+    """float64[n, 2]: records and seconds per record of the newest tasks, oldest first."""
     tasks_seen: int
     """How many tasks there have been, those included that `tasks` has forgotten."""
 

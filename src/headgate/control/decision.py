@@ -31,7 +31,7 @@ class Change:
     None for a new slot. A scale-in in the middle renumbers the last slot."""
     source: int | None = None
     destination: int | None = None
-    """`source`, `destination`: Slots of a unit strategy, by their old numbers (a new destination
+    """`source`, `destination`: slots of a unit strategy, by their old numbers (a new destination
     has the next number)."""
 
 

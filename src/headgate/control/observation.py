@@ -36,9 +36,9 @@ class OperatorView:
     service_rate: F64
     """float64[N]: mu_i: records per second of useful time, smoothed."""
     utilisation: F64
-    """float64[N]: Useful time over wall time in the window."""
+    """float64[N]: useful time over wall time in the window."""
     backlog: F64
-    """float64[G]: Records arrived and not yet completed, and those that wait at the source to be
+    """float64[G]: records arrived and not yet completed, and those that wait at the source to be
     read."""
     bound_s: float
     """L: the bound on the mean latency, in seconds."""
@@ -51,20 +51,20 @@ class OperatorView:
     contains it: policies compare ``latency_s - floor_s`` with `alert_s`."""
     slots_min: int = 1
     slots_max: int = 1
-    """`slots_min`, `slots_max`: How many slots the operator may have."""
+    """`slots_min`, `slots_max`: how many slots the operator may have."""
     limit: str = ""
     """Why no more than `slots_max` could be of use; empty where it is what a user gave."""
     unsplittable: str = "the engine does not split key groups"
     """Why the records of one key group may not be dealt to several slots, each of which merges its
     own, and the results be merged again, as a half sentence; empty where they may."""
     entry_rate: F64 | None = None
-    """float64[G] or None: Rows per second that a share of a key group sends to its owner once it
+    """float64[G] or None: rows per second that a share of a key group sends to its owner once it
     has merged its records; None where it is not known, and taken to be nothing."""
     arrived: F64 | None = None
-    """float64[G] or None: Records that have arrived since the start; None where only `group_rate`
+    """float64[G] or None: records that have arrived since the start; None where only `group_rate`
     is known."""
     costs: F64 | None = None
-    """float64[n, 2] or None: What records have cost lately, oldest first: how many a slot completed
+    """float64[n, 2] or None: what records have cost lately, oldest first: how many a slot completed
     together, and the useful seconds that each of them took; None where only `service_rate` is
     known."""
     costs_seen: int = 0

@@ -36,14 +36,14 @@ class Sample:
     """float64[G]: c^k[m]: records completed since the start, by the slot's clock; NaN where
     missing."""
     useful_s: F64
-    """float64[slots]: Useful time of each slot within this time slot, in seconds: deserialise,
+    """float64[slots]: useful time of each slot within this time slot, in seconds: deserialise,
     process, serialise, no waiting; NaN where missing."""
     worked: F64 | None = None
-    """float64[slots] or None: What each slot did in that time: records, and rows that another slot
+    """float64[slots] or None: what each slot did in that time: records, and rows that another slot
     had merged. None: what was completed of its key groups; of a split one, a slot works on records
     that another completes."""
     unread: F64 | None = None
-    """float64[G] or None: Records that a source has beside those that arrived, since nobody has
+    """float64[G] or None: records that a source has beside those that arrived, since nobody has
     read them yet: where it is read up to a limit. None where no source tells of any."""
     batch: BatchTimes | None = None
     """How batches spend their time, if known by then; None of a continuous engine, and where slots

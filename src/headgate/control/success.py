@@ -19,14 +19,14 @@ class Success:
     """Holds the success of each key group over a run."""
 
     rate: F64
-    """float64[G]: Share of the windows that are judged in which latency is within the bound; NaN
+    """float64[G]: share of the windows that are judged in which latency is within the bound; NaN
     for a group of which none is."""
     windows: int
     """How many windows there are, the same for every group."""
     empty: I64
-    """int64[G]: How many of them are left out: nothing waited and nothing was completed."""
+    """int64[G]: how many of them are left out: nothing waited and nothing was completed."""
     stalled: I64
-    """int64[G]: How many are judged although nothing was completed: records waited."""
+    """int64[G]: how many are judged although nothing was completed: records waited."""
 
     @property
     def mean(self) -> float:

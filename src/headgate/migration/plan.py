@@ -24,7 +24,7 @@ class Subscale:
     """Ascending, at least one."""
     source: int
     destination: int
-    """`source`, `destination`: Slots; equal only for groups that stay and are merely held while
+    """`source`, `destination`: slots; equal only for groups that stay and are merely held while
     others move."""
 
 
@@ -38,7 +38,7 @@ class Plan:
 
     old: Assignment
     new: Assignment
-    """`old`, `new`: Assignments of the same key groups."""
+    """`old`, `new`: assignments of the same key groups."""
     hosts: tuple[str, ...]
     """Entry s is the host of slot s, for the slots of either assignment. A host is named by its
     arena: one that dies and comes back has another name."""

@@ -60,10 +60,10 @@ class GroupResults:
     """Holds the output of a step for one key group, still as words."""
 
     keys: I64
-    """int64[n, key_words]: With the window's end (the time itself for a plain time) in place of the
+    """int64[n, key_words]: with the window's end (the time itself for a plain time) in place of the
     slice start."""
     values: I64
-    """int64[n, value_words]: The merged buffers, which the engine turns into results."""
+    """int64[n, value_words]: the merged buffers, which the engine turns into results."""
     strings: codec.Strings
     """The table's strings, as of now; what they hold may change once the table is released."""
 

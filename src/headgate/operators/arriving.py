@@ -15,9 +15,9 @@ class KeptRows:
     """Holds the values of arriving records for one collection, in serving order."""
 
     present: codec.Mask
-    """bool[n]: Which records are."""
+    """bool[n]: which records are."""
     keys: I64
-    """int64[n, key_words]: What their rows' keys have beyond those of the aggregates."""
+    """int64[n, key_words]: what their rows' keys have beyond those of the aggregates."""
     strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
     """strings of those words, not interned yet."""
 

@@ -32,9 +32,9 @@ class Before:
     there: Keyed
     """Those that the call was shown."""
     rows: I64
-    """int64[n, width]: Their whole rows."""
+    """int64[n, width]: their whole rows."""
     number: I64
-    """int64[n]: Their numbers."""
+    """int64[n]: their numbers."""
     ended_of: I64
     ended_number: I64
     """`ended_of`, `ended_number`: int64[m]: Key and number of those whose time to live is over."""
@@ -55,7 +55,7 @@ class Writes:
     moved_number: I64
     """`moved_of`, `moved_number`: int64[m]."""
     moved: I64
-    """int64[m, value words]: Entries that take another number, with the texts of their own table."""
+    """int64[m, value words]: entries that take another number, with the texts of their own table."""
     put_of: I64
     put_number: I64
     """`put_of`, `put_number`: int64[k]."""

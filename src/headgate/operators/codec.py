@@ -71,10 +71,10 @@ class Words:
     """Holds columns of a batch as words."""
 
     matrix: I64
-    """int64[n, w]: The first words hold the null bits (`null_at`). BYTES leaves hold 0 until they
+    """int64[n, w]: the first words hold the null bits (`null_at`). BYTES leaves hold 0 until they
     are interned."""
     strings: tuple[tuple[int, Strings, Mask | None], ...]
-    """tuple of (int, Strings, bool[n] or None): Word, the strings of that column, and which are
+    """tuple of (int, Strings, bool[n] or None): word, the strings of that column, and which are
     null: to be interned per key group."""
 
 

@@ -25,15 +25,15 @@ class Binned:
     """Holds counts of records by time slot and key group; one entry per pair that has any."""
 
     tick: I64
-    """int64[n]: The time slot m."""
+    """int64[n]: the time slot m."""
     group: I64
     """int64[n]."""
     records: F64
-    """float64[n]: How many; > 0."""
+    """float64[n]: how many; > 0."""
     latency_ms: F64
-    """float64[n]: Sum of their latencies; zeros where arrivals are counted."""
+    """float64[n]: sum of their latencies; zeros where arrivals are counted."""
     within: F64
-    """float64[n]: How many had a latency of at most the bound; zeros where there is none."""
+    """float64[n]: how many had a latency of at most the bound; zeros where there is none."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Arrived:
     """Holds rows as groups of records that arrived together."""
 
     row: I64
-    """int64[n]: The row each entry comes from."""
+    """int64[n]: the row each entry comes from."""
     group: I64
     """int64[n]."""
     at_ms: F64

@@ -174,14 +174,14 @@ class Found:
     """Holds the entries of some keys of one table."""
 
     of: I64
-    """int64[n]: Position of each entry's key among the keys asked for."""
+    """int64[n]: position of each entry's key among the keys asked for."""
     rows: I64
-    """int64[n, width]: Whole rows; per key and variable by number."""
+    """int64[n, width]: whole rows; per key and variable by number."""
     heads: I64
-    """int64[keys, 2 * headed variables]: First number and count per list or map; 0 where there is
+    """int64[keys, 2 * headed variables]: first number and count per list or map; 0 where there is
     no head."""
     texts: pa.Array
-    """pyarrow large_binary[n * texts]: What the text words of each row name."""
+    """pyarrow large_binary[n * texts]: what the text words of each row name."""
 
 
 def find(layout: EntryLayout, table: Table, keys: I64) -> Found:

@@ -34,14 +34,14 @@ class RowLayout:
     """Word of each value leaf within the value part."""
     value_leaves: tuple[Leaf, ...]
     leaves: I64
-    """int64[L, 5]: Per value leaf: word, words, kind, null bit, word of the null bit."""
+    """int64[L, 5]: per value leaf: word, words, kind, null bit, word of the null bit."""
     ops: I64
-    """int64[A, 6]: Per aggregate: op, first leaf, leaves, first extra leaf, extra leaves, checked."""
+    """int64[A, 6]: per aggregate: op, first leaf, leaves, first extra leaf, extra leaves, checked."""
     string_words: tuple[int, ...]
     """Words of a whole row that hold interned strings."""
     tag_at: int = -1
     place_at: int = -1
-    """`tag_at`, `place_at`: Words within the key part, -1 where nothing is kept; the words of kept
+    """`tag_at`, `place_at`: words within the key part, -1 where nothing is kept; the words of kept
     leaves follow."""
     kept_at: tuple[tuple[int, ...], ...] = ()
     """Word of each leaf within the key part, by collection."""

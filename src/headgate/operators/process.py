@@ -74,9 +74,9 @@ class _Keys:
     """Holds the keys of a round, by key group."""
 
     words: list[I64]
-    """list of int64[k, variable_at]: One per group held."""
+    """list of int64[k, variable_at]: one per group held."""
     base: I64 = field(init=False)
-    """int64[groups + 1]: Position of each group's first key in the round."""
+    """int64[groups + 1]: position of each group's first key in the round."""
 
     def __post_init__(self) -> None:
         base = np.cumsum([0, *(len(words) for words in self.words)])

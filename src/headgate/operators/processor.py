@@ -101,7 +101,7 @@ class VariableChanges:
     """Collects a call's changes to one variable: removals first; later puts win over earlier ones."""
 
     cleared: list[I64] = field(default_factory=list)
-    """list of int64[n]: Keys that lose all their entries."""
+    """list of int64[n]: keys that lose all their entries."""
     removed: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
     put: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
     """`removed`, `put`: list of (int64[n], pyarrow.RecordBatch): Key positions and rows; what is

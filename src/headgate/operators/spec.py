@@ -176,7 +176,7 @@ class TimeKey:
 
     size_us: int
     advance_us: int
-    """`size_us`, `advance_us`: Length of a window and distance between two, microseconds. ``size_us
+    """`size_us`, `advance_us`: length of a window and distance between two, microseconds. ``size_us
     == 0`` for a plain time."""
     offset_us: int = 0
     """Start of some window, microseconds."""

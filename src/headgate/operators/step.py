@@ -92,7 +92,7 @@ class InputCounts:
 
     arrived: int
     executed: int
-    """`arrived`, `executed`: New records, and records that were dealt with: served, or turned away
+    """`arrived`, `executed`: new records, and records that were dealt with: served, or turned away
     as late."""
     newest_ms: float
     """Arrival of the newest of the new records, ms since 1970; NaN where that is not known."""
@@ -122,7 +122,7 @@ class Served:
     late_records: int = 0
     served_rows: int = 0
     touched_rows: int = 0
-    """`served_rows`, `touched_rows`: Rows merged, and the distinct entries that they went to: the
+    """`served_rows`, `touched_rows`: rows merged, and the distinct entries that they went to: the
     gain of aggregating first."""
     taken: dict[int, int] = field(default_factory=dict)
     """Rows served from each group's backlog; they leave it."""

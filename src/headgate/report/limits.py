@@ -53,7 +53,7 @@ class DriverSeen:
     """Host and process that took the lock last."""
     committed: int | None = None
     begun: int | None = None
-    """`committed`, `begun`: The newest committed step, and the step that is begun behind it."""
+    """`committed`, `begun`: the newest committed step, and the step that is begun behind it."""
 
 
 @dataclass(frozen=True)

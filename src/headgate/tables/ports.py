@@ -50,10 +50,10 @@ class Section:
     full: bool
     """True for a snapshot: start from an empty table."""
     rows: I64
-    """int64[n, width]: Rows after the step; ``meta`` is 1 for a row that is there, 0 for one that
+    """int64[n, width]: rows after the step; ``meta`` is 1 for a row that is there, 0 for one that
     was deleted."""
     string_offsets: I64
-    """int64[m + 1]: Offsets into `string_bytes`; string i gets the id ``first_string + i``."""
+    """int64[m + 1]: offsets into `string_bytes`; string i gets the id ``first_string + i``."""
     string_bytes: U8
     """uint8[]."""
     first_string: int

@@ -57,11 +57,11 @@ class Tiering:
 
     memory_bytes: int = 0
     cold_bytes: int = 0
-    """`memory_bytes`, `cold_bytes`: Bytes of the operator's tables on the host after the step, in
+    """`memory_bytes`, `cold_bytes`: bytes of the operator's tables on the host after the step, in
     memory and in the spill directory."""
     back: int = 0
     away: int = 0
-    """`back`, `away`: Key groups that were moved into memory, and out of it."""
+    """`back`, `away`: key groups that were moved into memory, and out of it."""
     cold: int = 0
     """Key groups that were served where they lay on disk."""
     ms: float = 0.0

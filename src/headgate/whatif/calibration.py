@@ -52,7 +52,7 @@ class Costs:
     record_s: float
     """Seconds that a record takes a slot, in the mean."""
     factors: F64 | None = None
-    """float64[n] or None: By batch, how many times as much its records took; None where it is not
+    """float64[n] or None: by batch, how many times as much its records took; None where it is not
     known."""
     useful: int | None = None
     """Slots beyond which none is of use, as a policy was told; None: there is no such number."""

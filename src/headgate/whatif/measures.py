@@ -26,7 +26,7 @@ class AppliedChange:
 
     decided_s: float
     applied_s: float
-    """`decided_s`, `applied_s`: When it was asked for, and from when it held."""
+    """`decided_s`, `applied_s`: when it was asked for, and from when it held."""
     change: Change
     before: Assignment
     """What held until then."""

@@ -51,11 +51,11 @@ class Load:
     """Holds the records of one operator, known beforehand, and the SLO for them."""
 
     arrival_s: F64
-    """float64[n]: Ascending."""
+    """float64[n]: ascending."""
     groups: I64
     """int64[n]."""
     demand_s: F64
-    """float64[n]: Service times at normal speed."""
+    """float64[n]: service times at normal speed."""
     key_groups: int
     duration_s: float
     bound_s: float = 1.0
@@ -117,7 +117,7 @@ class Point:
 
     success: float
     worst: float
-    """`success`, `worst`: Mean over the key groups, and the least."""
+    """`success`, `worst`: mean over the key groups, and the least."""
     slots: float
     """Time-average."""
 

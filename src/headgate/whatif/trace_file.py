@@ -22,7 +22,7 @@ class TraceColumns:
     """None for the column *key* where there is one, else for no keys."""
     count: str | None = None
     cost: str | None = None
-    """`count`, `cost`: How many records a row stands for, and what each of them costs; None for the
+    """`count`, `cost`: how many records a row stands for, and what each of them costs; None for the
     columns *count* and *cost* where there are such, else one, and all the same."""
     slice_s: float | None = None
     """For how long a row's records are spread; None for the file's own interval, or for no

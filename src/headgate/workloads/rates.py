@@ -48,9 +48,9 @@ class _Curve:
     """Holds the records due by a time t, piecewise linear from (0, 0)."""
 
     times_s: F64
-    """float64[K]: Knots, strictly increasing; the first is 0."""
+    """float64[K]: knots, strictly increasing; the first is 0."""
     counts: F64
-    """float64[K]: Records due by each knot, never decreasing; the first is 0."""
+    """float64[K]: records due by each knot, never decreasing; the first is 0."""
     tail_per_s: float
     """Slope after the last knot; 0 means that the curve repeats instead."""
 

@@ -70,7 +70,7 @@ class Trace:
     """Holds counts per slice of time and key group."""
 
     counts: Counts
-    """integer[n, G]: Records of key group g in slice i, which is [i slice_s, (i+1) slice_s)."""
+    """integer[n, G]: records of key group g in slice i, which is [i slice_s, (i+1) slice_s)."""
     slice_s: float
     """Length of a slice, in seconds; > 0."""
 
@@ -107,17 +107,17 @@ class KeyedRows:
     """Holds the rows of a log."""
 
     slices: I64
-    """int64[rows]: Which slice of time each is in, from 0."""
+    """int64[rows]: which slice of time each is in, from 0."""
     groups: I64
     """int64[rows]."""
     counts: F64 | None
-    """float64[rows] or None: How many records each stands for; None: one."""
+    """float64[rows] or None: how many records each stands for; None: one."""
     costs: F64 | None
-    """float64[rows] or None: What each of its records costs, on any scale; None: all the same."""
+    """float64[rows] or None: what each of its records costs, on any scale; None: all the same."""
     slice_s: float
     """Length of a slice, in log seconds."""
     times_s: F64 | None = None
-    """float64[rows] or None: When the records of each came, in log seconds since the first slice
+    """float64[rows] or None: when the records of each came, in log seconds since the first slice
     began; None where the log tells no more than the slice."""
     notes: tuple[str, ...] = ()
     """How the log was read where it does not say so itself: the unit of its times, its keys."""

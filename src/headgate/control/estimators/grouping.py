@@ -30,7 +30,7 @@ class Grouping:
     """Holds the replica of each event of a batch."""
 
     replica: I64
-    """int64[events]: Index of the active replica that takes each event."""
+    """int64[events]: index of the active replica that takes each event."""
     load: F64
     """float64[replicas]: U of each replica afterwards."""
     cursor: int

@@ -14,7 +14,7 @@ class Grant:
     """By operator, each at least 1; one that is not named may hold whatever its job allows."""
     by: str = ""
     reason: str = ""
-    """`by`, `reason`: Who granted it and why, for the journal."""
+    """`by`, `reason`: who granted it and why, for the journal."""
 
     def most(self, operator: str, otherwise: int) -> int:
         """Return the most slots of an operator, of which its job allows `otherwise`."""

@@ -17,7 +17,7 @@ class Flow:
 
     parent: str
     child: str
-    """`parent`, `child`: An operator without parents is a spout. Where records wait in front of a
+    """`parent`, `child`: an operator without parents is a spout. Where records wait in front of a
     job, make the source the spout and let its flow say how many arrived and how many were read."""
     sent: float
     """Records the parent sent to this child, counted at the parent, so that losses show."""

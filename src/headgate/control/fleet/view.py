@@ -32,7 +32,7 @@ class FleetOperator:
     """Whether it is a source (Henge's spout), which is never reduced."""
     slots_min: int = 1
     slots_max: int = 128
-    """`slots_min`, `slots_max`: How many slots it may have; ``1 <= slots_min <= slots_max``."""
+    """`slots_min`, `slots_max`: how many slots it may have; ``1 <= slots_min <= slots_max``."""
     request: int | None = None
     """Of a job whose own policy spends what is granted: the slots that it would like, `slots` where
     these are enough. None of a job that holds what it is granted."""

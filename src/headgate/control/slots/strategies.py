@@ -40,7 +40,7 @@ class UnitStrategy:
     survivors: tuple[int | None, ...]
     """As `Change.survivors`: the old number of each slot that there is afterwards."""
     latency_s: F64
-    """float64[len(survivors)]: Projected latency of each slot that there is afterwards."""
+    """float64[len(survivors)]: projected latency of each slot that there is afterwards."""
     split: Mapping[int, tuple[int, ...]] | None = None
     """For a split, and for its end: what is split afterwards, and over which slots. None: as
     before."""
@@ -53,7 +53,7 @@ class Prefix:
     groups: tuple[int, ...]
     rate: float
     kept: float
-    """`rate`, `kept`: Arrivals per second of these groups, and of those that stay."""
+    """`rate`, `kept`: arrivals per second of these groups, and of those that stay."""
     pressure: float
     """The larger pressure of source and destination afterwards."""
     pressure_before: float

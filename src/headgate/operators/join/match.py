@@ -33,9 +33,9 @@ class SideRecords:
     """Holds the records of one side, ready to be matched."""
 
     of: I64
-    """int64[n]: The number of each record's key, -1 for a record that cannot match."""
+    """int64[n]: the number of each record's key, -1 for a record that cannot match."""
     bounds: I64
-    """int64[c, n]: The result of `bounds_of`."""
+    """int64[c, n]: the result of `bounds_of`."""
 
 
 def ordered(words: I64, kind: Kind) -> I64:

@@ -64,7 +64,7 @@ class JoinLayout:
     """Word of the side within the key part; the number follows it."""
     expiry_at: int
     matched_at: int
-    """`expiry_at`, `matched_at`: Words of the value part."""
+    """`expiry_at`, `matched_at`: words of the value part."""
     sides: tuple[SideLayout, SideLayout]
     string_words: tuple[int, ...]
     """Words of a whole row that hold interned strings."""
@@ -106,7 +106,7 @@ class _Arrived:
     keys: codec.Words
     values: codec.Words
     groups: I64
-    """int64[n]: Key group of each."""
+    """int64[n]: key group of each."""
     may_match: Mask
     """bool[n]."""
     expiry_us: I64
@@ -114,7 +114,7 @@ class _Arrived:
     numbers: I64
     """int64[n]."""
     met: Mask
-    """bool[n]: Which have met a record of the other side before they came here."""
+    """bool[n]: which have met a record of the other side before they came here."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ class _Rows:
     """Holds the records of one side in one key group, old ones first."""
 
     rows: I64
-    """int64[n, width]: As in the table; strings are interned."""
+    """int64[n, width]: as in the table; strings are interned."""
     index: I64
-    """int64[m]: Where the first m of them, the old ones, are in the table."""
+    """int64[m]: where the first m of them, the old ones, are in the table."""
     matched: Mask
-    """bool[n]: Which have met a record of the other side in this step."""
+    """bool[n]: which have met a record of the other side in this step."""
 
 
 class JoinOperator(Groupwise):

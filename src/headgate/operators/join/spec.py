@@ -41,7 +41,7 @@ class Comparison:
 
     left: int
     right: int
-    """`left`, `right`: Positions of the leaves among those of their side; integers or floats, both
+    """`left`, `right`: positions of the leaves among those of their side; integers or floats, both
     the same."""
     op: str
     """``<``, ``<=``, ``>`` or ``>=``; NaN is the largest, as in Spark."""

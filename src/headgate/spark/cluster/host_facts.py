@@ -38,7 +38,7 @@ class HostFacts:
 
     executor: str
     host: str
-    """`executor`, `host`: As Spark names them, where the worker can tell."""
+    """`executor`, `host`: as Spark names them, where the worker can tell."""
     versions: dict[str, str | None]
     """python, headgate and `PACKAGES`; None where one is not installed."""
     arena: str
@@ -47,7 +47,7 @@ class HostFacts:
     """Why state cannot live there, in one sentence."""
     arena_bytes: int
     arena_free_bytes: int
-    """`arena_bytes`, `arena_free_bytes`: Size and room of its file system."""
+    """`arena_bytes`, `arena_free_bytes`: size and room of its file system."""
     address_bytes: int | None
     """RLIMIT_AS of a worker, which ``spark.executor.pyspark.memory`` sets; None for no limit."""
     mapped_bytes: int

@@ -113,7 +113,7 @@ class Read:
     """Spark's."""
     read_s: float
     done_s: float
-    """`read_s`, `done_s`: When Spark had asked the sources for it, and when it was committed; on
+    """`read_s`, `done_s`: when Spark had asked the sources for it, and when it was committed; on
     one clock."""
     operators: Mapping[str, Told]
 

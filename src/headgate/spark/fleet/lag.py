@@ -20,7 +20,7 @@ class SourceAt:
     """Rows that the batch read."""
     read: float
     behind: float
-    """`read`, `behind`: Between the offsets that the batch read, and from there to the newest one,
+    """`read`, `behind`: between the offsets that the batch read, and from there to the newest one,
     in the source's own units: records, files, seconds."""
 
 

@@ -35,7 +35,7 @@ class AssignmentRequest:
     begins."""
     by: str
     reason: str
-    """`by`, `reason`: Source and reason of the request, for the journal."""
+    """`by`, `reason`: source and reason of the request, for the journal."""
     survivors: tuple[int | None, ...]
     """As `Change.survivors`."""
     decided: bool = False

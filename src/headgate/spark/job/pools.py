@@ -57,7 +57,7 @@ class PoolConfig:
     least: int
     most: int
     start: int
-    """`least`, `most`, `start`: Active replicas of each stage; `most` is the pool."""
+    """`least`, `most`, `start`: active replicas of each stage; `most` is the pool."""
     interval_s: float = 10.0
     """td: time between two decisions, rounded up to whole batches."""
     box_s: float | None = None
@@ -87,7 +87,7 @@ class PoolState:
     """Rows that came since the interval began, by the number of the stage they came from."""
     processed: float = 0.0
     useful_s: float = 0.0
-    """`processed`, `useful_s`: Since the interval began."""
+    """`processed`, `useful_s`: since the interval began."""
     event: ServiceTimeEstimate | None = None
     """None until something was measured."""
     grouping: str = DEFAULT

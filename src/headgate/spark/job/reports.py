@@ -39,7 +39,7 @@ class Ran:
     """As Spark names it; the machine's own name in a local session."""
     began_ms: float
     ended_ms: float
-    """`began_ms`, `ended_ms`: On the host's wall clock, since 1970."""
+    """`began_ms`, `ended_ms`: on the host's wall clock, since 1970."""
     load: float | None
     """The machine's load average over a minute; None where it tells none."""
 
@@ -56,7 +56,7 @@ class Report:
     consumed: tuple[str, ...]
     """Tokens of the upstream slots whose rows it read."""
     groups: dict[int, tuple[int, int, int]]
-    """dict of int to (emitted_us, due_us, rows): Key groups whose state has the new token."""
+    """dict of int to (emitted_us, due_us, rows): key groups whose state has the new token."""
     sections: dict[int, SectionRef]
     """Where each group's change lies in `changelog`."""
     changelog: Payload | None
@@ -66,7 +66,7 @@ class Report:
     output_rows: int
     late_rows: int
     segments: dict[int, tuple[int, int]]
-    """dict of int to (start, count): Each group's rows within `waiting`; of a share of another
+    """dict of int to (start, count): each group's rows within `waiting`; of a share of another
     slot's group, by `share_key`, and by that group what was merged of it."""
     taken: dict[int, int]
     """Rows served from each group's backlog; of a share by `share_key`."""
@@ -74,7 +74,7 @@ class Report:
     served: int
     late_records: int
     waiting_records: int
-    """`arrived`, `served`, `late_records`, `waiting_records`: Records."""
+    """`arrived`, `served`, `late_records`, `waiting_records`: records."""
     served_rows: int
     touched_rows: int
     served_by_group: dict[int, int]
@@ -140,7 +140,7 @@ class ReplicaReport:
     arrived: int
     served: int
     waiting_rows: int
-    """`arrived`, `served`, `waiting_rows`: Rows that came with the batch; that were served; that
+    """`arrived`, `served`, `waiting_rows`: rows that came with the batch; that were served; that
     came and now wait."""
     output: Payload | None
     waiting: Payload | None

@@ -16,7 +16,7 @@ class Executor:
 
     id: str
     host: str
-    """`id`, `host`: As Spark names them."""
+    """`id`, `host`: as Spark names them."""
     cores: int
     """Tasks that it runs at once."""
 

@@ -62,11 +62,11 @@ class TaskAnswer:
 
     wished: str
     host: str
-    """`wished`, `host`: Where it should have run, and where it did; elsewhere it does nothing."""
+    """`wished`, `host`: where it should have run, and where it did; elsewhere it does nothing."""
     arena: str
     """Of `host`."""
     done: tuple[OrderDone, ...] = ()
-    """tuple of Done: In the order of what was asked, as far as the time slice went."""
+    """tuple of Done: in the order of what was asked, as far as the time slice went."""
 
 
 class HostTasks:

@@ -41,7 +41,7 @@ class EntriesTask:
     tokens: Sequence[str]
     steps: Sequence[int]
     emitted_us: Sequence[int]
-    """`tokens`, `steps`, `emitted_us`: See `OperatorState`."""
+    """`tokens`, `steps`, `emitted_us`: see `OperatorState`."""
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the checkpoint's store."""
 

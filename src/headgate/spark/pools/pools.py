@@ -55,11 +55,11 @@ class BatchLine:
     emitted: int
     waiting: int
     lost: int
-    """`arrived`, `emitted`, `waiting`, `lost`: Rows: of the source, put out, waiting at all stages,
+    """`arrived`, `emitted`, `waiting`, `lost`: rows: of the source, put out, waiting at all stages,
     lost in restarts since the start."""
     active: dict[str, int]
     lanes: dict[str, int]
-    """`active`, `lanes`: Active replicas, and tasks, of each stage."""
+    """`active`, `lanes`: active replicas, and tasks, of each stage."""
     took_ms: float
     latency_sum_ms: float
     """At the last stage."""

@@ -43,7 +43,7 @@ class Round:
     calls: list[Jvm]
     """list of expression."""
     results: list[Jvm]
-    """list of attribute: What stands in the place of each."""
+    """list of attribute: what stands in the place of each."""
 
     def replaced(self, expression: Jvm) -> Jvm:
         """Return an expression with the results in the place of the calls."""

@@ -38,9 +38,9 @@ class Condition:
     """The conjuncts of a join's condition; each is in one list."""
 
     keys: list[tuple[Jvm, Jvm, bool]] = field(default_factory=list)
-    """list of (left expression, right expression, bool): Equalities; True where null equals null."""
+    """list of (left expression, right expression, bool): equalities; True where null equals null."""
     comparisons: list[tuple[Jvm, str, Jvm]] = field(default_factory=list)
-    """list of (left expression, op, right expression): Of numbers, dates or timestamps."""
+    """list of (left expression, op, right expression): of numbers, dates or timestamps."""
     said: list[str] = field(default_factory=list)
     """What became comparisons, for people."""
     sides: tuple[list[Jvm], list[Jvm]] = field(default_factory=lambda: ([], []))

@@ -54,7 +54,7 @@ class _Side:
     plan: Jvm
     """plan node."""
     attributes: list[Jvm]
-    """list of attribute: What comes out of it."""
+    """list of attribute: what comes out of it."""
     leaves: list[tuple[Leaf, Column]]
     """Those of `attributes`, then those that are only compared."""
     spans: list[tuple[int, int]]
@@ -65,7 +65,7 @@ class _Side:
     """A record is removed when the watermark has passed its time by this; None: never."""
     expiry_us: Column | None = None
     compared: list[tuple[int, Jvm]] = field(default_factory=list)
-    """list of (int, expression): Leaves that are only compared, by their place."""
+    """list of (int, expression): leaves that are only compared, by their place."""
 
 
 class _JoinReader:

@@ -73,7 +73,7 @@ class AggregateParts:
     """Between the starts of the windows that every record comes into, microseconds; 0 where a user
     below looks into windows, and may leave some out, or where there are none."""
     order: tuple[Jvm, ...] = ()
-    """tuple of attribute: Columns that order the records of some of its functions."""
+    """tuple of attribute: columns that order the records of some of its functions."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class JoinPart:
     """Holds the parts of one side of a join."""
 
     attributes: tuple[Jvm, ...]
-    """tuple of attribute: What comes out of it."""
+    """tuple of attribute: what comes out of it."""
     spans: tuple[tuple[int, int], ...]
     """Their leaves, from the first up to the last."""
     compared: tuple[tuple[int, Jvm], ...]
-    """tuple of (int, expression): Leaves that are only compared."""
+    """tuple of (int, expression): leaves that are only compared."""
     keys: tuple[Jvm, ...]
-    """tuple of expression: What is equal to the other side's."""
+    """tuple of expression: what is equal to the other side's."""
 
 
 @dataclass

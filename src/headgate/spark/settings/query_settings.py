@@ -43,7 +43,7 @@ class QuerySettings:
     mode: str = "append"
     name: str | None = None
     table: str | None = None
-    """`format`, `mode`, `name`, `table`: Format and output mode of the sink, the query's name, and
+    """`format`, `mode`, `name`, `table`: format and output mode of the sink, the query's name, and
     the table it writes to."""
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class QuerySettings:
     """The sink's and headgate's own, see `headgate.spark.settings.options`."""
     function: Callable[[DataFrame, int], None] | None = None
     row_function: Any = None
-    """`function`, `row_function`: The user's functions of ``foreachBatch`` and ``foreach``."""
+    """`function`, `row_function`: the user's functions of ``foreachBatch`` and ``foreach``."""
     slots: SlotRange = field(default_factory=SlotRange)
     key_groups: int = 128
     budget: str | None = "auto"

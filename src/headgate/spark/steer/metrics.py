@@ -51,9 +51,9 @@ class Cell:
     completed, the sum of the latter's latencies, and how many of them were within the bound."""
     useful_s: dict[int, float] = field(default_factory=dict)
     worked: dict[int, float] = field(default_factory=dict)
-    """`useful_s`, `worked`: By slot."""
+    """`useful_s`, `worked`: by slot."""
     results: F64 = field(default_factory=lambda: np.zeros(3))
-    """float64[3]: Results put out, the sum of their ages, and how many of them were within the
+    """float64[3]: results put out, the sum of their ages, and how many of them were within the
     bound."""
 
     def spend(self, slot: int, useful_s: float, worked: float) -> None:

@@ -19,7 +19,7 @@ class Begun:
     """End offsets of the sources."""
     read_ms: float
     started_ms: float
-    """`read_ms`, `started_ms`: Times at which the batch was read and the step began, ms since 1970."""
+    """`read_ms`, `started_ms`: times at which the batch was read and the step began, ms since 1970."""
     timestamp_ms: int
     """The processing time for users' code: the same for all attempts, and never less than before."""
     drain: bool

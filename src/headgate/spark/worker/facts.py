@@ -61,7 +61,7 @@ class SlotFacts(_Told):
     steps: Sequence[int]
     emitted_us: Sequence[int]
     due_us: Sequence[int]
-    """`steps`, `emitted_us`, `due_us`: See `OperatorState`; one entry per key group."""
+    """`steps`, `emitted_us`, `due_us`: see `OperatorState`; one entry per key group."""
     snapshots: Sequence[int]
     """Key groups that write a full section."""
     backlog: Mapping[str, Sequence[Sequence[Any]]]
@@ -75,7 +75,7 @@ class SlotFacts(_Told):
     keep_late: bool
     delta_ms: float
     bound_ms: float
-    """`delta_ms`, `bound_ms`: What the control loop counts by; 0 where there is none."""
+    """`delta_ms`, `bound_ms`: what the control loop counts by; 0 where there is none."""
     timestamp_ms: int
     """The time of the step, one for all attempts."""
     time_limit_s: float
@@ -176,7 +176,7 @@ class ReplicaFacts(_Told):
     attempt: int
     checkpoint: str
     backlog: Sequence[Sequence[Sequence[Any]]]
-    """sequence of sequences of Segment: What waits at the lane's replica."""
+    """sequence of sequences of Segment: what waits at the lane's replica."""
     waiting_crc32: Mapping[str, int]
     """CRC-32 of the files with the segments."""
     quotas: Sequence[int | None]

@@ -123,7 +123,7 @@ class UsersFailure:
 
     kind: str
     text: str
-    """`kind`, `text`: Class of the exception, and the first line of its text."""
+    """`kind`, `text`: class of the exception, and the first line of its text."""
     place: str
     """As ``in jobs.py line 3``; "" where no line of theirs ran."""
 

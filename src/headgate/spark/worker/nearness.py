@@ -19,7 +19,7 @@ class Nearness:
     """Columns of lists of doubles."""
     relative: tuple[float, ...]
     floor: tuple[float, ...]
-    """`relative`, `floor`: Tolerance of each, as of `unmatched`."""
+    """`relative`, `floor`: tolerance of each, as of `unmatched`."""
 
     def left_over(self, group: pa.Table) -> pa.Table:
         """Return columns ``net`` and ``cells`` of the rows that are left over.

@@ -138,7 +138,7 @@ class Began:
 
     started: float
     read: float
-    """`started`, `read`: When the slot began, and when it had its records; seconds of
+    """`started`, `read`: when the slot began, and when it had its records; seconds of
     `time.perf_counter`."""
     cpu: float
     """Processor time at `read`, seconds."""

@@ -30,9 +30,9 @@ class Cycle:
 
     elapsed_s: float
     within_s: float
-    """`elapsed_s`, `within_s`: How long it was, and the latency that records may have."""
+    """`elapsed_s`, `within_s`: how long it was, and the latency that records may have."""
     active: I64
-    """int64[n]: Key groups with arrivals."""
+    """int64[n]: key groups with arrivals."""
     records: F64
     weight: F64
     """`records`, `weight`: float64[n]: Of each: how many, and what it counts."""

@@ -69,7 +69,7 @@ class RuleScores:
     """`late`, `late_now`: float64[R]: Share of key groups' time in which records would have been
     late, in the long memory and in the short one."""
     slots: F64
-    """float64[R]: Mean number of slots."""
+    """float64[R]: mean number of slots."""
     changes_per_s: F64
     """float64[R]."""
 
