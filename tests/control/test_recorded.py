@@ -35,6 +35,7 @@ from headgate.control.slots.unified import Unified
 from headgate.core.assignment import Assignment
 from headgate.core.utility import Intent, Metric, Utility
 from headgate_lab.rivals.averages import mean_latency_s, processing_rate
+from headgate_lab.rivals.regression import Regression
 
 Recorded = Callable[[str, Iterable[str]], None]
 
@@ -404,7 +405,7 @@ def test_pools_of_three_operators(name: str, recorded: Recorded) -> None:
 
 def test_forecasts_of_one_series(recorded: Recorded) -> None:
     laws = [
-        forecast.Naive(), forecast.Regression(4), forecast.LastChange(), forecast.Smoothed(0.3),
+        forecast.Naive(), Regression(4), forecast.LastChange(), forecast.Smoothed(0.3),
         forecast.HoltWinters(5), forecast.daily_blend(None), forecast.daily_blend(5),
     ]  # fmt: skip
     lines = [", ".join(law.name for law in laws)]
