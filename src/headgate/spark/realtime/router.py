@@ -30,20 +30,13 @@ _OURS = (MARKER_TO, MARKER_TOKEN, MARKER_US)
 
 @dataclass(frozen=True)
 class Router:
-    """The function that `mapInArrow` runs; a task is a router.
-
-    Attributes
-    ----------
-    meeting : words.Meeting
-    operator : str
-        To whose slots rows go.
-    shared : bool
-        Whether each of them gets every row.
-    """
+    """The function that `mapInArrow` runs; a task is a router."""
 
     meeting: words.Meeting
     operator: str
+    """To whose slots rows go."""
     shared: bool
+    """Whether each of them gets every row."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Route until the feeder has ended."""
@@ -158,10 +151,8 @@ def to_slots(
 
     Parameters
     ----------
-    table : pyarrow.Table
-        Routed rows.
+    table : pyarrow.Table    Routed rows.
     slot_of : int[G]
-    slots : int
     shared : bool
         Every slot gets every record; it counts as one where it is stored, as none elsewhere.
     """
