@@ -1,4 +1,4 @@
-"""The start of a streaming query whose sources may need Python processes of their own.
+"""Starts a streaming query whose sources may need Python processes of their own.
 
 Spark gives such a process 10 s to appear, which a busy machine may not have, and ends the query when it
 does not: that query has read and written nothing, and can be started again.

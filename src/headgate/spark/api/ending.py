@@ -1,4 +1,4 @@
-"""The end of a query: why it came, what is done then, and those who wait for it."""
+"""Ends a query: says why, does what is left, and lets those go on who wait for the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handle of a running query of pools."""
+"""Gives a user the handle of a running query of pools."""
 
 from __future__ import annotations
 

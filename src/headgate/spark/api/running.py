@@ -1,4 +1,4 @@
-"""The handle of a running query, of whatever kind."""
+"""Gives a user the handle of a running query, of whatever kind."""
 
 from __future__ import annotations
 

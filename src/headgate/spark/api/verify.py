@@ -1,4 +1,4 @@
-"""Comparing what a job put out with Spark's own batch answer on the same input."""
+"""Compares the output of a job with Spark's own batch answer on the same input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A look at every executor before a job runs: what is wrong there, in one sentence each."""
+"""Looks at every executor before a job runs, and says in one sentence each what is wrong there."""
 
 from __future__ import annotations
 

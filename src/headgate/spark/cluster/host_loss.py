@@ -1,4 +1,4 @@
-"""A host that is lost on purpose: a fault for experiments."""
+"""Loses a host on purpose: a fault for experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python that a session's workers would be, looked at before they are started."""
+"""Checks the Python that a session's workers would be, before they are started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that keep a small batch small."""
+"""Makes a Spark session with the settings that keep a small batch small."""
 
 from __future__ import annotations
 

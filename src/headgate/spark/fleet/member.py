@@ -1,4 +1,4 @@
-"""One query of a fleet: its intents, how it stands, and what its end means to the others."""
+"""Holds one query of a fleet: its intents, how it stands, and what its end means to the others."""
 
 from __future__ import annotations
 

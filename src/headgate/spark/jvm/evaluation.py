@@ -1,4 +1,4 @@
-"""Python functions of Spark SQL, evaluated on Arrow as PySpark's own workers do it, by their code.
+"""Evaluates Python functions of Spark SQL on Arrow as PySpark's own workers do, by their code.
 
 On the driver: what of an expression a worker needs. In a worker: the very functions that PySpark makes of
 it, so that values go in and come out as they do under plain Spark.

@@ -1,4 +1,4 @@
-"""The executors of an application: which there are, asking for more, giving some back."""
+"""Lists the executors of an application, asks for more, and gives some back."""
 
 from __future__ import annotations
 

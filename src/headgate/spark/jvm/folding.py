@@ -1,4 +1,4 @@
-"""Spark's own aggregate functions run over the items of an array, as one expression.
+"""Runs Spark's own aggregate functions over the items of an array, as one expression.
 
 An aggregate function of Catalyst is one of three things. A *declarative* one is expressions: initial
 values, an update, what it evaluates to. A *typed imperative* one is an object with a buffer of its own

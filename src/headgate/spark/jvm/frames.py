@@ -1,4 +1,4 @@
-"""pandas frames from Arrow and back, as PySpark's own workers make and read them.
+"""Makes pandas frames of Arrow, and Arrow of them, as PySpark's own workers do.
 
 Used in Python workers: a processor gets the very frames that it gets under plain Spark. A file of its
 own, since other workers need not import it.

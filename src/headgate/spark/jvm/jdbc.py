@@ -1,4 +1,4 @@
-"""A database, reached from the driver through Spark's own JDBC: its drivers, dialects and options."""
+"""Reaches a database from the driver through Spark's own JDBC: its drivers, dialects and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One driver per checkpoint: a lock that the JVM holds.
+"""Locks a checkpoint for one driver: the JVM holds the lock.
 
 After ``kill -9`` of a Python driver its JVM lives on for a second or two, in which a sink job can still
 commit. A lock held by Python would be free at once; this one is free when the JVM is gone.

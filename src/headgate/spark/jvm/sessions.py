@@ -1,4 +1,4 @@
-"""Spark's session, its context and the JVM behind them, where PySpark has no public way to ask."""
+"""Reaches Spark's session, its context and the JVM behind them, where PySpark has no public way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of plain Spark's streaming queries: read by Spark's sources, written by its `StateRewriter`."""
+"""Reads state of plain Spark's streaming queries by Spark's sources; writes it by `StateRewriter`."""
 
 from __future__ import annotations
 

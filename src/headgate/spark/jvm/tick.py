@@ -1,4 +1,4 @@
-"""A source of nothing, once a second, and after a batch that may have made something due.
+"""Provides a source of nothing, once a second, and after a batch that may have made something due.
 
 ``foreachBatch`` is not called while a source is quiet, so windows would stay open and backlog would
 wait for ever. The offset of this source moves once a second and brings no rows: Spark starts a batch,

@@ -1,4 +1,4 @@
-"""Entries of an aggregate in plain Spark's state as records: each is the buffer of its window and key."""
+"""Turns entries of an aggregate in plain Spark's state into records: the buffer of a window and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's aggregation buffers as the values that records come with, and back.
+"""Turns Spark's aggregation buffers into the values that records come with, and back.
 
 Both are the same numbers: a record comes as the buffer of itself alone (note 0134). What differs is how
 some are written down, such as "no value yet" as a flag or as a count.

@@ -1,4 +1,4 @@
-"""The state of headgate's operators as entries of plain Spark's: read in tasks, turned by expressions."""
+"""Turns the state of headgate's operators into entries of plain Spark's: in tasks, by expressions."""
 
 from __future__ import annotations
 

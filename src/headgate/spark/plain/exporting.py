@@ -1,4 +1,4 @@
-"""`hg.export`: a checkpoint of headgate's becomes one that plain Spark starts from, with its state."""
+"""Implements `hg.export`: makes a checkpoint from which plain Spark starts, with headgate's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that wait in a join of plain Spark's as records of either side.
+"""Turns rows that wait in a join of plain Spark's into records of either side.
 
 Every pair of them has met already; what comes of it in the step that adopts is given to nobody. A row
 whose partner has gone is marked by the column `MET`, or it would be emitted without a partner later.

@@ -1,4 +1,4 @@
-"""Spark's own log of a streaming query, as files: where it stands, and how it is written elsewhere."""
+"""Reads Spark's own log of a streaming query as files, and writes it elsewhere."""
 
 from __future__ import annotations
 

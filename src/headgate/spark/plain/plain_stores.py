@@ -1,4 +1,4 @@
-"""The state of headgate's operators as entries of plain Spark's stores, by kind of operator."""
+"""Writes the state of headgate's operators into plain Spark's stores, by kind of operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State variables of plain Spark's processors as records, and the processor that puts them in place."""
+"""Turns state variables of plain Spark's processors into records, and puts them in place."""
 
 from __future__ import annotations
 

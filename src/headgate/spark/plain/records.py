@@ -1,4 +1,4 @@
-"""Entries of plain Spark's state as records of headgate's operators, by kind of operator.
+"""Turns entries of plain Spark's state into records of headgate's operators, by kind of operator.
 
 Each entry becomes the record that leaves its operator as the entry has it: a window's buffer, a key that
 was seen, a row that waits for its partner. So the state is made by the operator's own step, and there is

@@ -1,4 +1,4 @@
-"""Rows of a join, and one state per key, as entries of plain Spark's."""
+"""Turns rows of a join, and one state per key, into entries of plain Spark's."""
 
 from __future__ import annotations
 

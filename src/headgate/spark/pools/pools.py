@@ -1,4 +1,4 @@
-"""The steps of a query of stateless Python stages, each run by a pool of replicas that follow the load.
+"""Does the steps of a query of stateless Python stages, each on a pool of replicas.
 
 A replica is a slot whose rows may be any: a task of its own in each batch, which runs on one of the
 warm Python workers. A replica that is inactive and holds nothing has no task at all, so it costs

@@ -1,4 +1,4 @@
-"""Python UDFs within expressions: which can be evaluated next, and what stands in their place."""
+"""Orders Python UDFs within expressions: which can be evaluated next, and what stands in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A join's condition taken apart: equalities, comparisons, what looks at one side only, and the rest."""
+"""Takes a join's condition apart: equalities, comparisons, what looks at one side only, and the rest."""
 
 from __future__ import annotations
 

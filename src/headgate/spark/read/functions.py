@@ -1,4 +1,4 @@
-"""The aggregate functions of one Aggregate node, as leaves in and Spark's own expressions out."""
+"""Reads the aggregate functions of one Aggregate node: leaves in, Spark's own expressions out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading one stream-stream Join node: keys, comparisons, what is kept, and for how long.
+"""Reads one stream-stream Join node: keys, comparisons, what is kept, and for how long.
 
 Both sides become one stream of routed rows that say which side they are of, so that everything else
 (exchange, backlog, state, commit) is as for any operator. What of the condition looks at one side only

@@ -1,4 +1,4 @@
-"""Reading an ordinary PySpark query from its analysed plan.
+"""Reads an ordinary PySpark query from its analysed plan.
 
 The plan is a tree; from the top: nodes that Catalyst keeps ("above"), an Aggregate, nodes below it,
 perhaps another Aggregate, and a source. Every Aggregate becomes an `Operator`: an `AggregateSpec` for

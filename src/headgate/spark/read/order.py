@@ -1,4 +1,4 @@
-"""The order in which records count, as leaves of what an operator keeps.
+"""Turns the order in which records count into leaves of what an operator keeps.
 
 The first record is the least by these columns, and the last the greatest: MIN and MAX over several
 leaves, which give the same whoever merges what, and when. So no record is sorted and none waits.

@@ -1,4 +1,4 @@
-"""Outer and semi joins of two streams on any condition, as joins that slots run.
+"""Rewrites outer and semi joins of two streams on any condition as joins that slots run.
 
 Slots compare leaves; what else a condition says only Catalyst can tell, above them. Of an inner join that
 is a filter. An outer join puts out, besides the pairs that pass it, the records that never had such a

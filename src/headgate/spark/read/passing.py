@@ -1,4 +1,4 @@
-"""A branch without state beside branches with it: its records pass by slots of their own.
+"""Lets records of a branch without state pass by slots of their own, beside branches with state.
 
 So what reads both finds them in the same place, committed in the same step, whichever fails.
 """

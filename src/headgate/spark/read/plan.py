@@ -1,4 +1,4 @@
-"""A query as headgate runs it: operators, and what Catalyst keeps around them."""
+"""Describes a query as headgate runs it: operators, and what Catalyst keeps around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading one ``transformWithState`` node: its key, its processor, its times, what it puts out."""
+"""Reads one ``transformWithState`` node: its key, its processor, its times, what it puts out."""
 
 from __future__ import annotations
 

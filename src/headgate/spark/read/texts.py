@@ -1,4 +1,4 @@
-"""Expressions of a query as texts that are the same for queries that mean the same.
+"""Writes expressions of a query as texts that are the same for queries that mean the same.
 
 A column is written as the expression over the source's columns that computes it, however many
 ``withColumn`` stand between. Ids, aliases, the order of ``a + b`` and casts that Spark adds leave no

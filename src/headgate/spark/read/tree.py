@@ -1,4 +1,4 @@
-"""A query's plan as a tree that says of each part where it runs; for people."""
+"""Draws a query's plan as a tree that says of each part where it runs; for people."""
 
 from __future__ import annotations
 

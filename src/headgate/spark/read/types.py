@@ -1,4 +1,4 @@
-"""Spark types as leaves of a row, and back."""
+"""Maps Spark types to leaves of a row, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a time window back from the expressions that Spark made of ``F.window``."""
+"""Reads a time window back from the expressions that Spark made of ``F.window``."""
 
 from __future__ import annotations
 

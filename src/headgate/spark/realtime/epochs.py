@@ -1,4 +1,4 @@
-"""The loop of a query in real time: it cuts epochs, and stands where Spark's query stands otherwise."""
+"""Runs the loop of a query in real time: cuts epochs, and stands in for Spark's query."""
 
 from __future__ import annotations
 

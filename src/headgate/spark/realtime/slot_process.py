@@ -1,4 +1,4 @@
-"""A slot that stays: takes records from routers, serves an epoch when it has all of it, and reports.
+"""Runs a slot that stays: takes records from routers, serves an epoch when it has all of it, and reports.
 
 Run as a program beside Spark, with what it must know on its standard input. It ends with its driver.
 """

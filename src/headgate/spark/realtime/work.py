@@ -1,4 +1,4 @@
-"""The steps of a query in real time: what its slots do in an epoch, and what commits it."""
+"""Does the steps of a query in real time: what its slots do in an epoch, and what commits it."""
 
 from __future__ import annotations
 

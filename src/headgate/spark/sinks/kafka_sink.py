@@ -1,4 +1,4 @@
-"""Kafka, exactly once: each step is one transaction, with a note of the step in it.
+"""Writes to Kafka exactly once: each step is one transaction, with a note of the step in it.
 
 Spark's own Kafka sink writes a step again after a crash, so readers see it twice. This one's rows are
 written by the driver, from committed bytes: a transaction belongs to one producer, and a step that is

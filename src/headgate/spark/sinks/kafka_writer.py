@@ -1,4 +1,4 @@
-"""Records into Kafka, each step of a job in one transaction together with a note that it is there.
+"""Writes records into Kafka, each step of a job in one transaction with a note that it is there.
 
 The note is a record of that transaction, too, in a topic of its own: who reads it when nothing is under
 way knows the last step that readers see, whatever died in between.

@@ -1,4 +1,4 @@
-"""The SQL of a merge: what is done with the rows of a step, in the words of a database."""
+"""Writes the SQL of a merge: what is done with the rows of a step, in the words of a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging a step's rows into a table, once for each step, whoever asks again.
+"""Merges a step's rows into a table, once for each step, whoever asks again.
 
 Delta and Iceberg keep the step's number in the very commit of the ``MERGE INTO``; PostgreSQL keeps it in
 a table that the same transaction writes.

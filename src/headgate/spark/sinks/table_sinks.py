@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables as sinks: which steps they have, and what is wrong with them in one sentence.
+"""Knows of Delta and Iceberg tables which steps they have, and says what is wrong with them.
 
 Both keep the id of Spark's query and the number of the output in the commit that holds its rows, and skip
 what they have; Delta for ever, Iceberg as long as it keeps the snapshot. What they cannot know is looked

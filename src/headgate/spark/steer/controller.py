@@ -1,4 +1,4 @@
-"""The control loop of a job on Spark, beside its batches.
+"""Runs the control loop of a job on Spark, beside its batches.
 
 The batches' thread only says what happened; counting, examining and deciding are done in a thread of
 their own, after each batch. So no batch ever waits for the loop.

@@ -1,4 +1,4 @@
-"""The control loop's decisions as events of the journal."""
+"""Writes the control loop's decisions as events of the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's own log of a query whose checkpoint lies on an object store.
+"""Carries Spark's own log of a query whose checkpoint lies on an object store.
 
 Spark writes its log on the driver's disk. What a restart elsewhere needs of it travels inside headgate's
 manifest, so there is one commit for both, and neither log can have a step that the other lacks.

@@ -1,4 +1,4 @@
-"""The Spark job of a chain of operators: from a batch's rows to what its last slots put out."""
+"""Builds the Spark job of a chain of operators: from a batch's rows to the output of its last slots."""
 
 from __future__ import annotations
 

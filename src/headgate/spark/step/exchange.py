@@ -1,4 +1,4 @@
-"""Routing: from a query's input to rows that know their key group, and on to the slots.
+"""Routes a query's input: rows learn their key group, and go on to the slots.
 
 The routed columns of an operator are ``g`` (key group), ``t`` (slice start), ``k0 ..``, ``v0 ..``, ``n``
 (records) and ``a0``, ``a1`` (arrival of the first and last record, ms); in the streaming query they carry

@@ -1,4 +1,4 @@
-"""A job of stateful operators between two of its batches, for those who watch and steer it."""
+"""Holds a job of stateful operators between two batches, for those who watch and steer it."""
 
 from __future__ import annotations
 

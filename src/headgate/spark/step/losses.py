@@ -1,4 +1,4 @@
-"""Slots whose executor or Python worker was lost: what the driver can learn of it, and when.
+"""Finds slots whose executor or Python worker was lost, as far as the driver can learn of it.
 
 Nothing is repaired here: a lost task runs again under the assignment of its step. A Spark listener for
 executors names no slots, and Spark's status store forgets tasks, so reports of tasks are asked.

@@ -1,4 +1,4 @@
-"""Aggregation before the exchange, where it shrinks the data.
+"""Aggregates before the exchange, where that shrinks the data.
 
 Rows of one key group, slice and key are merged inside each map partition by Spark's own partial
 aggregation; the slots merge what comes out as they merge records. The plan is Spark's for ``groupBy``,

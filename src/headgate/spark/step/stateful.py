@@ -1,4 +1,4 @@
-"""The steps of a query of stateful operators: what its slots do, and what commits it."""
+"""Does the steps of a query of stateful operators: what its slots do, and what commits it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PySpark's worker daemon with the slots' imports done before it forks.
+"""Runs PySpark's worker daemon with the slots' imports done before it forks.
 
 A new Python worker then costs a fork instead of a second of imports. And it removes the arenas of its
 workers once they have ended, also where their driver was killed. Set by `headgate.session`.

@@ -1,4 +1,4 @@
-"""The function of ``applyInPandasWithState`` as a processor, with PySpark's own ``GroupState``.
+"""Runs the function of ``applyInPandasWithState`` as a processor, with PySpark's own ``GroupState``.
 
 A key's state is one value, and its timeout one timer: a call that does not set it takes it back, as in
 Spark. Imported in Python workers.

@@ -1,4 +1,4 @@
-"""The processor of ``transformWithStateInPandas``: its frames made and read by PySpark's own functions.
+"""Runs ``transformWithStateInPandas`` as a processor, with PySpark's own functions for its frames.
 
 Imported in Python workers; pandas is, by PySpark, only where such a processor runs.
 """

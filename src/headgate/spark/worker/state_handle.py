@@ -1,4 +1,4 @@
-"""The handle that a PySpark ``StatefulProcessor`` gets in a slot: PySpark's own, over a call's `State`.
+"""Gives a PySpark ``StatefulProcessor`` its handle in a slot: PySpark's own, over a call's `State`.
 
 State is given and taken back by column, for all keys of a call; in between it is Python values, made
 when a variable is first touched. Imported in Python workers.

@@ -1,4 +1,4 @@
-"""O+ as a PySpark ``StatefulProcessor``: what STRETCH's operator is on Spark, in slots and without.
+"""Implements O+ as a PySpark ``StatefulProcessor``: STRETCH's operator on Spark, in slots and without.
 
 A key's windows are a map from left boundary to one state per input. Where records have to be in time
 order they wait in a second map until the watermark has passed them. One timer per key is enough: at
