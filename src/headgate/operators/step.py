@@ -183,8 +183,12 @@ class SlotStep:
     ) -> None:
         """Log the changes of a group, and give its state the step's token.
 
-        `watermark_us`, `due_us`: as in `GroupDone`. `strings`: words of a row that hold interned
-        strings.
+        Parameters
+        ----------
+        watermark_us, due_us : int
+            As in `GroupDone`.
+        strings : tuple of int
+            Words of a row that hold interned strings.
         """
         snapshot = self.request.groups[group].snapshot
         touched = len(table.changed())  # a full section has all rows, and compacting forgets which

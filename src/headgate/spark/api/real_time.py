@@ -81,8 +81,12 @@ class RealTimeFlow:
 def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -> RealTimeFlow:
     """Return a query as it runs in real time.
 
-    Raises `UnsupportedQuery`: a part of it cannot run so; `ConfigError`: the session has too few
-    cores, or executors that are not hosts of their own.
+    Raises
+    ------
+    UnsupportedQuery
+        A part of it cannot run so.
+    ConfigError
+        The session has too few cores, or executors that are not hosts of their own.
     """
     flow = flow_below(spark, query, settings.key_groups)
     master, needed = str(spark.sparkContext.master), flow.feeds.tasks + 1

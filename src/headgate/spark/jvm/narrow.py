@@ -37,8 +37,11 @@ class NarrowPlan:
     ----------
     frame : DataFrame
         Frame of a projection over the leaf; with the column `_KEPT` last where rows may be dropped.
-    schema : StructType    Schema of the leaf's rows.
-    file : Path    Where the JVM may write rows; on this host.
+    leaf : plan node
+    schema : StructType
+        Schema of the leaf's rows.
+    file : Path
+        Where the JVM may write rows; on this host.
     """
 
     def __init__(self, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> None:
@@ -66,7 +69,15 @@ class NarrowPlan:
     def of(cls, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> NarrowPlan | None:
         """Return the plan of a frame, ready to compute; None where it is more than a narrow one.
 
-        `schema`: schema of the leaf's rows. `file`: where the JVM may write rows; on this host.
+        Parameters
+        ----------
+        frame : DataFrame
+        leaf : plan node
+            Its only leaf.
+        schema : StructType
+            Schema of the leaf's rows.
+        file : Path
+            Where the JVM may write rows; on this host.
         """
         spark = frame.sparkSession
         if planned_per_batch(spark, analysed(frame)):

@@ -26,29 +26,42 @@ _GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True)
 class Cycle:
-    """Holds the arrivals of a cycle, and the slots that rules want at its end."""
+    """Holds the arrivals of a cycle, and the slots that rules want at its end.
+
+    Attributes
+    ----------
+    elapsed_s, within_s : float
+        How long it was, and the latency that records may have.
+    active : int64[n]
+        Key groups with arrivals.
+    records, weight : float64[n]
+        Of each: how many, and what it counts.
+    wanted, leap : float64[R]
+        As `play_batches` has them.
+    rest_s : float
+    most : int
+    packing : int64[most + 1, G]
+    """
 
     elapsed_s: float
     within_s: float
-    """`elapsed_s`, `within_s`: how long it was, and the latency that records may have."""
     active: I64
-    """int64[n]: key groups with arrivals."""
     records: F64
     weight: F64
-    """`records`, `weight`: float64[n]: Of each: how many, and what it counts."""
     wanted: F64
     leap: F64
-    """`wanted`, `leap`: float64[R]: As `play_batches` has them."""
     rest_s: float
     most: int
     packing: I64
-    """int64[most + 1, G]."""
 
 
 class VirtualBatches:
     """The batches of every rule, in several worlds that differ in where dear records come.
 
-    `rules`, `most`: how many rules there are, and how many slots one has at the most.
+    Parameters
+    ----------
+    rules, most : int
+        How many rules there are, and how many slots one has at the most.
     """
 
     def __init__(self, rules: int, most: int) -> None:
@@ -70,11 +83,17 @@ class VirtualBatches:
     ) -> tuple[F64, F64]:
         """Live through a cycle with every rule.
 
-        Result: float64[R], float64[R]: the weight of what would be late, and 1 where the number of
-        slots has changed.
+        Parameters
+        ----------
+        slower : float
+            Seconds that a virtual slot takes for a second of `cost`.
+        slots, calm_s : int64[R], float64[R]
+            Changed in place.
 
-        `slower`: seconds that a virtual slot takes for a second of `cost`. `slots`, `calm_s`
-        (int64[R], float64[R]): changed in place.
+        Returns
+        -------
+        float64[R], float64[R]
+            The weight of what would be late, and 1 where the number of slots has changed.
         """
         late, mean_late, changed = np.zeros(len(slots)), np.zeros(len(slots)), np.zeros(len(slots))
         read_s = batch.record_s * float(cycle.records.sum())

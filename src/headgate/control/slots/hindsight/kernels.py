@@ -33,10 +33,14 @@ def pack(order: I64, load: F64, slots: int, row: I64, total: F64) -> None:
 
     Parameters
     ----------
-    order : int64[G]    Key groups, the heaviest first.
+    order : int64[G]
+        Key groups, the heaviest first.
     load : float64[G]
-    row : int64[G]    Receives the slot of each group.
-    total : float64[>= slots]    Scratch.
+    slots : int
+    row : int64[G]
+        Receives the slot of each group.
+    total : float64[>= slots]
+        Scratch.
 
     References
     ----------
@@ -99,22 +103,37 @@ def play(
 
     Parameters
     ----------
-    stop_s : float    How long slots stand still for a change.
-    within_s : float    The latency that records may have.
-    active : int64[n]    Key groups with arrivals.
+    elapsed_s : float
+        How long it was.
+    stop_s : float
+        How long slots stand still for a change.
+    within_s : float
+        The latency that records may have.
+    active : int64[n]
+        Key groups with arrivals.
     work_s, record_s, weight : float64[n]
         Of each: seconds of work that came, mean seconds of a record, and what it counts.
-    wanted : float64[R]    How many slots each rule wants, not rounded.
-    leap : float64[R]    How many it takes when it wants more than there are.
-    rest_s : float    How long a rule keeps slots that it has added.
-    calm_s : float64[R]    How long it has not added any; changed in place.
-    most : int    More than so many slots no rule gets.
+    wanted : float64[R]
+        How many slots each rule wants, not rounded.
+    leap : float64[R]
+        How many it takes when it wants more than there are.
+    rest_s : float
+        How long a rule keeps slots that it has added.
+    calm_s : float64[R]
+        How long it has not added any; changed in place.
+    most : int
+        More than so many slots no rule gets.
     packing : int64[most + 1, G]
-    slots : int64[R]    Changed in place.
-    waiting_s : float64[R, most]    Changed in place.
-    come_s : float64[most]    Scratch.
-    late : float64[R]    Receives the weight of the groups whose records would be late.
-    changed : float64[R]    Receives 1 where the number of slots has changed.
+    slots : int64[R]
+        Changed in place.
+    waiting_s : float64[R, most]
+        Changed in place.
+    come_s : float64[most]
+        Scratch.
+    late : float64[R]
+        Receives the weight of the groups whose records would be late.
+    changed : float64[R]
+        Receives 1 where the number of slots has changed.
     """
     for r in range(len(wanted)):
         before = slots[r]
@@ -185,9 +204,12 @@ def play_batches(
 
     Parameters
     ----------
-    before_s, after_s : float    Fixed times of a batch, before and after its slots serve.
-    budget_s : float    Time that a slot may serve in a batch; may be infinite.
-    cores : int    Slots that serve at once.
+    before_s, after_s : float
+        Fixed times of a batch, before and after its slots serve.
+    budget_s : float
+        Time that a slot may serve in a batch; may be infinite.
+    cores : int
+        Slots that serve at once.
     dear, dear_s, dear_at_s : int64[m], float64[m], float64[m]
         Records that cost much: the key group of each, the seconds that it takes besides `work_s`, and
         when it comes within the cycle, ascending.
@@ -195,8 +217,10 @@ def play_batches(
         Work that waits for a batch, and that of dear records; changed in place.
     pace : float64[R, most]
         Share of its usual quota that a slot has, since its last task had a dear record; changed in place.
-    ends_s : float64[R]    In how many seconds the running batch ends; changed in place.
-    latency_s : float64[most]    Scratch.
+    ends_s : float64[R]
+        In how many seconds the running batch ends; changed in place.
+    latency_s : float64[most]
+        Scratch.
     """
     for r in range(len(wanted)):
         after = slots[r]
