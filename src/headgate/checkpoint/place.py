@@ -58,7 +58,7 @@ class Files(Protocol):
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file, which is there whole or not at all, over one of that name.
 
-        `durable`: False: it may be lost with the machine, though not with the process. Raises
+        Where `durable` is False, it may be lost with the machine, though not with the process. Raises
         `CheckpointError`: it cannot be written.
         """
 

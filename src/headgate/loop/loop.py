@@ -79,7 +79,7 @@ class _Operator:
 class ControlLoop:
     """Runs one operator graph's control loop: collects, examines, decides and applies.
 
-    An engine calls `cycle` once per interval, and `applied`, `abandoned` and `slot_failed` when
+    An engine calls `cycle` once per interval, and `applied`, `note_abandoned`, `slot_failed` when
     these things happen. Nothing is decided about an operator whose counters are not valid, and
     nothing between *decided* and *applied*: such an operator is left out of the observation, while
     the others are still decided about. Single-threaded: an engine calls from one thread.

@@ -29,7 +29,7 @@ def compare_keyed(
 ) -> tuple[int, int]:
     """Find the stored records of each probe record's key with ``probe[c] <= stored[c]`` for all c.
 
-    Result: count, next : int: pairs found; the first probe record not done, n when all are.
+    Return the pairs found, and the first probe record not done: n when all are.
 
     Parameters
     ----------

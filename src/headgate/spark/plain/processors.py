@@ -32,7 +32,7 @@ class Placing:
     keys: pa.Schema
     inputs: pa.Schema
     initial: pa.Schema
-    """`keys`, `inputs`, `initial`: pyarrow.Schema: See `Processor`; a record has the number of its
+    """`keys`, `inputs`, `initial`: see `Processor`; a record has the number of its
     variable, and the columns of all variables."""
     states: Mapping[str, tuple[Any, ...]]
     names: tuple[str, ...]
