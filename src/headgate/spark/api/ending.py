@@ -7,13 +7,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.errors import EngineError, EngineGone
 from headgate.spark.jvm.life import JvmLife
 from headgate.spark.step.batch_thread import BrokenOff
+from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import QueryFailed, told
 
 _POLL_S = 0.02
@@ -31,30 +32,6 @@ _LOOK_S = 1.0
 """Seconds between two checks for a request to stop in the checkpoint."""
 _AGAIN_S = 1.0
 """Seconds between two attempts to cancel jobs that are still running."""
-
-
-class Batches(Protocol):
-    """Declares the part of the step machine that the end of a query needs."""
-
-    stopping: threading.Event
-    """Set where no batch shall be done any more."""
-
-    idle: threading.Event
-    """Set while no batch is under way."""
-
-    interrupted: threading.Event
-    """Set where the batch under way is broken off, and repeated after the next start."""
-
-    @property
-    def failed(self) -> Exception | None:
-        """Return the error that made the query fail, if headgate knows it."""
-
-    @property
-    def is_of_this_thread(self) -> bool:
-        """Return whether this thread does the batch under way: its user's code asks."""
-
-    def cancel(self, run: str, *, raising: bool) -> None:
-        """Cancel the jobs of a run of Spark's query; if `raising`, raise from its user's code."""
 
 
 class Ending:
@@ -76,7 +53,7 @@ class Ending:
     def __init__(
         self,
         inner: StreamingQuery,
-        batches: Batches,
+        batches: StepMachine[Any],
         life: JvmLife,
         *,
         rest: Callable[[], None] | None,

@@ -13,11 +13,10 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from headgate.journal.hosts import ExecutorChange
 from headgate.journal.schema import Event
-from headgate.spark.jvm.executors import Executor
+from headgate.spark.jvm.executors import Executor, ExecutorPool
 
 GRANT_S = 30.0
 """How long a cluster manager may take to start what was asked for."""
@@ -26,23 +25,6 @@ AGAIN_S = 300.0
 """After a refusal, how long no change waits for executors again."""
 
 _POLL_S = 0.1
-
-
-class Pool(Protocol):
-    """The executors of an application; see `headgate.spark.jvm.executors.ExecutorPool`."""
-
-    @property
-    def cores(self) -> int:
-        """Cores that tasks can use at present."""
-
-    def living(self) -> list[Executor]:
-        """Return the registered executors."""
-
-    def request(self, total: int) -> bool:
-        """Ask for `total` executors in all; False if that is not possible."""
-
-    def give_back(self, executors: Sequence[Executor]) -> bool:
-        """End these executors; False if that is not possible."""
 
 
 @dataclass
@@ -97,7 +79,7 @@ class ExecutorFollower:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ExecutorPool,
         needs: SharedNeeds,
         query: str,
         write: Callable[[Event], None],

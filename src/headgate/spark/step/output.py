@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +20,7 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import FileEntry, Manifest
 from headgate.core.errors import CheckpointError
 from headgate.operators.hidden import without_hidden_nulls
-from headgate.spark.job.reports import Payload
+from headgate.spark.job.reports import ReplicaReport, Report
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.observed import CountedRows, observes
@@ -38,26 +38,6 @@ from headgate.spark.jvm.plans import (
 from headgate.spark.jvm.sessions import created
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.worker.payloads import read_table
-
-
-class Reported(Protocol):
-    """Holds the part of a task's report that describes its output."""
-
-    @property
-    def operator(self) -> str:
-        """The operator's id."""
-
-    @property
-    def token(self) -> str:
-        """Of this execution."""
-
-    @property
-    def output(self) -> Payload | None:
-        """The rows."""
-
-    @property
-    def output_rows(self) -> int:
-        """Return their number."""
 
 
 @dataclass
@@ -87,7 +67,10 @@ class Outputs:
         return pa.concat_tables(tables) if tables else None
 
     def add(
-        self, report: Reported, payloads: dict[str, bytes], files: dict[str, FileEntry]
+        self,
+        report: Report | ReplicaReport,
+        payloads: dict[str, bytes],
+        files: dict[str, FileEntry],
     ) -> None:
         """Add a slot's output to the manifest in the making."""
         payload = report.output
@@ -103,7 +86,7 @@ class Outputs:
         self.entries.append(entry)
 
     @classmethod
-    def reported(cls, reports: Iterable[Reported]) -> Outputs:
+    def reported(cls, reports: Iterable[Report | ReplicaReport]) -> Outputs:
         """Return the outputs named in reports of a step that is not committed yet."""
         made = cls()
         files: dict[str, FileEntry] = {}

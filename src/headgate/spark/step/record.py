@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyspark
@@ -38,7 +38,7 @@ from headgate.journal.writer import JournalWriter
 from headgate.operators.build import row_bytes
 from headgate.spark.job.assignment_request import AssignmentRequest
 from headgate.spark.job.job import JobConfig, OperatorState
-from headgate.spark.job.reports import Report
+from headgate.spark.job.reports import ReplicaReport, Report
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.outcome import Outcome
@@ -286,19 +286,9 @@ def _memory(reports: Sequence[Report]) -> MemoryUse | None:
     )
 
 
-class _Served(Protocol):
-    """Holds the part of a report that says how long its records took."""
-
-    @property
-    def histogram(self) -> histogram.Sparse:
-        """Of their latencies."""
-
-    @property
-    def latency_sum_ms(self) -> float:
-        """Of all of them."""
-
-
-def latency_of(reports: Sequence[_Served], most_ms: float | None = None) -> Latency | None:
+def latency_of(
+    reports: Sequence[Report | ReplicaReport], most_ms: float | None = None
+) -> Latency | None:
     """Return the latency of what was served; None where nothing was.
 
     `most_ms` is the longest, where that is known better than by its bucket.
