@@ -220,13 +220,10 @@ class Processor(Protocol):
 
     keys: pa.Schema
     """Columns that the stream is grouped by, in that order, as the processor wants them."""
-
     inputs: pa.Schema
     """Columns of the stream that it reads; the others do not reach it."""
-
     initial: pa.Schema
     """Columns of the initial state; none where there is no initial state."""
-
     states: Mapping[str, tuple[Any, ...]]
     """Per state variable what `Variable` takes after its name."""
 
