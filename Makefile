@@ -80,7 +80,7 @@ matrix: setup ## headgate on every minor release of Spark; ARGS="--minor 4.1 --s
 	@$(JAVA) .venv/bin/python scripts/matrix.py $(ARGS)
 
 docs: setup ## write the generated pages again
-	@.venv/bin/python -m headgate.journal.document docs/journal.md
+	@.venv/bin/python scripts/journal_page.py
 	@.venv/bin/python scripts/rooms.py
 
 site: setup ## build the site from docs into .site

@@ -135,7 +135,7 @@ def test_large_files_are_mapped_and_read_once_for_all_chains(tmp_path: Path, mon
     # less than the files of a chain, so that what is not mapped would be read again for each group
     monkeypatch.setattr(checkpoints, "_CACHE_BYTES", 2 * size)
     read = []
-    monkeypatch.setattr(files, "called", lambda act, directory, name: read.append(name))
+    monkeypatch.setattr(files, "note_call", lambda act, directory, name: read.append(name))
     assert driver.last is not None
     reader = Checkpoint(tmp_path)
     heads = driver.last.heads[OPERATOR]

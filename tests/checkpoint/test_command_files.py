@@ -26,7 +26,7 @@ def test_a_request_is_found_until_it_is_answered(files: CommandFiles, tmp_path: 
     request = files.ask(FREEZE)
     assert files.pending() == [PendingCommand(request, FREEZE)]
     assert files.answer(request) is None
-    files.done(request, None)
+    files.write_answer(request, None)
     assert files.pending() == []
     answer = files.answer(request)
     assert answer is not None
@@ -162,7 +162,7 @@ def test_a_request_that_cannot_be_read_is_answered_and_set_aside(
 
 def test_a_damaged_answer_is_a_refusal(files: CommandFiles, tmp_path: Path) -> None:
     request = files.ask(FREEZE)
-    files.done(request, None)
+    files.write_answer(request, None)
     (tmp_path / "headgate" / "control" / f"{request}.done").write_text("[]")
     answer = files.answer(request)
     assert answer is not None

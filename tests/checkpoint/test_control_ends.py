@@ -54,11 +54,11 @@ def test_requests_and_answers_are_written_as_the_format_says(control: Path, cloc
     assert len(request) == len("1700000000250-0123abcd")
     asked = json.loads((control / f"{request}.json").read_text())
     assert asked == {"act": "freeze", "by": "ann", "reason": "why", "arguments": {"until_s": 5.0}}
-    files.done(request, None, "frozen")
+    files.write_answer(request, None, "frozen")
     done = {"refused": None, "at_ms": 1_700_000_000_250, "detail": "frozen"}
     assert json.loads((control / f"{request}.done").read_text()) == done
     assert files.answer(request) == done
-    files.done(request, "no " * 300)
+    files.write_answer(request, "no " * 300)
     answer = files.answer(request)
     assert answer is not None
     assert (answer["refused"], answer["detail"]) == (shown("no " * 300, 500), "")
@@ -84,7 +84,7 @@ def test_an_answer_that_lacks_something_says_what_it_has(
 def test_an_answer_is_kept_for_a_day(control: Path, clock: Any) -> None:
     files = CommandFiles(control.parent)
     request = files.ask(Command("thaw", "ann"))
-    files.done(request, None)
+    files.write_answer(request, None)
     for later_s, there in ((DAY_S - 1, True), (1, True), (1, False)):
         clock.now_s += later_s
         assert files.pending() == []
@@ -208,8 +208,8 @@ def test_a_call_is_noted_in_one_line_and_takes_longer_where_that_is_asked_for(
     asked = store_calls._Asked(0.05, str(trace))
     monkeypatch.setattr(store_calls, "_asked", lambda: asked)
     before_ms = time.time() * 1e3
-    store_calls.called("read", Path("/a/manifests"))
-    store_calls.called("write", Path("/a/intents"), "1", 7)
+    store_calls.note_call("read", Path("/a/manifests"))
+    store_calls.note_call("write", Path("/a/intents"), "1", 7)
     first, second = (json.loads(line) for line in trace.read_text().splitlines())
     assert before_ms - 1 <= first.pop("at_ms") <= second.pop("at_ms") <= time.time() * 1e3 + 1
     pid = os.getpid()
@@ -217,7 +217,7 @@ def test_a_call_is_noted_in_one_line_and_takes_longer_where_that_is_asked_for(
     assert second == {"act": "write", "kind": "intents", "name": "1", "bytes": 7, "pid": pid}
     assert slept == [0.05] * 2
     asked = store_calls._Asked(0.0, None)
-    store_calls.called("read", Path("/a"))
+    store_calls.note_call("read", Path("/a"))
     assert (len(slept), len(trace.read_text().splitlines())) == (2, 2)
 
 

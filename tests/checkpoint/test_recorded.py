@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     for module in (objects, hdfs):
         monkeypatch.setattr(module, "time", fake)
         monkeypatch.setattr(module, "random", chance)
-    monkeypatch.setattr(remote, "called", lambda *call: made.lines.append(f"    call {call}"))
+    monkeypatch.setattr(remote, "note_call", lambda *call: made.lines.append(f"    call {call}"))
     return made
 
 

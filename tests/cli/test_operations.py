@@ -33,7 +33,7 @@ def answering(checkpoint: Path, refused: str | None = None) -> Iterator[list[Com
             for request in files.pending():
                 assert request.command is not None
                 asked.append(request.command)
-                files.done(request.id, refused)
+                files.write_answer(request.id, refused)
 
     thread = threading.Thread(target=answer)
     thread.start()

@@ -38,7 +38,7 @@ def test_an_answer_ends_the_wait(place: Path) -> None:
         slept.append(seconds)
         if len(slept) == 3:
             (request,) = files.pending()
-            files.done(request.id, None, "4 slots")
+            files.write_answer(request.id, None, "4 slots")
 
     found = requests.ask(place, "scale", arguments={"slots": 4}, sleep=answer)
     assert len(slept) == 3

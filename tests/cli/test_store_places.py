@@ -70,7 +70,7 @@ def test_a_query_is_asked_through_its_store(store: FaultyS3) -> None:
     (request,) = files.pending()
     assert request.command is not None
     assert request.command.reason == "a look"
-    files.done(request.id, None)
+    files.write_answer(request.id, None)
     assert files.answer(request.id) is not None
     assert files.pending() == [request], "it is looked for every two seconds only"
     assert CommandFiles(checkpoint.files).pending() == []

@@ -14,12 +14,12 @@ from headgate.control.estimators.forecast import (
     HoltWinters,
     LastChange,
     Naive,
-    Regression,
     Smoothed,
     daily_blend,
 )
 from headgate.control.pools.unified_pools import burst_blend
 from headgate.core.errors import ConfigError, NotReady
+from headgate_lab.rivals.regression import Regression
 
 ALL: list[Callable[[], Forecaster]] = [
     Naive,

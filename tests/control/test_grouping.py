@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.estimators.grouping import (
-    least_work,
-    load_aware,
-    round_robin,
-    shuffle,
-    utilisation,
-)
+from headgate.control.estimators.grouping import least_work, load_aware, round_robin, utilisation
+from headgate_lab.sim.replicas.pool import shuffle
 
 
 def per_event(

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.fleet.juice import Flow, JuiceWindow, job_juice, operator_juice
+from headgate.control.fleet.juice import Flow, job_juice, operator_juice
 from headgate.core.errors import ConfigError
+from headgate_lab.sim.fleet.juice_window import JuiceWindow
 
 K = 1000.0
 

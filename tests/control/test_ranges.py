@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 
 from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
-from headgate.control.estimators.forecast import (
-    Blend,
-    HoltWinters,
-    LastChange,
-    Naive,
-    Regression,
-    Smoothed,
-)
+from headgate.control.estimators.forecast import Blend, HoltWinters, LastChange, Naive, Smoothed
 from headgate.control.estimators.service_time import ServiceTimeEstimate
 from headgate.control.fleet.henge import HengeParameters
-from headgate.control.fleet.juice import Flow, JuiceWindow, job_juice
+from headgate.control.fleet.juice import Flow, job_juice
 from headgate.control.fleet.unified_fleet import UnifiedFleetParameters
 from headgate.control.limits import window_ticks
 from headgate.control.pools.unified_pools import UnifiedPools
@@ -35,6 +28,8 @@ from headgate.whatif.model import (
     SlotPool,
     TreatmentCost,
 )
+from headgate_lab.rivals.regression import Regression
+from headgate_lab.sim.fleet.juice_window import JuiceWindow
 
 INF = math.inf
 STATIC = Static(1)

@@ -26,11 +26,13 @@ from headgate.control.slots.hindsight.cost import RecordCost
 from headgate.control.slots.hindsight.kernels import play, play_batches
 from headgate.control.slots.hindsight.rules import Rules
 from headgate.control.slots.repacking import repacked
-from headgate.control.slots.rescaling import mean_latency_s, mean_service_rate, processing_rate
+from headgate.control.slots.rescaling import mean_service_rate
 from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.threshold import Threshold
 from headgate.control.slots.unified import Unified
 from headgate.core.utility import Intent, Metric, Utility
+from headgate_lab.rivals.averages import mean_latency_s, processing_rate
+from headgate_lab.rivals.regression import Regression
 
 Recorded = Callable[[str, Iterable[str]], None]
 
@@ -344,7 +346,7 @@ def test_pools_of_three_operators(name: str, recorded: Recorded) -> None:
 
 def test_forecasts_of_one_series(recorded: Recorded) -> None:
     laws = [
-        forecast.Naive(), forecast.Regression(4), forecast.LastChange(), forecast.Smoothed(0.3),
+        forecast.Naive(), Regression(4), forecast.LastChange(), forecast.Smoothed(0.3),
         forecast.HoltWinters(5), forecast.daily_blend(None), forecast.daily_blend(5),
     ]  # fmt: skip
     lines = [", ".join(law.name for law in laws)]

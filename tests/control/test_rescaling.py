@@ -7,14 +7,8 @@ import math
 import pytest
 from control_views import seen, view
 
-from headgate.control.slots.rescaling import (
-    Averages,
-    is_whole,
-    mean_latency_s,
-    mean_service_rate,
-    processing_rate,
-    rescaled,
-)
+from headgate.control.slots.rescaling import mean_service_rate, rescaled
+from headgate_lab.rivals.averages import Averages, is_whole, mean_latency_s, processing_rate
 
 
 def test_a_rescale_keeps_within_limits_and_key_groups() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from journal_page import _section, field_docs
 
 from headgate.core.errors import CheckpointError
 from headgate.core.input import FLOAT_MAX, KEY_GROUPS_MAX, WHOLE_MAX
 from headgate.journal import Batch, BatchBegun, JournalWriter, Start, Stop, read, reader, writer
 from headgate.journal.codec import decode, encode
-from headgate.journal.document import _section, field_docs
 from headgate.journal.histogram import (
     BUCKETS,
     EDGES_MS,

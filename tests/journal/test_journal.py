@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from journal_page import field_docs, journal_page
 
 from headgate.core.errors import CheckpointError, EngineError
 from headgate.journal import (
@@ -41,7 +42,6 @@ from headgate.journal import (
     read,
 )
 from headgate.journal.codec import encode
-from headgate.journal.document import field_docs, journal_page
 from headgate.journal.fleet import (
     FleetDecided,
     FleetGranted,
@@ -322,9 +322,7 @@ def test_every_field_is_documented() -> None:
 
 
 def test_the_page_is_not_stale() -> None:
-    assert PAGE.read_text() == journal_page(), (
-        "run: python -m headgate.journal.document docs/journal.md"
-    )
+    assert PAGE.read_text() == journal_page(), "run: make docs"
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "directory"])

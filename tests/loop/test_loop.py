@@ -97,7 +97,7 @@ def test_a_change_that_was_given_up_leaves_the_way_free() -> None:
     loop = loop_of(restless, engine)
     run(loop, 1, 5)
     engine.applying = None
-    loop.abandoned("op")
+    loop.note_abandoned("op")
     run(loop, 6, 6)
     assert len(restless.seen) == 2
     assert restless.told == []

@@ -6,7 +6,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.migration.deferral import Deferral, Entry
+from headgate_lab.testing.deferral import Deferral, Entry
 
 WATERMARK = -1
 

@@ -21,7 +21,7 @@ class FakeCopyThread:
         work.urgency = urgency
         return work
 
-    def look(self, place):
+    def result_of(self, place):
         return self.works.get(place)
 
     def forget(self, place):

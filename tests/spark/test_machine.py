@@ -14,6 +14,8 @@ from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.job.ports import Ports
 from headgate.spark.step.machine import StepMachine
+from headgate.spark.step.steps import Steps
+from headgate.spark.step.work_ports import Computation, Demand, StepNotes
 
 
 class FakeLog:
@@ -251,7 +253,7 @@ def test_a_batch_that_fails_for_what_another_driver_has_removed_names_that_drive
     work = FakeWork(RuntimeError("a changelog file is missing"), fails=9)
     sleeper = machine(tmp_path, FakeWork(), {0: ["a"], 1: ["b"]})
     sleeper.process(None, 0)
-    sleeper.work = work
+    sleeper.steps.computation = work
     other = machine(tmp_path, FakeWork(), {0: ["a"], 1: ["b"]})
     other.process(None, 0)
     other.process(None, 1)
@@ -277,7 +279,7 @@ def test_a_sink_that_another_driver_has_written_to_is_no_riddle(tmp_path: Path) 
             msg = "it is there already"
             raise OSError(msg)
 
-    first.sink = Sink()  # type: ignore[assignment]
+    first.steps.sink = Sink()  # type: ignore[assignment]
     with pytest.raises(CheckpointError, match="has step 1 from another driver already"):
         first.process(None, 0)
     assert second is not None
@@ -340,3 +342,38 @@ def test_quiet_batches_in_between_are_no_other_history(tmp_path: Path) -> None:
     work = FakeWork()
     machine(tmp_path, work, {1: ["a"], 2: ["b"]}).process(None, 2)
     assert work.did[-1] == "done 1 in 1"
+
+
+class OnlyComputes:
+    """What steps ask of work, and nothing of its demand or its input."""
+
+    attempts = 1
+    columns: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        work = FakeWork()
+        self.did = work.did
+        self.prepare, self.compute, self.manifest = work.prepare, work.compute, work.manifest
+        self.committed, self.result = work.committed, work.result
+
+
+def test_steps_need_what_computes_and_what_notes_and_nothing_else(tmp_path: Path) -> None:
+    computation, notes = OnlyComputes(), FakeWork()
+    checkpoint = Checkpoint(tmp_path)
+    JOB[:] = [checkpoint.open({})]
+    steps: Any = Steps(
+        computation, notes, checkpoint, None, FakeSink(computation.did), lambda: False
+    )
+    steps.run(None, 0, 0, started_ms=1.0)
+    steps.close()
+    assert computation.did == ["compute 0, attempt 1", "sink 0"]
+    assert notes.did == ["done 0 in 1"]
+
+
+def test_the_ports_of_work_share_no_member() -> None:
+    ports = [
+        {name for name in vars(port) if not name.startswith("_")}
+        for port in (Demand, Computation, StepNotes)
+    ]
+    assert sum(map(len, ports)) == len(set().union(*ports))
+    assert max(map(len, ports)) <= 8

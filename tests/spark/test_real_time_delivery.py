@@ -100,7 +100,7 @@ def epochs(path: Path, count: int, has: Any = None) -> tuple[Any, Epochs, list[M
     work.intake.stream = None
     made = machine(path, work, {})
     if has is not None:
-        made.sink.has = has
+        made.steps.sink.has = has
     first = 0 if made.latest is None else made.latest.step + 1
     found = [made.epoch(n, 0, [str(n)], Phases(), read_ms=0.0) for n in range(first, first + count)]
     return made, work, found
@@ -109,17 +109,17 @@ def epochs(path: Path, count: int, has: Any = None) -> tuple[Any, Epochs, list[M
 def test_what_was_committed_and_not_delivered_goes_out_at_the_next_start(tmp_path: Path) -> None:
     made, work, found = epochs(tmp_path, 4)
     assert not [one for one in work.did if "sink" in one]
-    made.note_delivered(found[:2])
+    made.steps.note_delivered(found[:2])
     made.close()
     again, work, _ = epochs(tmp_path, 0)
-    again.redeliver_drained()
+    again.steps.redeliver_drained()
     assert work.did == ["sink 2", "sink 3"]
 
 
 def test_a_sink_that_has_a_later_step_gets_no_earlier_one_again(tmp_path: Path) -> None:
     epochs(tmp_path, 3)[0].close()
     again, work, _ = epochs(tmp_path, 0, has=lambda number: number <= 1)
-    again.redeliver_drained()
+    again.steps.redeliver_drained()
     assert work.did == ["sink 2"]
 
 

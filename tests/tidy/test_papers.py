@@ -111,4 +111,4 @@ def test_who_is_reached_is_seen_through_methods_and_names_made_of_text() -> None
     assert "headgate.whatif.simulation.Simulation" not in on_spark
     assert "headgate_lab.experiments.drrs.fig10.run" in anywhere
     assert "headgate_lab.bench.henge.run" in anywhere
-    assert "headgate.migration.deferral.Deferral" not in anywhere
+    assert "headgate_lab.testing.deferral.Deferral" not in anywhere

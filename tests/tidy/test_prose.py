@@ -16,6 +16,9 @@ OTHERS = sorted([*(ROOT / "demo" / "src").rglob("*.py"), *(ROOT / "lab" / "src")
 CHARTERS = [path for path in MODULES if path.name == "__init__.py" and path.parent != PRODUCT]
 CLAUSE = re.compile(r"(What|How|Where|Which|Whether|From|When|Who)\b")
 
+VERB = re.compile(r"(?!(?:Columns|Entries|Functions|Keys|Rows|Slots|This)\b)[A-Z][a-z]+s\b")
+"""A verb in the third person, as the first word; nouns that have begun a module are named."""
+
 
 def first_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line number and first line of the docstrings of a module, its classes and functions."""
@@ -50,6 +53,25 @@ def test_the_first_line_of_a_docstring_is_no_clause() -> None:
         if CLAUSE.match(line)
     ]
     assert clauses == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_verb"),
+    [
+        ("Reads one Aggregate node.", True),
+        ("The handle of a query.", False),
+        ("Reading one node.", False),
+        ("Entries of state as records.", False),
+    ],
+)
+def test_a_verb_is_told_from_a_noun(line: str, is_verb: bool) -> None:
+    assert bool(VERB.match(line)) is is_verb
+
+
+def test_the_first_line_of_a_module_begins_with_a_verb() -> None:
+    modules = [path for path in MODULES if path != PRODUCT / "__init__.py"]
+    lines = {path: next(first_lines(path))[1] for path in modules}
+    assert {str(path): line for path, line in lines.items() if not VERB.match(line)} == {}
 
 
 def test_charters_name_modules_and_rooms_that_are_there() -> None:

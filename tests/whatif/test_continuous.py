@@ -26,8 +26,8 @@ from headgate.whatif.model import (
     SlotPool,
     TreatmentCost,
 )
-from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import ConstantRate, SpikeRate, StepRate
+from headgate_lab.workloads.arrivals import RateArrivals
 
 EVEN = np.full(8, 1 / 8)
 

@@ -13,8 +13,8 @@ from headgate.loop.settings import OperatorSettings
 from headgate.whatif.model import Distribution, MicroBatch, OperatorModel, ServiceTime
 from headgate.whatif.result import RunResult
 from headgate.whatif.simulation import SimulatedJob, Simulation
-from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import ConstantRate, RateFunction, StepRate
+from headgate_lab.workloads.arrivals import RateArrivals
 
 SHARES = np.array([0.6, *[0.4 / 15] * 15])
 ENGINES = {"continuous": None, "micro-batch": MicroBatch(slot_rate_per_s=1000.0, trigger_s=0.2)}

@@ -16,8 +16,9 @@ from headgate.whatif.microbatch import BatchOperator, MicroBatchEngine
 from headgate.whatif.model import MicroBatch, OperatorModel
 from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.whatif.streams import Inflow
-from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream, RateArrivals
+from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream
 from headgate.workloads.rates import ConstantRate
+from headgate_lab.workloads.arrivals import RateArrivals
 
 EVEN = np.full(8, 1 / 8)
 ENGINE = MicroBatch(plan_s=0.1, task_s=0.02, commit_s=0.03, cores=2)

@@ -23,9 +23,9 @@ from headgate.whatif.oracle import (
     whole,
 )
 from headgate.whatif.result import RunResult
-from headgate.whatif.score import score
 from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RecordedArrivals
+from headgate_lab.sim.score import score
 
 GROUPS = 8
 

@@ -25,9 +25,9 @@ from headgate.whatif.model import (
 from headgate.whatif.result import RunResult
 from headgate.whatif.simulate import Mode, WhatIf, simulate
 from headgate.whatif.simulation import SimulatedJob, Simulation
-from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import SineRate
 from headgate.workloads.traces import Trace
+from headgate_lab.workloads.arrivals import RateArrivals
 
 pytestmark = pytest.mark.usefixtures("one_process")
 

@@ -9,9 +9,9 @@ from headgate.control.decision import Change
 from headgate.core.assignment import Assignment, spread
 from headgate.whatif.model import OperatorModel, ServiceTime
 from headgate.whatif.oracle import Load
-from headgate.whatif.regret import Regrets, regrets
 from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RecordedArrivals
+from headgate_lab.sim.regret import Regrets, regrets
 
 GROUPS = 8
 LENGTH_S = 60.0

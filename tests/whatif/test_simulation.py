@@ -23,8 +23,8 @@ from headgate.whatif.model import (
 )
 from headgate.whatif.result import RunResult
 from headgate.whatif.simulation import SimulatedJob, Simulation
-from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import ConstantRate, SineRate
+from headgate_lab.workloads.arrivals import RateArrivals
 
 EVEN = np.full(8, 1 / 8)
 

@@ -8,15 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.arrivals import (
-    ArrivalFeed,
-    ArrivalStream,
-    RateArrivals,
-    TraceArrivals,
-    groups_at,
-)
+from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream, TraceArrivals, groups_at
 from headgate.workloads.rates import ConstantRate, SineRate
 from headgate.workloads.traces import Trace
+from headgate_lab.workloads.arrivals import RateArrivals
 
 SHARES = np.array([0.1, 0.2, 0.3, 0.4])
 SINE = SineRate(0.0, 200.0, 20.0)

@@ -13,14 +13,10 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.workloads import arrivals, traces
-from headgate.workloads.arrivals import (
-    ArrivalFeed,
-    RateArrivals,
-    RecordedArrivals,
-    TraceArrivals,
-)
+from headgate.workloads.arrivals import ArrivalFeed, RecordedArrivals, TraceArrivals
 from headgate.workloads.rates import ConstantRate, ExchangeRate, SineRate
 from headgate.workloads.traces import KeyedRows, Trace, column_names, read_rows, trace_of
+from headgate_lab.workloads.arrivals import RateArrivals
 
 Recorded = Callable[[str, Iterable[str]], None]
 PLAIN = "time,key,n,cost\n3,a,2,1\n0,b,1,0\n1,a,0,3\n7,,4,2\n"

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.workloads import traces
 from headgate.workloads.arrivals import RecordedArrivals
 from headgate.workloads.rates import parse_rate
+from headgate_lab.workloads import arrivals
 
 THREE = np.zeros(3)
 
 
 def trace(path: Path, text: str, **columns: str) -> Callable[[], object]:
     path.write_text(text)
-    return lambda: traces.read_keyed(str(path), 4, **columns)  # type: ignore[arg-type]
+    return lambda: arrivals.read_keyed(str(path), 4, **columns)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.traces import (
-    Trace,
-    group_shares,
-    groups_of_keys,
-    read_keyed,
-    read_rows,
-    read_totals,
-)
+from headgate.workloads.traces import Trace, groups_of_keys, read_rows, read_totals
 from headgate_demo.generators.draws import zipf_shares
+from headgate_lab.workloads.arrivals import group_shares, read_keyed
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 """Where public logs may lie, beside the repository; tests that need one are skipped without it."""

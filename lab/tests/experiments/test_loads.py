@@ -9,9 +9,9 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.whatif.oracle import Constants
-from headgate.whatif.score import judged
 from headgate_lab.experiments import constants
 from headgate_lab.experiments.loads import OPERATOR, LoadRuns, measure, rows_of, run
+from headgate_lab.sim.score import judged
 from headgate_lab.workloads.loads import generated, split, traces
 from headgate_lab.workloads.tails import tailed
 

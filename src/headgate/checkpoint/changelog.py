@@ -29,44 +29,35 @@ _WIDTHS = (np.int8, np.int16, np.int32, np.int64)
 
 @dataclass(frozen=True)
 class SectionRef:
-    """Locates a section in its blob.
-
-    Parameters
-    ----------
-    row_start, row_count : int          In rows of the blob.
-    string_start, string_count : int    In strings of the blob.
-    first_string : int                  Id of the first string; see `Section`.
-    previous, token : str               See `Section`.
-    """
+    """Locates a section in its blob."""
 
     row_start: int
     row_count: int
+    """`row_start`, `row_count`: in rows of the blob."""
     string_start: int
     string_count: int
+    """`string_start`, `string_count`: in strings of the blob."""
     first_string: int
+    """Id of the first string; see `Section`."""
     full: bool
     previous: str
     token: str
+    """`previous`, `token`: see `Section`."""
 
 
 @dataclass(frozen=True)
 class Blob:
-    """Holds an opened changelog blob.
-
-    Parameters
-    ----------
-    words : tuple of int[n] or None
-        A column per word of a row, of any width of integer; None where all are 0.
-    row_count : int
-        n.
-    string_offsets : int64[m + 1]
-    string_bytes : uint8[]
-    """
+    """Holds an opened changelog blob."""
 
     words: tuple[Words | None, ...]
+    """tuple of int[n] or None: a column per word of a row, of any width of integer; None where all
+    are 0."""
     row_count: int
+    """n."""
     string_offsets: I64
+    """int64[m + 1]."""
     string_bytes: U8
+    """uint8[]."""
 
     def rows(self, start: int, stop: int) -> I64:
         """Return some rows as a table has them: int64[stop - start, number of words]."""
@@ -80,13 +71,9 @@ class Blob:
 def encode(sections: Mapping[int, Section]) -> tuple[bytes, dict[int, SectionRef]]:
     """Pack the sections of one slot task.
 
-    Parameters
-    ----------
-    sections : mapping of key group -> Section    At least one; all of one layout.
+    Result: (bytes, dict of key group -> SectionRef).
 
-    Returns
-    -------
-    (bytes, dict of key group -> SectionRef)
+    `sections` (mapping of key group -> Section): at least one; all of one layout.
     """
     refs = {}
     row_at = string_at = 0
@@ -136,12 +123,7 @@ def _columns(rows: I64) -> dict[str, pa.Array]:
 
 
 def open_blob(blob: bytes | mmap.mmap | memoryview) -> Blob:
-    """Read a blob, without copying it.
-
-    Raises
-    ------
-    CheckpointError    It is not what `encode` writes.
-    """
+    """Read a blob, without copying it. Raises `CheckpointError`: it is not what `encode` writes."""
     try:
         source = pa.BufferReader(blob)
         rows, strings = _only_batch(source), _only_batch(source)
@@ -201,9 +183,7 @@ def _only_batch(source: pa.NativeFile) -> pa.RecordBatch:
 def decode(blob: bytes | Blob, ref: SectionRef) -> Section:
     """Return one section of a blob; its strings are views.
 
-    Raises
-    ------
-    CheckpointError    The blob is damaged, or the reference points outside it.
+    Raises `CheckpointError`: the blob is damaged, or the reference points outside it.
     """
     opened = blob if isinstance(blob, Blob) else open_blob(blob)
     rows_end, strings_end = ref.row_start + ref.row_count, ref.string_start + ref.string_count

@@ -89,28 +89,20 @@ large file of the past."""
 class Checkpoint:
     """Reads and writes the checkpoint at a path; making one touches no file: executors make their own.
 
+    Raises `CheckpointError`: it names another file system.
+
     Parameters
     ----------
     path : str or path
         Spark's ``checkpointLocation``: a POSIX path, a ``file:`` URI, or a `store_url`.
-    options : mapping, optional
-        Options of the store; see `headgate.core.stores`.
     log : Path, optional
         Where Spark keeps its own log of a checkpoint on a store; nobody but its driver asks.
-    known : bool
-        Whether the store has answered the driver already, as it has where a slot asks.
+    known : bool    Whether the store has answered the driver already, as it has where a slot asks.
 
     Attributes
     ----------
-    location : str
-        The path or the address, as executors are told it.
-    files : Files
-        Those below ``headgate/``.
-
-    Raises
-    ------
-    CheckpointError
-        It names another file system.
+    location : str    The path or the address, as executors are told it.
+    files : Files    Those below ``headgate/``.
     """
 
     def __init__(
@@ -142,9 +134,7 @@ class Checkpoint:
     def path(self) -> Path:
         """The directory that Spark's own log is in: the checkpoint's, where that is a directory.
 
-        Raises
-        ------
-        CheckpointError    The checkpoint lies on a store, and this is not its driver.
+        Raises `CheckpointError`: the checkpoint lies on a store, and this is not its driver.
         """
         if self._log is None:
             msg = f"checkpoint {self.location} is no directory; it lies on a store."
@@ -163,13 +153,8 @@ class Checkpoint:
 
         Called by the driver, before anything else.
 
-        Parameters
-        ----------
-        identity : mapping    What must never change, as JSON; for instance ``keys``, ``groups``.
-
-        Raises
-        ------
-        CheckpointError    It belongs to another query, to plain Spark, or cannot be written.
+        `identity`: what must never change, as JSON; for instance ``keys``, ``groups``. Raises
+        `CheckpointError`: it belongs to another query, to plain Spark, or cannot be written.
         """
         self.files.check()
         known = self.files.exists(_IDENTITY)
@@ -236,9 +221,7 @@ class Checkpoint:
     def latest(self) -> Manifest | None:
         """Return the newest manifest, verified together with its link to the one before it.
 
-        Raises
-        ------
-        CheckpointError    It is damaged, or of another job or history.
+        Raises `CheckpointError`: it is damaged, or of another job or history.
         """
         steps = self.steps()
         if self.files.shared:
@@ -271,9 +254,7 @@ class Checkpoint:
     def read(self, step: int) -> Manifest:
         """Return the manifest of a step.
 
-        Raises
-        ------
-        CheckpointError    It is missing, truncated, altered, or not of this job.
+        Raises `CheckpointError`: it is missing, truncated, altered, or not of this job.
         """
         self._read_s = time.monotonic()
         manifest = self._manifests.get(step)
@@ -317,12 +298,9 @@ class Checkpoint:
     def commit(self, manifest: Manifest) -> Manifest:
         """Make a step final; return the manifest with its digest.
 
-        The first step of each driver stays when all others go: an older driver that wakes again would
-        write that very one, and must find it there (docs/design/0131).
-
-        Raises
-        ------
-        CheckpointError    The step is committed already: another driver is at work.
+        The first step of each driver stays when all others go: an older driver that wakes again
+        would write that very one, and must find it there (docs/design/0131). Raises
+        `CheckpointError`: the step is committed already: another driver is at work.
         """
         first = self._first_steps if self._has_committed else [*self._first_steps, manifest.step]
         own = {"driver": self._driver.to_json(), FIRST_STEPS: first[-_FIRST_STEPS_KEPT:]}
@@ -342,10 +320,8 @@ class Checkpoint:
     def refuse_after_another(self, step: int) -> None:
         """Refuse to go on behind a step that another driver has gone on from.
 
-        Raises
-        ------
-        AnotherDriver      There is a step after it.
-        CheckpointError    The store cannot be read.
+        Raises `AnotherDriver`: there is a step after it; `CheckpointError`: the store cannot be
+        read.
         """
         after = step + 1
         if self.files.exists(_manifest_name(after)):
@@ -370,9 +346,7 @@ class Checkpoint:
     def read_intent(self, step: int) -> dict[str, Any] | None:
         """Return the intent of a step, None if there is none.
 
-        Raises
-        ------
-        CheckpointError    It is damaged, or of another step.
+        Raises `CheckpointError`: it is damaged, or of another step.
         """
         name = f"intents/{file_name(step)}"
         if not self.files.exists(name):
@@ -389,9 +363,7 @@ class Checkpoint:
     def read_note(self) -> dict[str, Any] | None:
         """Return the newest note of `write_note`; None if there is none.
 
-        Raises
-        ------
-        CheckpointError    It is damaged.
+        Raises `CheckpointError`: it is damaged.
         """
         return self._json(_NOTE) if self.files.exists(_NOTE) else None
 
@@ -413,9 +385,7 @@ class Checkpoint:
     def write_file(self, kind: str, name: str, data: bytes) -> None:
         """Write a file named by a token; it is garbage until a manifest names it.
 
-        Raises
-        ------
-        CheckpointError    The name is taken or no name, or the directory cannot be written.
+        Raises `CheckpointError`: the name is taken or no name, or the directory cannot be written.
         """
         path = _named(kind, name)
         try:

@@ -50,49 +50,33 @@ _TEXT_MAX = 500
 
 @dataclass(frozen=True)
 class Command:
-    """Holds a user's request to a query.
-
-    Attributes
-    ----------
-    act : str
-        One of `ACTS`.
-    by, reason : str
-        For the journal.
-    arguments : mapping
-        Arguments of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator``,
-        ``partitioning`` and ``hold_s`` (seconds) of scale, ``epoch`` of rollback.
-    """
+    """Holds a user's request to a query."""
 
     act: str
+    """One of `ACTS`."""
     by: str
     reason: str = ""
+    """`by`, `reason`: for the journal."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator``,
+    ``partitioning`` and ``hold_s`` (seconds) of scale, ``epoch`` of rollback."""
 
 
 @dataclass(frozen=True)
 class PendingCommand:
-    """Holds a request in the checkpoint.
-
-    Attributes
-    ----------
-    command : Command or None
-        None where it cannot be read.
-    problem : str
-        Why not.
-    """
+    """Holds a request in the checkpoint."""
 
     id: str
     command: Command | None
+    """None where it cannot be read."""
     problem: str = ""
+    """Why not."""
 
 
 class CommandFiles:
     """Reads and writes the control files of one checkpoint.
 
-    Parameters
-    ----------
-    files : Files or path
-        The checkpoint's; a path is that of its ``headgate`` directory.
+    `files`: the checkpoint's; a path is that of its ``headgate`` directory.
     """
 
     def __init__(self, files: Files | Path) -> None:
@@ -105,10 +89,7 @@ class CommandFiles:
     def ask(self, command: Command) -> str:
         """Write a request; return its id.
 
-        Raises
-        ------
-        CheckpointError
-            There is no checkpoint, or it cannot be written.
+        Raises `CheckpointError`: there is no checkpoint, or it cannot be written.
         """
         if not self._files.is_there():
             where = shown(self._files.at("")).removesuffix("/")
@@ -122,10 +103,7 @@ class CommandFiles:
     def answer(self, request: str) -> dict[str, Any] | None:
         """Return ``refused`` (a sentence or None), ``at_ms`` and ``detail``; None without an answer yet.
 
-        Raises
-        ------
-        ConfigError
-            The answer cannot be read.
+        Raises `ConfigError`: the answer cannot be read.
         """
         name = f"{request}.done"
         if not self._files.exists(_in(name)):
@@ -186,7 +164,7 @@ class CommandFiles:
         """Take a request back that nobody has answered."""
         self._files.remove([_in(f"{request}.json")])
 
-    def done(self, request: str, refused: str | None, detail: str = "") -> None:
+    def write_answer(self, request: str, refused: str | None, detail: str = "") -> None:
         """Answer a request: carried out, and what exactly, or why not."""
         answer = {"refused": refused, "at_ms": time.time_ns() // 1_000_000, "detail": detail}
         self._files.put(_in(f"{request}.done"), json.dumps(answer).encode())
@@ -195,15 +173,12 @@ class CommandFiles:
     def refuse(self, request: str, why: str) -> None:
         """Answer a request that cannot be read, and set it aside for inspection."""
         self._files.set_aside(_in(f"{request}.json"))
-        self.done(request, why)
+        self.write_answer(request, why)
 
     def freeze(self, until_s: float | None) -> None:
         """Note until when assignments may not change, seconds since 1970; None: for good.
 
-        Raises
-        ------
-        ConfigError
-            It is no time.
+        Raises `ConfigError`: it is no time.
         """
         until_s = checked_until_s(until_s)
         self._files.prepare([_DIRECTORY])
@@ -216,10 +191,7 @@ class CommandFiles:
     def frozen_until_s(self) -> float | None:
         """Return until when assignments may not change, infinity for good; None where they may.
 
-        Raises
-        ------
-        CheckpointError
-            The file is damaged, or holds no time; see `set_frozen_aside`.
+        Raises `CheckpointError`: the file is damaged, or holds no time; see `set_frozen_aside`.
         """
         if not self._files.exists(_in(_FROZEN)):
             return None
@@ -243,10 +215,7 @@ class CommandFiles:
     def held_until_s(self) -> dict[str, float]:
         """Return the holds that `hold` noted.
 
-        Raises
-        ------
-        CheckpointError
-            The file is damaged, or holds no times.
+        Raises `CheckpointError`: the file is damaged, or holds no times.
         """
         if not self._files.exists(_in(_HELD)):
             return {}
@@ -288,10 +257,7 @@ def _in(name: str) -> str:
 def checked_until_s(value: object) -> float | None:
     """Return a time in seconds since 1970, or None for ever.
 
-    Raises
-    ------
-    ConfigError
-        It is no number, not finite, or beyond what a calendar has.
+    Raises `ConfigError`: it is no number, not finite, or beyond what a calendar has.
     """
     if value is None:
         return None

@@ -18,18 +18,13 @@ _BOOTED = re.compile(r"^btime (\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Driver:
-    """Identifies a driver's process.
-
-    Attributes
-    ----------
-    started_s : int
-        When the process began, seconds since 1970 by its own clock: for people only. Nothing is decided
-        by a time.
-    """
+    """Identifies a driver's process."""
 
     host: str
     pid: int
     started_s: int
+    """When the process began, seconds since 1970 by its own clock: for people only. Nothing is
+    decided by a time."""
 
     @classmethod
     def here(cls) -> Self:

@@ -64,12 +64,7 @@ def next_watermark_us(log: Path, latest: Manifest | None) -> int:
 def write_log(log: Path, latest: Manifest | None) -> None:
     """Have Spark's log go on behind an epoch, where that is the newest manifest.
 
-    Parameters
-    ----------
-    log : Path
-        Of Spark; the checkpoint's lock is held.
-    latest : Manifest or None
-        The newest.
+    `log`: of Spark; the checkpoint's lock is held. `latest`: the newest.
     """
     if latest is None or REAL_TIME not in latest.engine or newest_batch(log) >= latest.spark_batch:
         return
@@ -95,12 +90,7 @@ def write_log(log: Path, latest: Manifest | None) -> None:
 
 
 def check_batches_can_follow(latest: Manifest | None) -> None:
-    """Refuse to go on in micro-batches where Spark's own source cannot.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse to go on in micro-batches where Spark's own source cannot; raises `ConfigError`."""
     if latest is not None and _for_real_time_only(latest):
         msg = (
             'the query has read format "rate" in real time, row by row, and Spark reads it second by '

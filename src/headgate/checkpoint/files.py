@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from headgate.checkpoint.store_calls import called
+from headgate.checkpoint.store_calls import note_call
 from headgate.core.errors import CheckpointError
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,3}")
@@ -29,9 +29,7 @@ Content = TypeVar("Content")
 def checked_file_name(name: str) -> str:
     """Return `name` if it may name a file: up to 4 parts of letters, digits, _ and -, and dots.
 
-    Raises
-    ------
-    CheckpointError    It may not.
+    Raises `CheckpointError`: it may not.
     """
     if not _NAME.fullmatch(name):
         msg = f"{name!r} cannot name a file of a checkpoint: use letters, digits, _ and -"
@@ -51,9 +49,7 @@ def _open_directory(directory: Path) -> Iterator[int]:
 def make_directory(path: Path) -> None:
     """Create a directory of mode 0700 unless it is there.
 
-    Raises
-    ------
-    CheckpointError    It cannot be created or written, or something else is there.
+    Raises `CheckpointError`: it cannot be created or written, or something else is there.
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -76,20 +72,16 @@ def unwritable(path: Path, why: str | None) -> CheckpointError:
 def read_bytes(directory: Path, name: str) -> bytes:
     """Return a file's bytes; follows no symbolic link, reads nothing but regular files.
 
-    Raises
-    ------
-    CheckpointError    The file is missing, a link, not a file, or cannot be read.
+    Raises `CheckpointError`: the file is missing, a link, not a file, or cannot be read.
     """
-    called("read", directory, name)
+    note_call("read", directory, name)
     return _read_with(directory, name, lambda file: file.read())
 
 
 def read_regular(root: Path, path: str) -> bytes | None:
     """Return the bytes of a file of Spark's log, None where there is none; as `read_bytes` reads.
 
-    Raises
-    ------
-    CheckpointError    It is a link, not a file, or cannot be read.
+    Raises `CheckpointError`: it is a link, not a file, or cannot be read.
     """
     below, _, name = path.rpartition("/")
     try:
@@ -103,11 +95,9 @@ def read_regular(root: Path, path: str) -> bytes | None:
 def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
     """Return the bytes as `read_bytes` does, a large file as a mapping that takes no memory.
 
-    Raises
-    ------
-    CheckpointError    As of `read_bytes`.
+    Raises `CheckpointError`: as of `read_bytes`.
     """
-    called("read", directory, name)
+    note_call("read", directory, name)
     return _read_with(directory, name, _map)
 
 
@@ -147,18 +137,16 @@ def write_bytes(
 ) -> None:
     """Write a file so that it is there whole or not at all, and on disk when this returns.
 
+    Raises `FileExistsError`: it is there already, and not `replace`; `CheckpointError`: it cannot
+    be written.
+
     Parameters
     ----------
     directory, name    The name is taken as it is: see `checked_file_name`.
     replace : bool     False: a file of that name is never overwritten.
     durable : bool     False: it may be lost with the machine, though not with the process.
-
-    Raises
-    ------
-    FileExistsError    It is there already, and not `replace`.
-    CheckpointError    It cannot be written.
     """
-    called("write", directory, name, len(data))
+    note_call("write", directory, name, len(data))
     temporary = f".{secrets.token_hex(8)}.tmp"
     try:
         with _open_directory(directory) as parent:
@@ -197,7 +185,7 @@ def _write_new(parent: int, name: str, data: bytes, *, durable: bool) -> None:
 
 def names_in(directory: Path) -> list[str]:
     """Return the names in a directory, in no order; raises OSError where there is none, or a link."""
-    called("list", directory)
+    note_call("list", directory)
     with _open_directory(directory) as parent:
         return os.listdir(parent)
 
@@ -224,6 +212,6 @@ def rename(directory: Path, name: str, to: str) -> bool:
 
 def remove(directory: Path, name: str) -> None:
     """Remove a file; that this is not possible is never an error."""
-    called("remove", directory, name)
+    note_call("remove", directory, name)
     with contextlib.suppress(OSError), _open_directory(directory) as parent:
         os.unlink(name, dir_fd=parent)

@@ -22,10 +22,7 @@ class Garbage:
     A manifest is needed while it is one of the last two, or while a key group's chain from the last
     but one goes through it: the newest may turn out to be damaged.
 
-    Parameters
-    ----------
-    files : Files                   The checkpoint's.
-    read : callable, step -> Manifest
+    `files`: the checkpoint's. `read`: callable, step -> Manifest.
 
     Attributes
     ----------

@@ -65,8 +65,7 @@ class HdfsFiles(RemoteFiles):
 
     Parameters
     ----------
-    url : str
-        A `headgate.core.stores.store_url`.
+    url : str    A `headgate.core.stores.store_url`.
     options : mapping
         As `headgate.core.stores.options_for` returns them; all else is found in the configuration of
         Hadoop, where ``HADOOP_CONF_DIR`` says.
@@ -89,12 +88,9 @@ class HdfsFiles(RemoteFiles):
     def _reach(self) -> None:
         """Refuse a name node whose name nobody knows, or at whose address nobody listens.
 
-        The client would try that for a minute. A name service, which has no port, it knows itself; one
-        that is just starting is waited for as long as any that has not answered yet.
-
-        Raises
-        ------
-        CheckpointError
+        The client would try that for a minute. A name service, which has no port, it knows itself;
+        one that is just starting is waited for as long as any that has not answered yet. Raises
+        `CheckpointError`.
         """
         host, colon, port = self._node.partition("://")[2].rpartition(":")
         if not colon or not port.isdecimal():
@@ -121,10 +117,8 @@ class HdfsFiles(RemoteFiles):
     def check(self) -> None:
         """Check that the place can hold a checkpoint.
 
-        Raises
-        ------
-        CheckpointError
-            Nobody answers there, it may not be used, or it lets one write over another.
+        Raises `CheckpointError`: nobody answers there, it may not be used, or it lets one write
+        over another.
         """
         there = self.exists("")
         name, kept = self._tried()
@@ -309,13 +303,7 @@ class HdfsFiles(RemoteFiles):
         return _GIVE_UP_S if self._known else min(_GIVE_UP_FIRST_S, _GIVE_UP_S)
 
     def _answer(self, do: Callable[[], Result], length: int) -> Result:
-        """Carry a call out in a thread of its own: the library would wait for ever for an answer.
-
-        Raises
-        ------
-        TimeoutError
-            There is none; the next call makes a connection of its own, perhaps to another name node.
-        """
+        """Carry a call out in a thread of its own: the library would wait for ever for an answer."""
         answer: Future[Result] = Future()
 
         def run() -> None:
@@ -394,12 +382,7 @@ def _client_of(node: str, directory: str | None) -> Any:
 
 
 def _library() -> Any:
-    """Import the client.
-
-    Raises
-    ------
-    CheckpointError    It is not installed.
-    """
+    """Import the client."""
     try:
         return importlib.import_module("hdfs_native")
     except ImportError as error:

@@ -37,16 +37,8 @@ _NAMES = {
 def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str) -> None:
     """Refuse a query that is not the checkpoint's, naming the part that differs.
 
-    Parameters
-    ----------
-    old, new : mapping
-        Identities: the checkpoint's and the query's.
-    location : str
-        Location of the checkpoint, for the message.
-
-    Raises
-    ------
-    CheckpointError
+    `old`, `new`: identities: the checkpoint's and the query's. `location`: location of the
+    checkpoint, for the message. Raises `CheckpointError`.
     """
     meant, means = (_meaning(identity) for identity in (old, new))
     comparable = bool(meant and means) and meant["version"] == means["version"]

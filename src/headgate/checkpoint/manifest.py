@@ -39,97 +39,77 @@ _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))
 
 @dataclass(frozen=True)
 class SectionEntry:
-    """Holds a group's section of this step.
-
-    Parameters
-    ----------
-    blob : int             Index into `Manifest.blobs`.
-    previous_step : int    Step whose manifest holds the group's section before this one, or -1.
-    """
+    """Holds a group's section of this step."""
 
     blob: int
+    """Index into `Manifest.blobs`."""
     ref: SectionRef
     previous_step: int
+    """Step whose manifest holds the group's section before this one, or -1."""
 
 
 @dataclass(frozen=True)
 class BlobEntry:
-    """Locates a changelog blob: in a file of ``changelog/``, or inline in the manifest.
-
-    Parameters
-    ----------
-    name : str or None      File name; exactly one of `name` and `inline` is given.
-    inline : str or None    Name of a payload.
-    """
+    """Locates a changelog blob: in a file of ``changelog/``, or inline in the manifest."""
 
     name: str | None
+    """File name; exactly one of `name` and `inline` is given."""
     inline: str | None
+    """Name of a payload."""
     length: int
     crc32: int
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """Names another file that this step needs.
-
-    Parameters
-    ----------
-    name : str    ``kind/name``, below the checkpoint's headgate directory.
-    """
+    """Names another file that this step needs."""
 
     name: str
+    """``kind/name``, below the checkpoint's headgate directory."""
     length: int
     crc32: int
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Holds the newest state of each key group of one operator.
-
-    Parameters
-    ----------
-    tokens : tuple of str    One per group.
-    steps : tuple of int     The step whose manifest holds its newest section, -1 for none.
-    """
+    """Holds the newest state of each key group of one operator."""
 
     tokens: tuple[str, ...]
+    """One per group."""
     steps: tuple[int, ...]
+    """The step whose manifest holds its newest section, -1 for none."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Holds the result that one step committed; `docs/format.md` describes the file.
-
-    Parameters
-    ----------
-    job : str                  The checkpoint's job uuid.
-    step : int                 headgate's own counter, from 0.
-    spark_batch : int          Spark's batch id, which may start again at 0.
-    epoch : int                Of the assignments.
-    assignments : mapping of operator -> {"slots": n, "slot_of": [...]}
-    watermarks : mapping       ``late_us``, ``evict_us``: microseconds or None.
-    heads : mapping of operator -> Heads
-    sections : mapping of operator -> mapping of key group -> SectionEntry
-    engine : mapping           JSON facts that only the engine reads.
-    previous : str or None     `digest` of the manifest before this one.
-    payloads : mapping of name -> bytes    Inline blobs and outputs.
-    digest : str               sha256 of head and body; set by reading and by committing.
-    """
+    """Holds the result that one step committed; `docs/format.md` describes the file."""
 
     job: str
+    """The checkpoint's job uuid."""
     step: int
+    """headgate's own counter, from 0."""
     spark_batch: int
+    """Spark's batch id, which may start again at 0."""
     epoch: int
+    """Of the assignments."""
     assignments: Mapping[str, Mapping[str, Any]]
+    """mapping of operator -> {"slots": n, "slot_of": [...]}."""
     watermarks: Mapping[str, Any]
+    """``late_us``, ``evict_us``: microseconds or None."""
     heads: Mapping[str, Heads]
+    """mapping of operator -> Heads."""
     sections: Mapping[str, Mapping[int, SectionEntry]]
+    """mapping of operator -> mapping of key group -> SectionEntry."""
     blobs: tuple[BlobEntry, ...] = ()
     files: tuple[FileEntry, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
+    """JSON facts that only the engine reads."""
     previous: str | None = None
+    """`digest` of the manifest before this one."""
     payloads: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+    """mapping of name -> bytes: inline blobs and outputs."""
     digest: str = field(default="", compare=False)
+    """sha256 of head and body; set by reading and by committing."""
 
     def checksums(self, kind: str) -> dict[str, int]:
         """Return the CRC-32 of each of its files of a kind, by name without the kind."""
@@ -181,13 +161,8 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
 def decode(raw: bytes, name: str) -> Manifest:
     """Return the manifest in a file's bytes, all checksums verified.
 
-    Parameters
-    ----------
-    name : str    The file's path, for the error.
-
-    Raises
-    ------
-    CheckpointError    The file is truncated, altered, or of another format.
+    `name`: the file's path, for the error. Raises `CheckpointError`: the file is truncated,
+    altered, or of another format.
     """
     content, digest = unsealed(raw, name)
     line, _, body = content.partition(b"\n")
@@ -288,9 +263,7 @@ def sealed(content: bytes) -> tuple[bytes, str]:
 def unsealed(raw: bytes, name: str) -> tuple[bytes, str]:
     """Return content and sha256 of a sealed file.
 
-    Raises
-    ------
-    CheckpointError    The file is truncated or altered.
+    Raises `CheckpointError`: the file is truncated or altered.
     """
     content, trailer = raw[:-_TRAILER_BYTES], raw[-_TRAILER_BYTES:]
     digest = hashlib.sha256(content).hexdigest()

@@ -87,8 +87,7 @@ class ObjectFiles(RemoteFiles):
 
     Parameters
     ----------
-    url : str
-        A `headgate.core.stores.store_url`.
+    url : str    A `headgate.core.stores.store_url`.
     options : mapping
         As `headgate.core.stores.options_for` returns them; what is not given is found in the
         environment or by the cloud's own chain.
@@ -97,8 +96,7 @@ class ObjectFiles(RemoteFiles):
 
     Attributes
     ----------
-    requests : Counter
-        Calls made, by kind; what the library repeats by itself is not seen.
+    requests : Counter    Calls made, by kind; what the library repeats by itself is not seen.
     """
 
     @property
@@ -132,13 +130,7 @@ class ObjectFiles(RemoteFiles):
             )
 
     def _address(self) -> str:
-        """Return the address of the store that an option or a variable names; "" where none does.
-
-        Raises
-        ------
-        CheckpointError
-            One of them is no URL, over which the library panics.
-        """
+        """Return the address of the store that an option or a variable names; "" where none does."""
         sources: dict[str, str | None] = {
             f"option {PREFIX}{name}": self._options.get(name) for name in ("endpoint", "baseUrl")
         }
@@ -154,10 +146,6 @@ class ObjectFiles(RemoteFiles):
         """Refuse an address whose name nobody knows, or that refuses connections at the `first` request.
 
         The library would ask again for seconds.
-
-        Raises
-        ------
-        CheckpointError
         """
         parts = urlsplit(address)
         host = parts.hostname
@@ -185,9 +173,8 @@ class ObjectFiles(RemoteFiles):
     def check(self) -> None:
         """Check that the store can hold a checkpoint.
 
-        Raises
-        ------
-        CheckpointError    The bucket is not there, may not be used, or lets one write over another.
+        Raises `CheckpointError`: the bucket is not there, may not be used, or lets one write over
+        another.
         """
         name, kept = self._tried()
         self.names("manifests")
@@ -398,12 +385,7 @@ def _status(error: Exception) -> str:
 
 
 def _library(name: str) -> Any:
-    """Import a part of the library for stores.
-
-    Raises
-    ------
-    CheckpointError    It is not installed.
-    """
+    """Import a part of the library for stores."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -42,9 +42,8 @@ class Files(Protocol):
     def check(self) -> None:
         """Check that the place can hold a checkpoint, before it is used.
 
-        Raises
-        ------
-        CheckpointError    It is not there, may not be used, or lets one writer write over another.
+        Raises `CheckpointError`: it is not there, may not be used, or lets one writer write over
+        another.
         """
 
     def is_there(self) -> bool:
@@ -53,34 +52,23 @@ class Files(Protocol):
     def prepare(self, directories: Iterable[str]) -> None:
         """Make the place and directories in it; private to their owner where the store has owners.
 
-        Raises
-        ------
-        CheckpointError    They cannot be made or written.
+        Raises `CheckpointError`: they cannot be made or written.
         """
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file, which is there whole or not at all, over one of that name.
 
-        Parameters
-        ----------
-        durable : bool    False: it may be lost with the machine, though not with the process.
-
-        Raises
-        ------
-        CheckpointError    It cannot be written.
+        Where `durable` is False, it may be lost with the machine, though not with the process. Raises
+        `CheckpointError`: it cannot be written.
         """
 
     def put_new(self, name: str, data: bytes) -> None:
         """Write a file that is there whole, durably, or not at all, and never over another's.
 
-        The same bytes under that name count as this very write: an answer may be lost on its way, and
-        who asks again must not take his own success for somebody else's. So what two writers must not
-        both write has to differ.
-
-        Raises
-        ------
-        FileExistsError    There are other bytes of that name.
-        CheckpointError    It cannot be written.
+        The same bytes under that name count as this very write: an answer may be lost on its way,
+        and who asks again must not take his own success for somebody else's. So what two writers
+        must not both write has to differ. Raises `FileExistsError`: there are other bytes of that
+        name; `CheckpointError`: it cannot be written.
         """
 
     def put_unique(self, name: str, data: bytes) -> None:
@@ -89,9 +77,7 @@ class Files(Protocol):
     def get(self, name: str) -> bytes:
         """Return a file's bytes.
 
-        Raises
-        ------
-        CheckpointError    It is missing, no file, or cannot be read.
+        Raises `CheckpointError`: it is missing, no file, or cannot be read.
         """
 
     def get_large(self, name: str) -> bytes | mmap.mmap:
@@ -106,10 +92,8 @@ class Files(Protocol):
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, in no order; the newest may be missing.
 
-        Raises
-        ------
-        OSError            There is no such directory, where a store has directories.
-        CheckpointError    It cannot be read.
+        Raises `OSError`: there is no such directory, where a store has directories;
+        `CheckpointError`: it cannot be read.
         """
 
     def sizes(self, directory: str) -> Mapping[str, int]:
@@ -230,21 +214,15 @@ def files_at(
 ) -> Files:
     """Return the files of a checkpoint's location.
 
+    Raises `CheckpointError`: it names no place, or a store that this installation has no library
+    for.
+
     Parameters
     ----------
-    location : str or path
-        A POSIX path, a ``file:`` URI, or a `headgate.core.stores.store_url`.
-    below : str
-        The directory in it.
-    options : mapping, optional
-        Options of the store, without their prefix.
+    location : str or path    A POSIX path, a ``file:`` URI, or a `headgate.core.stores.store_url`.
+    options : mapping, optional    Options of the store, without their prefix.
     known : bool
         Whether the store has answered somebody of this job already: then it is waited for longer.
-
-    Raises
-    ------
-    CheckpointError
-        It names no place, or a store that this installation has no library for.
     """
     url = store_url(location)
     if url is None:

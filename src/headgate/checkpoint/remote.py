@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headgate.checkpoint.files import unreadable
-from headgate.checkpoint.store_calls import called, refuse_after_fork
+from headgate.checkpoint.store_calls import note_call, refuse_after_fork
 from headgate.checkpoint.traffic import Traffic
 from headgate.core.errors import CheckpointError, panicked
 from headgate.core.stores import Hidden
@@ -21,11 +21,8 @@ from headgate.core.stores import Hidden
 def panics_told(where: str, act: str) -> Iterator[None]:
     """Within, turn a panic of a store's library into one sentence.
 
-    Its text may hold what was sent, so it is left out; the library has written it to stderr.
-
-    Raises
-    ------
-    CheckpointError
+    Its text may hold what was sent, so it is left out; the library has written it to stderr. Raises
+    `CheckpointError`.
     """
     try:
         yield
@@ -44,10 +41,8 @@ class RemoteFiles(ABC):
 
     Parameters
     ----------
-    url : str
-        A `headgate.core.stores.store_url`.
-    options : mapping
-        As `headgate.core.stores.options_for` returns them.
+    url : str    A `headgate.core.stores.store_url`.
+    options : mapping    As `headgate.core.stores.options_for` returns them.
     known : bool
         Whether it has answered somebody of this job already: then it is waited for longer.
 
@@ -116,14 +111,9 @@ class RemoteFiles(ABC):
             return Traffic(self.requests.total(), self._written_bytes)
 
     def _count(self, act: str, name: str, length: int) -> None:
-        """Take note of a call that is about to be made.
-
-        Raises
-        ------
-        CheckpointError    This process was forked from one whose client has threads.
-        """
+        """Take note of a call that is about to be made."""
         path = Path(name)
-        called(act, path.parent, path.name, length)
+        note_call(act, path.parent, path.name, length)
         with self._lock:
             self.requests[act] += 1
             self._written_bytes += length

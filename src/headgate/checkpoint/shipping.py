@@ -41,12 +41,8 @@ class JournalShipper:
 
     An unreachable store delays no batch: the thread tries again later.
 
-    Parameters
-    ----------
-    path : Path
-        The journal on this disk; it may not exist yet.
-    at : int
-        Bytes of the journal that the store has already.
+    `path`: the journal on this disk; it may not exist yet. `at`: bytes of the journal that the
+    store has already.
     """
 
     def __init__(self, files: Files, path: Path, at: int = 0) -> None:
@@ -76,10 +72,7 @@ class JournalShipper:
     def ship(self) -> None:
         """Copy the lines written since the last time to the store, whole lines only.
 
-        Raises
-        ------
-        CheckpointError
-            The store cannot be written; the next call copies the same lines.
+        Raises `CheckpointError`: the store cannot be written; the next call copies the same lines.
         """
         if not self._path.is_file():
             return
@@ -130,10 +123,7 @@ class JournalCopy:
     It asks for a list of the pieces once, then for each piece once. A `refresh` that finds nothing new
     makes two requests.
 
-    Parameters
-    ----------
-    path : Path
-        The copy's path; an older file there is replaced.
+    `path`: the copy's path; an older file there is replaced.
     """
 
     def __init__(self, files: Files, path: Path) -> None:

@@ -26,10 +26,7 @@ def steps_between(rows: int, changed_rows: float, key_groups: int) -> int:
     As many that a restart reads at most half as much of changes as of full sections, or `_FEW_ROWS`;
     `LEAST` times a power of two.
 
-    Parameters
-    ----------
-    rows : int              Entries of all key groups.
-    changed_rows : float    Of them, those that a step changes.
+    `rows`: entries of all key groups. `changed_rows`: of them, those that a step changes.
     """
     read_rows = max(rows / 2.0, _FEW_ROWS)
     most = min(read_rows / max(changed_rows, 1.0), MOST, _LISTED / key_groups)
@@ -48,12 +45,9 @@ def due(
     fixed steps only might never be touched at one. About as many in each turn, first whose last one is
     oldest, so that what is written stays even when `every` becomes less.
 
-    Parameters
-    ----------
-    steps, full_steps : sequence of int
-        By key group, the step of its newest section, and of its newest full one; `NO_STEP` for none.
-    turn : int
-        Full sections are written in one step of so many: the others are then small.
+    `steps`, `full_steps`: by key group, the step of its newest section, and of its newest full one;
+    `NO_STEP` for none. `turn`: full sections are written in one step of so many: the others are
+    then small.
     """
     if step % turn:
         return []

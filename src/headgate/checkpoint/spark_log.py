@@ -125,11 +125,8 @@ def _is_note(note: Any) -> bool:
 def check_log(checkpoint: Checkpoint, latest: Manifest | None) -> None:
     """Refuse a log of Spark's that is not as Spark wrote it, before a start.
 
-    A commit may be missing: a driver may die between its sink and Spark's commit.
-
-    Raises
-    ------
-    CheckpointError
+    A commit may be missing: a driver may die between its sink and Spark's commit. Raises
+    `CheckpointError`.
     """
     for problem in problems_in_log(checkpoint, latest, commits=False):
         raise CheckpointError(problem)
@@ -140,14 +137,7 @@ def problems_in_log(
 ) -> Iterator[str]:
     """Yield one sentence for each file of Spark's log that a restart reads and that is not right.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        In a directory.
-    latest : Manifest or None
-        The newest.
-    commits : bool
-        Whether a commit that is missing is a problem, too.
+    `checkpoint`: in a directory. `commits`: whether a commit that is missing is a problem, too.
     """
     log = checkpoint.path.resolve()
     yield from _lost_steps(checkpoint, latest)
@@ -301,13 +291,7 @@ def _offsets_in(log: Path, path: str) -> list[str] | None:
 
 
 def _notes_in(log: Path, path: str) -> Mapping[str, Any]:
-    """Return the JSON in the second line of a file of Spark's log.
-
-    Raises
-    ------
-    CheckpointError
-        It has another form.
-    """
+    """Return the JSON in the second line of a file of Spark's log."""
     content = read_regular(log, path) or b""
     version, *lines = content.split(b"\n")
     if version != _VERSION.encode() or not lines:

@@ -38,7 +38,7 @@ def _asked() -> _Asked:
     return _Asked(parse_duration_s(delay) if delay else 0.0, os.environ.get(TRACE))
 
 
-def called(act: str, directory: Path, name: str = "", length: int = 0) -> None:
+def note_call(act: str, directory: Path, name: str = "", length: int = 0) -> None:
     """Take note of a call to the store: ``read``, ``write``, ``remove`` or ``list``."""
     asked = _asked()
     if asked.trace is not None:
@@ -54,9 +54,7 @@ def called(act: str, directory: Path, name: str = "", length: int = 0) -> None:
 def refuse_after_fork() -> None:
     """Refuse a call that would wait for ever: the threads of a store's library are the parent's.
 
-    Raises
-    ------
-    CheckpointError    This process was forked from one that had used such a library.
+    Raises `CheckpointError`: this process was forked from one that had used such a library.
     """
     pid = os.getpid()
     if not _used_in:

@@ -7,18 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Traffic:
-    """Holds the number of requests to a store, and the bytes written.
-
-    Attributes
-    ----------
-    requests : int
-        Calls made; what a library repeats by itself is not seen.
-    written_bytes : int
-        Bytes in those that wrote.
-    """
+    """Holds the number of requests to a store, and the bytes written."""
 
     requests: int = 0
+    """Calls made; what a library repeats by itself is not seen."""
     written_bytes: int = 0
+    """Bytes in those that wrote."""
 
     def since(self, before: Traffic) -> Traffic:
         """Return the requests since `before`."""

@@ -20,10 +20,7 @@ from headgate.core.stores import store_url
 def directory(text: str) -> Path:
     """Return a directory written as a path or as a ``file:`` URI.
 
-    Raises
-    ------
-    typer.BadParameter
-        It is on another file system.
+    Raises `typer.BadParameter`: it is on another file system.
     """
     try:
         return local_path(text, "path")
@@ -34,10 +31,7 @@ def directory(text: str) -> Path:
 def checkpoint_place(text: str) -> Path:
     """Return a checkpoint's place: a `directory`, or one on an object store.
 
-    Raises
-    ------
-    typer.BadParameter
-        It is on another file system, or names no key of a store.
+    Raises `typer.BadParameter`: it is on another file system, or names no key of a store.
     """
     try:
         return directory(text) if store_url(text) is None else Path(text)
@@ -54,10 +48,7 @@ def checkpoint_text(text: str) -> str:
 def parse_scale_at(texts: Iterable[str]) -> tuple[tuple[float, int], ...]:
     """Return changes written as ``20s=4`` as pairs of (s, slots), by time.
 
-    Raises
-    ------
-    ConfigError
-        A text is not TIME=SLOTS, or its time has no unit.
+    Raises `ConfigError`: a text is not TIME=SLOTS, or its time has no unit.
     """
     changes = []
     for text in texts:
@@ -73,10 +64,8 @@ def parse_scale_at(texts: Iterable[str]) -> tuple[tuple[float, int], ...]:
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:
     """Return options written as ``name=value``; numbers, true and false become what they look like.
 
-    Raises
-    ------
-    ConfigError
-        A text is not NAME=VALUE, a name comes twice, or a number is not finite or too large.
+    Raises `ConfigError`: a text is not NAME=VALUE, a name comes twice, or a number is not finite or
+    too large.
     """
     options: dict[str, Any] = {}
     for text in texts:
@@ -108,10 +97,8 @@ def _literal(text: str, what: str) -> int | float | bool | str:
 def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, str]:
     """Return Spark settings written as ``key=value``, and Maven packages as the setting they are.
 
-    Raises
-    ------
-    ConfigError
-        A text is not KEY=VALUE, a key comes twice, or packages are given as a setting as well.
+    Raises `ConfigError`: a text is not KEY=VALUE, a key comes twice, or packages are given as a
+    setting as well.
     """
     conf: dict[str, str] = {}
     for text in texts:
@@ -136,12 +123,7 @@ def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, 
 
 
 def _check_setting(key: str, value: str) -> None:
-    """Refuse a value that Spark, or its JVM, would refuse once it starts.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a value that Spark, or its JVM, would refuse once it starts."""
     for name, form, wanted in _FORMS:
         if name.fullmatch(key) and not form.fullmatch(value.strip()):
             msg = f'--conf {key}="{shown(value, 60)}" is not {wanted}; correct it.'

@@ -16,36 +16,24 @@ _TASKS = 256
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """Times of a batch, and what its slot tasks took.
-
-    Attributes
-    ----------
-    before_s : float
-        From the beginning of a batch to its first slot task, without any record, seconds.
-    record_s : float
-        What each record adds to that, before the slots.
-    task_s : float
-        Fixed time of a slot task.
-    after_s : float
-        From the end of the last slot task to the beginning of the next batch.
-    budget_s : float
-        Time that a slot may serve in a batch; infinite without a budget.
-    cores : int
-        Slot tasks that run at once.
-    tasks : float64[n, 2]
-        Records and seconds per record of the newest tasks, oldest first.
-    tasks_seen : int
-        How many tasks there have been, those included that `tasks` has forgotten.
-    """
+    """Times of a batch, and what its slot tasks took."""
 
     before_s: float
+    """From the beginning of a batch to its first slot task, without any record, seconds."""
     record_s: float
+    """What each record adds to that, before the slots."""
     task_s: float
+    """Fixed time of a slot task."""
     after_s: float
+    """From the end of the last slot task to the beginning of the next batch."""
     budget_s: float
+    """Time that a slot may serve in a batch; infinite without a budget."""
     cores: int
+    """Slot tasks that run at once."""
     tasks: F64
+    """float64[n, 2]: records and seconds per record of the newest tasks, oldest first."""
     tasks_seen: int
+    """How many tasks there have been, those included that `tasks` has forgotten."""
 
     @property
     def fixed_s(self) -> float:
@@ -66,15 +54,10 @@ class BatchTimes:
 
 @dataclass
 class TaskLog:
-    """The newest tasks of an operator's slots.
-
-    Attributes
-    ----------
-    seen : int
-        How many there have been.
-    """
+    """The newest tasks of an operator's slots."""
 
     seen: int = 0
+    """How many there have been."""
     _ring: F64 = field(default_factory=lambda: np.zeros((_TASKS, 2)))
 
     def add(self, records: float, took_s: float) -> None:

@@ -21,46 +21,32 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """Holds a new assignment for one operator.
-
-    Attributes
-    ----------
-    assignment : Assignment
-        The next epoch.
-    survivors : tuple of (int or None)
-        One entry per slot of the new assignment: the slot of the old one whose identity it keeps,
-        None for a new slot. A scale-in in the middle renumbers the last slot.
-    source, destination : int or None
-        Slots of a unit strategy, by their old numbers (a new destination has the next number).
-    """
+    """Holds a new assignment for one operator."""
 
     kind: ChangeKind
     assignment: Assignment
+    """The next epoch."""
     survivors: tuple[int | None, ...]
+    """One entry per slot of the new assignment: the slot of the old one whose identity it keeps,
+    None for a new slot. A scale-in in the middle renumbers the last slot."""
     source: int | None = None
     destination: int | None = None
+    """`source`, `destination`: slots of a unit strategy, by their old numbers (a new destination
+    has the next number)."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Holds the changes that a policy wants now; empty where the policy wants none.
-
-    Attributes
-    ----------
-    changes : mapping of str to Change
-        By operator.
-    reason : str
-        One sentence that an operator on call understands, with its numbers.
-    rule : str
-        The rule that fired, a short name: ``severe -> scale-out``, ``moderate``.
-    numbers : mapping of str to float
-        The figures behind it.
-    """
+    """Holds the changes that a policy wants now; empty where the policy wants none."""
 
     changes: Mapping[str, Change] = field(default_factory=dict)
+    """By operator."""
     reason: str = ""
+    """One sentence that an operator on call understands, with its numbers."""
     rule: str = ""
+    """The rule that fired, a short name: ``severe -> scale-out``, ``moderate``."""
     numbers: Mapping[str, float] = field(default_factory=dict)
+    """The figures behind it."""
 
     def __bool__(self) -> bool:
         return bool(self.changes)

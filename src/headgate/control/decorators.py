@@ -31,10 +31,8 @@ class Advice(Decision):
 class Decorator:
     """Wraps a policy and passes every call on to it.
 
-    Parameters
-    ----------
-    policy : Policy
-        The policy inside; its name is also the name outside, with the decorator's own parameter.
+    `policy`: the policy inside; its name is also the name outside, with the decorator's own
+    parameter.
     """
 
     parameter = ""
@@ -71,10 +69,7 @@ class Hysteresis(Decorator):
     Two decisions for an operator are the same if they are of one kind and lead to more, fewer or
     as many slots; which groups move is taken from the newest.
 
-    Parameters
-    ----------
-    cycles : int
-        At least 1; 1 lets everything through. Cycles without the operator do not count.
+    `cycles`: at least 1; 1 lets everything through. Cycles without the operator do not count.
     """
 
     def __init__(self, policy: Policy, cycles: int) -> None:
@@ -108,11 +103,8 @@ class Hysteresis(Decorator):
 class Cooldown(Decorator):
     """Leaves the slots of a change alone for a while after the change came into force.
 
-    Parameters
-    ----------
-    cooldown_s : float
-        Seconds, more than 0. In that time a slot is neither source nor destination, new slots
-        included; changes among other slots of the operator go through.
+    `cooldown_s`: seconds, more than 0. In that time a slot is neither source nor destination, new
+    slots included; changes among other slots of the operator go through.
 
     References
     ----------
@@ -172,10 +164,7 @@ class ActionLimit(Decorator):
 
     Belongs outside of everything that may still drop a change: what passes is counted.
 
-    Parameters
-    ----------
-    per_minute : int
-        At least 1.
+    `per_minute`: at least 1.
     """
 
     def __init__(self, policy: Policy, per_minute: int) -> None:
@@ -229,8 +218,7 @@ class AdviseOnly(Decorator):
 
     Attributes
     ----------
-    on : bool
-        Whether to do so now.
+    on : bool    Whether to do so now.
     """
 
     def __init__(self, policy: Policy, *, on: bool = True) -> None:

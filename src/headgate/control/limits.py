@@ -16,12 +16,8 @@ def check_range(
 ) -> None:
     """Raise ConfigError unless ``low <= value <= high``.
 
-    Parameters
-    ----------
-    where : str
-        Whose parameter it is: the name of a policy or decorator.
-    above : bool
-        Whether `low` itself is excluded.
+    `where`: whose parameter it is: the name of a policy or decorator. `above`: whether `low` itself
+    is excluded.
     """
     if low <= value <= high and not (above and value == low):
         return
@@ -34,10 +30,7 @@ def check_range(
 def window_ticks(window_s: float, delta_s: float, key_groups: int) -> int:
     """Return the ticks of a window that is kept tick by tick for every key group, rounded up.
 
-    Raises
-    ------
-    ConfigError
-        It has no length, or is too long to be kept.
+    Raises `ConfigError`: it has no length, or is too long to be kept.
     """
     ticks = window_s / delta_s
     if not 0.0 < ticks < math.inf:

@@ -44,15 +44,8 @@ class Policy(Protocol):
 def checked(made: object, what: str) -> Policy:
     """Return an object of somebody else's making, after checking that it has all parts of a policy.
 
-    Parameters
-    ----------
-    what : str
-        What it is, for messages: ``the policy``.
-
-    Raises
-    ------
-    ConfigError
-        It is a class, or lacks a method or its name.
+    `what`: what it is, for messages: ``the policy``. Raises `ConfigError`: it is a class, or lacks
+    a method or its name.
     """
     if isinstance(made, type):
         msg = f"{what} is the class {made.__name__}; give an object of it: {made.__name__}()."
@@ -70,10 +63,7 @@ def checked(made: object, what: str) -> Policy:
 def asked(policy: Policy, observation: Observation) -> Decision:
     """Return the decision of `policy`, after checking its type.
 
-    Raises
-    ------
-    ConfigError
-        It returned something else than a decision.
+    Raises `ConfigError`: it returned something else than a decision.
     """
     decision: object = policy.decide(observation)
     if isinstance(decision, Decision):

@@ -77,20 +77,13 @@ def policy(text: str) -> Policy:
     What other distributions bring (`headgate.core.installed`) has names likewise; one that headgate
     has itself is headgate's.
 
-    Parameters
-    ----------
-    text : str
-        A name, or a name and parameters as in a call of Python: ``static(8)``,
-        ``streamswitch(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
-        ``hysteresis`` (a change must be wanted in so many cycles running), ``cooldown_s`` (the slots
-        of a change are left alone for so long) and ``per_minute`` (the most changes in a minute):
-        ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``.
-
-    Raises
-    ------
-    ConfigError
-        No policy or parameter has that name, a value is no number or out of range, `text` is not
-        written like a call, or what another distribution brings does not work.
+    `text`: a name, or a name and parameters as in a call of Python: ``static(8)``,
+    ``streamswitch(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
+    ``hysteresis`` (a change must be wanted in so many cycles running), ``cooldown_s`` (the slots of
+    a change are left alone for so long) and ``per_minute`` (the most changes in a minute):
+    ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``. Raises `ConfigError`: no policy or parameter
+    has that name, a value is no number or out of range, `text` is not written like a call, or what
+    another distribution brings does not work.
     """
     if is_replica_policy(text):
         msg = (
@@ -127,10 +120,7 @@ def is_replica_policy(text: str) -> bool:
 def replica_policy(text: str) -> ReplicaPolicy:
     """Return the policy over pools of replicas that `text` names: ``psps``, ``unified-pools(0.5)``.
 
-    Raises
-    ------
-    ConfigError
-        As `policy`.
+    Raises `ConfigError`: as `policy`.
     """
     others = {} if _name(text) in _REPLICA_POLICIES else installed(REPLICA_POLICIES)
     call = Call.parse(text, "policy", [*_REPLICA_POLICIES, *others], "psps")

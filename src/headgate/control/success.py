@@ -16,25 +16,17 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Success:
-    """Holds the success of each key group over a run.
-
-    Attributes
-    ----------
-    rate : float64[G]
-        Share of the windows that are judged in which latency is within the bound; NaN for a group
-        of which none is.
-    windows : int
-        How many windows there are, the same for every group.
-    empty : int64[G]
-        How many of them are left out: nothing waited and nothing was completed.
-    stalled : int64[G]
-        How many are judged although nothing was completed: records waited.
-    """
+    """Holds the success of each key group over a run."""
 
     rate: F64
+    """float64[G]: share of the windows that are judged in which latency is within the bound; NaN
+    for a group of which none is."""
     windows: int
+    """How many windows there are, the same for every group."""
     empty: I64
+    """int64[G]: how many of them are left out: nothing waited and nothing was completed."""
     stalled: I64
+    """int64[G]: how many are judged although nothing was completed: records waited."""
 
     @property
     def mean(self) -> float:
@@ -61,17 +53,14 @@ def success_rates(
 
     Parameters
     ----------
-    completed : float64[M, G]
-        Records completed in each tick, per key group.
+    completed : float64[M, G]    Records completed in each tick, per key group.
     latency_sum_s : float64[M, G]
         The sum of their true latencies: completion minus arrival, in seconds.
-    waiting : float64[M, G]
-        Records arrived and not completed at the end of each tick.
+    waiting : float64[M, G]    Records arrived and not completed at the end of each tick.
     window_ticks : int
         T in ticks, at least 1. Windows end at every tick from the `window_ticks`-th on; a run that
         is shorter has none.
-    bound_s : float
-        L, in seconds.
+    bound_s : float    L, in seconds.
 
     References
     ----------

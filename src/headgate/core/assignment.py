@@ -12,30 +12,20 @@ from headgate.core.errors import ConfigError
 class Assignment:
     """Maps every key group to one slot.
 
-    Parameters
-    ----------
-    slot_of : tuple of int
-        Entry g is the slot that owns key group g; shape [G].
-    slots : int
-        How many slots there are; every entry of `slot_of` is in ``range(slots)``. A slot may own
-        nothing (it then only waits).
-    epoch : int
-        Number of the assignment; grows by one with each change.
-    split : mapping of int to tuple of int
-        Key groups whose records are dealt to several slots: the slots that have a share of them,
-        all different, first the one that owns the group and its state. Empty as a rule.
-
-    Raises
-    ------
-    ConfigError
-        A group names a slot that does not exist, there is no slot, there are more slots than
-        key groups, or a split group's slots are not as above.
+    Raises `ConfigError`: a group names a slot that does not exist, there is no slot, there are more
+    slots than key groups, or a split group's slots are not as above.
     """
 
     slot_of: tuple[int, ...]
+    """Entry g is the slot that owns key group g; shape [G]."""
     slots: int
+    """How many slots there are; every entry of `slot_of` is in ``range(slots)``. A slot may own
+    nothing (it then only waits)."""
     epoch: int = 0
+    """Number of the assignment; grows by one with each change."""
     split: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    """Key groups whose records are dealt to several slots: the slots that have a share of them, all
+    different, first the one that owns the group and its state. Empty as a rule."""
 
     def __post_init__(self) -> None:
         check_slots(self.slots, len(self.slot_of))
@@ -95,10 +85,7 @@ class Assignment:
     def remap(self, changes: Mapping[int, int]) -> Assignment:
         """Return the next epoch with some key groups moved.
 
-        Parameters
-        ----------
-        changes : mapping of int to int
-            Key group -> slot, for the groups that move.
+        `changes`: key group -> slot, for the groups that move.
         """
         slot_of = list(self.slot_of)
         for group, slot in changes.items():

@@ -23,19 +23,9 @@ class Call:
     def parse(cls, text: str, what: str, known: Iterable[str], example: str) -> Call:
         """Return the call that `text` states.
 
-        Parameters
-        ----------
-        what : str
-            What is named, for messages: ``policy``.
-        known : iterable of str
-            Names that there are.
-        example : str
-            A call as it should be written, for messages.
-
-        Raises
-        ------
-        ConfigError
-            `text` is not written like a call, or its name is unknown.
+        `what`: what is named, for messages: ``policy``. `example`: a call as it should be written,
+        for messages. Raises `ConfigError`: `text` is not written like a call, or its name is
+        unknown.
         """
         match = _CALL.fullmatch(text)
         if match is None:
@@ -52,15 +42,8 @@ class Call:
     def values(self, parameters: Sequence[str], named: Sequence[str] = ()) -> dict[str, str]:
         """Return the text given for each of `parameters`, by place or by name.
 
-        Parameters
-        ----------
-        named : sequence of str
-            More of them, by name only.
-
-        Raises
-        ------
-        ConfigError
-            There are too many, one is unknown, or given twice.
+        `named`: more of them, by name only. Raises `ConfigError`: there are too many, one is
+        unknown, or given twice.
         """
         values: dict[str, str] = {}
         for place, argument in enumerate(self.arguments):

@@ -13,21 +13,15 @@ from headgate.core.frames import place_of
 def refuse_call(function: Any, what: str, *arguments: str, named: tuple[str, ...] = ()) -> None:
     """Refuse a function that cannot take what it will be called with.
 
-    What does not say its parameters (some functions in C, objects with a ``__signature__`` of their own)
-    is not refused, nor is a decorator for what the function below it takes.
+    What does not say its parameters (some functions in C, objects with a ``__signature__`` of their
+    own) is not refused, nor is a decorator for what the function below it takes. Raises
+    `ConfigError`.
 
     Parameters
     ----------
-    what : str
-        For the message: ``Alarm.handleExpiredTimer``.
-    arguments : str
-        Names of what is given by position, for the message.
-    named : tuple of str
-        Names of what is given by name.
-
-    Raises
-    ------
-    ConfigError
+    what : str    For the message: ``Alarm.handleExpiredTimer``.
+    arguments : str    Names of what is given by position, for the message.
+    named : tuple of str    Names of what is given by name.
     """
     why = _problem(function, len(arguments), named)
     if why is None:

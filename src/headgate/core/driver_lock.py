@@ -1,4 +1,4 @@
-"""The file that the JVM of a checkpoint's driver locks."""
+"""Reads the lock that the JVM of a checkpoint's driver holds on a file."""
 
 from __future__ import annotations
 

@@ -27,23 +27,12 @@ _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)")
 def parse_duration_s(text: str, *, zero: bool = False) -> float:
     """Return the length of a duration written with its unit.
 
-    Parameters
-    ----------
-    text : str
-        A number and a unit, such as ``60s``, ``800 ms``, ``2 min``, ``1h``; or several of them, as
-        ``1 min 30 s``. Spark's own words (``second``, ``minutes`` ...) are understood.
-    zero : bool
-        Whether a length of zero is allowed.
+    Seconds; > 0, or 0 where that is allowed; at most `LONGEST_S`.
 
-    Returns
-    -------
-    float
-        Seconds; > 0, or 0 where that is allowed; at most `LONGEST_S`.
-
-    Raises
-    ------
-    ConfigError
-        No number, no unit, an unknown unit, a length of zero, or more than a hundred years.
+    `text`: a number and a unit, such as ``60s``, ``800 ms``, ``2 min``, ``1h``; or several of them,
+    as ``1 min 30 s``. Spark's own words (``second``, ``minutes`` ...) are understood. `zero`:
+    whether a length of zero is allowed. Raises `ConfigError`: no number, no unit, an unknown unit,
+    a length of zero, or more than a hundred years.
     """
     stripped = (text.strip() if len(text) <= _CHARACTERS else "") or "?"
     total_s = 0.0

@@ -59,12 +59,7 @@ class ProtocolError(HeadgateError):
 class EngineError(HeadgateError):
     """Reports a failure of the engine.
 
-    Parameters
-    ----------
-    message : str
-        One sentence.
-    transient : bool
-        True where running the same batch again may succeed.
+    `message`: one sentence. `transient`: True where running the same batch again may succeed.
     """
 
     def __init__(self, message: str, *, transient: bool = False) -> None:
@@ -103,12 +98,7 @@ def panicked(error: BaseException) -> bool:
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Within, turn a panic of a native library into an error that is one.
-
-    Raises
-    ------
-    EngineError
-    """
+    """Within, turn a panic of a native library into an error that is one; raises `EngineError`."""
     try:
         yield
     except BaseException as error:

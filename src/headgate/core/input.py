@@ -67,12 +67,8 @@ def escaped(text: str) -> str:
 def shown(text: object, most: int = _SHOWN) -> str:
     """Return a user's text for quotation in a sentence: `escaped`, and not too long.
 
-    Parameters
-    ----------
-    text : object
-        What is no text is taken as ``str`` gives it.
-    most : int
-        Characters; of a longer text the middle is left out.
+    `text`: what is no text is taken as ``str`` gives it. `most`: characters; of a longer text the
+    middle is left out.
     """
     value = str(text)
     if len(value) > most:
@@ -83,10 +79,7 @@ def shown(text: object, most: int = _SHOWN) -> str:
 def checked_text(text: str, what: str, most: int = TEXT_MAX) -> str:
     """Return a text of bounded length without NUL.
 
-    Raises
-    ------
-    ConfigError
-        It is longer than `most` characters, or holds a NUL.
+    Raises `ConfigError`: it is longer than `most` characters, or holds a NUL.
     """
     if len(text) > most:
         msg = f"{what} has {len(text):,} characters; use {most:,} at most."
@@ -100,10 +93,7 @@ def checked_text(text: str, what: str, most: int = TEXT_MAX) -> str:
 def whole(text: str, what: str, low: int = 0, high: int = WHOLE_MAX) -> int:
     """Return the whole number that `text` states, if it is from `low` to `high`.
 
-    Raises
-    ------
-    ConfigError
-        It is none, or out of range.
+    Raises `ConfigError`: it is none, or out of range.
     """
     stripped = text.strip()
     number = int(stripped) if re.fullmatch(r"[+-]?[0-9]{1,30}", stripped) else None
@@ -118,10 +108,7 @@ def whole(text: str, what: str, low: int = 0, high: int = WHOLE_MAX) -> int:
 def host_and_port(text: str, what: str) -> tuple[str, int]:
     """Return the host and the port that `text` states, as ``127.0.0.1:9095`` does.
 
-    Raises
-    ------
-    ConfigError
-        It is no such address.
+    Raises `ConfigError`: it is no such address.
     """
     host, _, port = text.strip().rpartition(":")
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > PORT_MAX:
@@ -131,13 +118,7 @@ def host_and_port(text: str, what: str) -> tuple[str, int]:
 
 
 def finite(number: float, what: str, low: float = -FLOAT_MAX, high: float = FLOAT_MAX) -> float:
-    """Return a number if it is finite and from `low` to `high`.
-
-    Raises
-    ------
-    ConfigError
-        It is not.
-    """
+    """Return a number if it is finite and from `low` to `high`. Raises `ConfigError`: it is not."""
     if not low <= number <= high:  # no comparison holds for NaN
         msg = f"{what}={shown(number, 60)} is out of range; use a number from {low:g} to {high:g}."
         raise ConfigError(msg)
@@ -147,10 +128,7 @@ def finite(number: float, what: str, low: float = -FLOAT_MAX, high: float = FLOA
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """Return a path that could be one of a file system: not too long, and without NUL.
 
-    Raises
-    ------
-    ConfigError
-        It could not.
+    Raises `ConfigError`: it could not.
     """
     raw = os.fsencode(path)
     names = raw.split(b"/")
@@ -180,17 +158,9 @@ def is_directory(path: Path) -> bool:
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
     """Return a descriptor of a regular file, of mode 0600 if it is made; nothing is waited for.
 
-    Parameters
-    ----------
-    flags : int
-        As `os.open` takes them.
-    follow : bool
-        Whether the path may be a symbolic link. In a directory that others may write to it may not.
-
-    Raises
-    ------
-    OSError
-        It is a link, no regular file, or cannot be opened.
+    `flags`: as `os.open` takes them. `follow`: whether the path may be a symbolic link. In a
+    directory that others may write to it may not. Raises `OSError`: it is a link, no regular file,
+    or cannot be opened.
     """
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -214,17 +184,9 @@ def regular_bytes(path: Path) -> bytes:
 def open_file(path: str | os.PathLike[str], what: str, *, follow: bool = True) -> BinaryIO:
     """Open a regular file for reading; a FIFO or a device is refused and never waited for.
 
-    Parameters
-    ----------
-    path, what
-        The file, and its name in the error.
-    follow : bool
-        Whether it may be a symbolic link: the user typed the path.
-
-    Raises
-    ------
-    ConfigError
-        There is none, it is no regular file, or it cannot be read.
+    `path`, `what`: the file, and its name in the error. `follow`: whether it may be a symbolic
+    link: the user typed the path. Raises `ConfigError`: there is none, it is no regular file, or it
+    cannot be read.
     """
     checked = checked_path(path)
     try:
@@ -240,10 +202,7 @@ def read_file(
 ) -> bytes:
     """Return the bytes of a regular file of at most `most` bytes.
 
-    Raises
-    ------
-    ConfigError
-        The cases of `open_file`, or the file is larger.
+    Raises `ConfigError`: the cases of `open_file`, or the file is larger.
     """
     try:
         with open_file(path, what, follow=follow) as file:
@@ -260,10 +219,8 @@ def read_file(
 def read_json(raw: bytes, what: str) -> Any:
     """Return the value of a JSON text whose numbers are finite and whose depth is bounded.
 
-    Raises
-    ------
-    ConfigError
-        It is not UTF-8 or JSON, is nested too deeply, or holds a number out of range.
+    Raises `ConfigError`: it is not UTF-8 or JSON, is nested too deeply, or holds a number out of
+    range.
     """
     try:
         return bounded(json.loads(raw, parse_constant=_not_finite), what)
@@ -278,10 +235,8 @@ def read_json(raw: bytes, what: str) -> Any:
 def read_toml(raw: bytes, what: str) -> dict[str, Any]:
     """Return the tables of a TOML text, with bounds as of `read_json`.
 
-    Raises
-    ------
-    ConfigError
-        It is not UTF-8 or TOML, is nested too deeply, or holds a number out of range.
+    Raises `ConfigError`: it is not UTF-8 or TOML, is nested too deeply, or holds a number out of
+    range.
     """
     try:
         text = raw.decode()
@@ -299,10 +254,7 @@ def read_toml(raw: bytes, what: str) -> dict[str, Any]:
 def bounded(value: Any, what: str) -> Any:
     """Return a value of JSON or TOML if its depth and its numbers are within bounds.
 
-    Raises
-    ------
-    ConfigError
-        It is nested too deeply, or a number in it is not finite or too large.
+    Raises `ConfigError`: it is nested too deeply, or a number in it is not finite or too large.
     """
     level = [value]
     for _ in range(DEPTH_MAX):

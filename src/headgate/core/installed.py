@@ -32,19 +32,13 @@ _KINDS = {WORKLOADS: "workload", SOURCES: "source"}
 
 @dataclass(frozen=True)
 class Plugin:
-    """Holds the name of something installed, and the entry points that carry this name.
-
-    Attributes
-    ----------
-    kind : str
-        For messages: policy, workload, source.
-    entries : tuple of EntryPoint
-        One, unless several distributions took the same name.
-    """
+    """Holds the name of something installed, and the entry points that carry this name."""
 
     kind: str
+    """For messages: policy, workload, source."""
     name: str
     entries: tuple[EntryPoint, ...]
+    """One, unless several distributions took the same name."""
 
     def __str__(self) -> str:
         return f'{self.kind} "{self.name}" of the distribution {_whose(self.entries[0])}'
@@ -52,17 +46,9 @@ class Plugin:
     def load(self, wanted: Any = Callable, called: str = "class and no function") -> Any:
         """Return the object that the entry point names: of a policy, what makes it.
 
-        Parameters
-        ----------
-        wanted : type
-            Of which the object must be an instance.
-        called : str
-            The name of such a type, for a message.
-
-        Raises
-        ------
-        ConfigError
-            The object cannot be imported, is of another type, or two distributions have that name.
+        `wanted`: of which the object must be an instance. `called`: the name of such a type, for a
+        message. Raises `ConfigError`: the object cannot be imported, is of another type, or two
+        distributions have that name.
         """
         if len(self.entries) > 1:
             both = " and ".join(_whose(entry) for entry in self.entries)

@@ -27,19 +27,14 @@ def _percentile(slo: Slo) -> float | None:
 def utility_of(slos: Sequence[Slo], priority: float, shape: Shape | None = None) -> Utility:
     """Return the utility of a job: its priority times the degree to which its SLOs are met.
 
+    Raises `ConfigError`: there is no SLO, one is about a single operator, or the priority or the
+    shape is out of range.
+
     Parameters
     ----------
-    slos : sequence of Slo
-        One, or several for a hybrid, which is worth the mean of them.
-    priority : float
-        Its utility when all are met; > 0.
-    shape : Shape, optional
-        The knee where none is given.
-
-    Raises
-    ------
-    ConfigError
-        There is no SLO, one is about a single operator, or the priority or the shape is out of range.
+    slos : sequence of Slo    One, or several for a hybrid, which is worth the mean of them.
+    priority : float    Its utility when all are met; > 0.
+    shape : Shape, optional    The knee where none is given.
     """
     if not slos:
         msg = 'a job of a fleet needs an SLO; add .slo("mean < 1 s over 1 s") to its writer.'

@@ -31,15 +31,10 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Return `function` compiled by numba, or itself when ``HEADGATE_JIT=0``.
 
     Compiled code is kept on disk next to the source; where that cannot be written, in a private
-    directory of this user below the temporary directory.
+    directory of this user below the temporary directory. Same signature; releases the GIL when
+    compiled.
 
-    Parameters
-    ----------
-    function : callable    A plain function on arrays and scalars, called with positional arguments.
-
-    Returns
-    -------
-    callable    Same signature; releases the GIL when compiled.
+    `function`: a plain function on arrays and scalars, called with positional arguments.
     """
     if not jit_enabled():
         return function

@@ -17,12 +17,8 @@ _POLL_S = 0.1
 def not_listening(addresses: Sequence[tuple[str, int]], patience_s: float) -> Exception | None:
     """Return why none of some addresses takes a connection; None as soon as one of them does.
 
-    Parameters
-    ----------
-    addresses : sequence of (str, int)
-        Hosts and ports.
-    patience_s : float
-        How long they are tried; addresses that refuse are for `REFUSED_S`, unknown hosts once.
+    `addresses`: hosts and ports. `patience_s`: how long they are tried; addresses that refuse are
+    for `REFUSED_S`, unknown hosts once.
     """
     began_s = time.monotonic()
     while True:

@@ -19,17 +19,9 @@ LOCAL = "file"
 def local_path(location: str | os.PathLike[str], what: str = "checkpoint") -> Path:
     """Return the directory that `location` names, be it a path or a ``file:`` URI.
 
-    Parameters
-    ----------
-    location : str or path
-        The text as the user wrote it: a ``pathlib.Path`` has lost one of the slashes of ``s3a://``.
-    what : str
-        What lies there, for the message.
-
-    Raises
-    ------
-    CheckpointError
-        It is empty, or names another file system.
+    `location` (str or path): the text as the user wrote it: a ``pathlib.Path`` has lost one of the
+    slashes of ``s3a://``. `what`: what lies there, for the message. Raises `CheckpointError`: it is
+    empty, or names another file system.
     """
     text = os.fspath(location)
     scheme, colon, rest = text.partition(":")

@@ -24,14 +24,10 @@ a sum that cancels out to 0 has no digits of its own. Chosen."""
 def unmatched(want: F64, got: F64, relative: F64, floor: F64) -> tuple[list[int], list[int]]:
     """Return which rows have no partner, where as many as possible are matched one to one.
 
-    Parameters
-    ----------
-    want, got : float64[rows, numbers]     Finite numbers.
-    relative, floor : float64[numbers]     Numbers match within ``relative * larger`` or ``floor``.
+    Rows of `want` and of `got`.
 
-    Returns
-    -------
-    list of int, list of int    Rows of `want` and of `got`.
+    `want`, `got` (float64[rows, numbers]): finite numbers. `relative`, `floor` (float64[numbers]):
+    numbers match within ``relative * larger`` or ``floor``.
     """
     near = _Candidates(want, got, relative, floor)
     of_want = [-1] * len(want)

@@ -29,10 +29,7 @@ class NoiseFilter:
     PySpark's daemons print a traceback when the JVM hangs up on an idle worker, which is how every
     worker ends. Any other traceback passes.
 
-    Parameters
-    ----------
-    write : callable
-        Takes the lines that pass, as bytes.
+    `write`: takes the lines that pass, as bytes.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
@@ -77,10 +74,8 @@ def quiet_stderr(wait_s: float = 0.0) -> Iterator[None]:
     The JVM and its Python workers inherit descriptor 2, which is a pipe until the end of the block.
     ``HEADGATE_QUIET=0`` leaves everything as it is.
 
-    Parameters
-    ----------
-    wait_s : float
-        Longest wait at the end for lines that are on their way, in seconds; a JVM may hold the pipe.
+    `wait_s`: longest wait at the end for lines that are on their way, in seconds; a JVM may hold
+    the pipe.
     """
     if os.environ.get("HEADGATE_QUIET") == "0":
         yield

@@ -27,15 +27,9 @@ def bytes_or_size(text: str) -> int:
 def parse_bytes(text: str) -> int:
     """Return the bytes of a size written with its unit.
 
-    Parameters
-    ----------
-    text : str
-        A number and a unit, such as ``500MB``, ``1 GB`` (powers of 1,000) or ``64 MiB`` (of 1,024).
-
-    Raises
-    ------
-    ConfigError
-        No number, no unit, an unknown unit, nothing at all, or more than an exabyte.
+    `text`: a number and a unit, such as ``500MB``, ``1 GB`` (powers of 1,000) or ``64 MiB`` (of
+    1,024). Raises `ConfigError`: no number, no unit, an unknown unit, nothing at all, or more than
+    an exabyte.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

@@ -150,19 +150,12 @@ class Slo:
 def parse_slo(text: str) -> Slo:
     """Return the objective that `text` states.
 
-    Parameters
-    ----------
-    text : str
-        ``[end-to-end:|operator NAME:] STATISTIC < DURATION over DURATION [in PERCENT of windows]``
-        with a statistic of `LATENCIES`; ``juice >= RATIO [over DURATION]``; ``throughput >= RATE
-        [over DURATION]`` with a rate such as ``500 records/s``. ``1s over 1s`` is short for
-        ``mean < 1 s over 1 s``. Units are required; ``<=`` means ``<`` and ``>`` means ``>=``.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read, lacks a unit or a window, or a value is out of range; the message quotes
-        `text` and says what to write.
+    `text`: ``[end-to-end:|operator NAME:] STATISTIC < DURATION over DURATION [in PERCENT of
+    windows]`` with a statistic of `LATENCIES`; ``juice >= RATIO [over DURATION]``; ``throughput >=
+    RATE [over DURATION]`` with a rate such as ``500 records/s``. ``1s over 1s`` is short for ``mean
+    < 1 s over 1 s``. Units are required; ``<=`` means ``<`` and ``>`` means ``>=``. Raises
+    `ConfigError`: it cannot be read, lacks a unit or a window, or a value is out of range; the
+    message quotes `text` and says what to write.
     """
     scoped = _SCOPED.fullmatch(text) if len(text) <= _CHARACTERS else None
     clause = _CLAUSE.fullmatch(scoped[2]) if scoped else None

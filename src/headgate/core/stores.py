@@ -83,15 +83,9 @@ def store_url(location: str | os.PathLike[str]) -> str | None:
 
     The bucket of HDFS is its name node or name service, the key a directory.
 
-    Parameters
-    ----------
-    location : str or path
-        The text as the user wrote it; a ``pathlib.Path``, which has lost a slash, is accepted, too.
-
-    Raises
-    ------
-    CheckpointError
-        It names a store and no bucket or key, or it has a credential in it.
+    `location` (str or path): the text as the user wrote it; a ``pathlib.Path``, which has lost a
+    slash, is accepted, too. Raises `CheckpointError`: it names a store and no bucket or key, or it
+    has a credential in it.
     """
     text = os.fspath(location)
     scheme, colon, rest = text.partition(":")
@@ -128,10 +122,7 @@ def is_store_option(key: str) -> bool:
 def store_option(key: str, text: str) -> tuple[str, Hidden]:
     """Return an option's name as the table has it, and its text, which is never shown.
 
-    Raises
-    ------
-    ConfigError
-        There is no such option.
+    Raises `ConfigError`: there is no such option.
     """
     name = _BY_LOWER.get(key.lower())
     if name is None:
@@ -144,10 +135,7 @@ def store_option(key: str, text: str) -> tuple[str, Hidden]:
 def options_for(url: str | None, options: Mapping[str, str]) -> dict[str, Hidden]:
     """Return the options of a checkpoint's store among a writer's, without `PREFIX`.
 
-    Raises
-    ------
-    ConfigError
-        One is of another kind of store, or there is no store.
+    Raises `ConfigError`: one is of another kind of store, or there is no store.
     """
     chosen = {k.removeprefix(PREFIX): Hidden(v) for k, v in options.items() if is_store_option(k)}
     if url is None:
@@ -185,11 +173,8 @@ _UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 def refuse_unsendable(url: str, options: Mapping[str, str]) -> None:
     """Refuse a setting of a store, by option or variable, that holds a line break or the like.
 
-    A credential that was copied from a file ends with one. The value is not shown.
-
-    Raises
-    ------
-    CheckpointError
+    A credential that was copied from a file ends with one. The value is not shown. Raises
+    `CheckpointError`.
     """
     kind = kind_of(url)
     settings = {f"option {PREFIX}{name}": text for name, text in options.items()}

@@ -65,16 +65,11 @@ class Knee:
 
 @dataclass(frozen=True)
 class Linear:
-    """Falls in a straight line from 1 at the threshold to 0.
-
-    Parameters
-    ----------
-    span : float
-        How far beyond the threshold nothing is left, in thresholds; > 0. With 1, a latency is
-        worth nothing from twice its threshold on, a juice nothing at 0.
-    """
+    """Falls in a straight line from 1 at the threshold to 0."""
 
     span: float = 1.0
+    """How far beyond the threshold nothing is left, in thresholds; > 0. With 1, a latency is worth
+    nothing from twice its threshold on, a juice nothing at 0."""
 
     def __post_init__(self) -> None:
         _check_positive("span of a linear utility", self.span)
@@ -88,15 +83,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class Step:
-    """Gives all when the threshold is met, else a constant.
-
-    Parameters
-    ----------
-    missed : float
-        The share when the threshold is missed; in [0, 1).
-    """
+    """Gives all when the threshold is met, else a constant."""
 
     missed: float = 0.0
+    """The share when the threshold is missed; in [0, 1)."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.missed < 1.0:
@@ -110,15 +100,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """Falls like the upper half of a lognormal: erfc(ln(miss) / (sigma sqrt 2)), miss = how many times.
-
-    Parameters
-    ----------
-    sigma : float
-        Spread; > 0. With 1 (chosen, not tuned), missing the threshold twice over leaves 49 %.
-    """
+    """Falls like the upper half of a lognormal: erfc(ln(times missed) / (sigma sqrt 2))."""
 
     sigma: float = 1.0
+    """Spread; > 0. With 1 (chosen, not tuned), missing the threshold twice over leaves 49 %."""
 
     def __post_init__(self) -> None:
         _check_positive("sigma of a lognormal utility", self.sigma)
@@ -135,16 +120,11 @@ class Lognormal:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """Joins points by straight lines, flat outside them.
-
-    Parameters
-    ----------
-    points : tuple of (float, float)
-        (value in the metric's unit, share), values ascending. Two points of one value are a jump;
-        the value itself is worth the better of the two.
-    """
+    """Joins points by straight lines, flat outside them."""
 
     points: tuple[tuple[float, float], ...]
+    """(value in the metric's unit, share), values ascending. Two points of one value are a jump;
+    the value itself is worth the better of the two."""
 
     def __post_init__(self) -> None:
         values = [value for value, _ in self.points]
@@ -169,17 +149,12 @@ class Piecewise:
 
 @dataclass(frozen=True)
 class Custom:
-    """Calls the user's own function.
-
-    Parameters
-    ----------
-    function : callable
-        From the measured value, in the metric's unit, to a share in [0, 1]; 1 where the threshold
-        is met. It may jump, but must be monotone. That is checked on a grid over six decades when
-        the intent is made, so a flaw between two points of the grid is not seen.
-    """
+    """Calls the user's own function."""
 
     function: Callable[[float], float]
+    """From the measured value, in the metric's unit, to a share in [0, 1]; 1 where the threshold is
+    met. It may jump, but must be monotone. That is checked on a grid over six decades when the
+    intent is made, so a flaw between two points of the grid is not seen."""
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
         """Return the function's value; ConfigError where it gives none, or no share."""
@@ -219,18 +194,8 @@ def shape_named(name: str) -> Shape:
 class Intent:
     """Holds one requirement of a job: a metric, a threshold, and the cost of missing it.
 
-    Parameters
-    ----------
-    threshold : float
-        Seconds, a share in (0, 1], or records per second; > 0.
-    percentile : float or None
-        Which percentile of the latency is meant, in (0, 100); None is the mean.
-
-    Raises
-    ------
-    ConfigError
-        A threshold or percentile out of range, or a shape that is not monotone, leaves [0, 1], or
-        is below 1 at the threshold.
+    Raises `ConfigError`: a threshold or percentile out of range, or a shape that is not monotone,
+    leaves [0, 1], or is below 1 at the threshold.
 
     References
     ----------
@@ -239,8 +204,10 @@ class Intent:
 
     metric: Metric
     threshold: float
+    """Seconds, a share in (0, 1], or records per second; > 0."""
     shape: Shape = field(default_factory=Knee)
     percentile: float | None = None
+    """Which percentile of the latency is meant, in (0, 100); None is the mean."""
 
     def __post_init__(self) -> None:
         _check_positive(f"{self.metric} threshold", self.threshold)
@@ -264,10 +231,7 @@ class Intent:
     def share(self, value: float) -> float:
         """Return the share of the maximum utility that `value` is worth.
 
-        Raises
-        ------
-        NotReady
-            `value` is NaN: nothing was measured.
+        Raises `NotReady`: `value` is NaN: nothing was measured.
         """
         if math.isnan(value):
             msg = f"{self.metric} has not been measured yet."
@@ -279,14 +243,6 @@ class Intent:
 class Utility:
     """Computes the utility of a job: its priority times the degree to which its intents are met.
 
-    Parameters
-    ----------
-    maximum : float
-        The job's priority: its utility when every intent is met; > 0. It may change while the job
-        runs (``dataclasses.replace``).
-    intents : tuple of Intent
-        One, or several for a hybrid SLO.
-
     References
     ----------
     Henge 4 (priority = maximum utility), 5.5 (changing priorities), 8.1.1 (a hybrid SLO is worth
@@ -294,7 +250,10 @@ class Utility:
     """
 
     maximum: float
+    """The job's priority: its utility when every intent is met; > 0. It may change while the job
+    runs (``dataclasses.replace``)."""
     intents: tuple[Intent, ...]
+    """One, or several for a hybrid SLO."""
 
     def __post_init__(self) -> None:
         _check_positive("priority", self.maximum)
@@ -310,15 +269,8 @@ class Utility:
     def current(self, values: Sequence[float]) -> float:
         """Return the utility attained, in [0, maximum].
 
-        Parameters
-        ----------
-        values : sequence of float
-            The measured value of each intent, in the order of `intents`.
-
-        Raises
-        ------
-        NotReady
-            A value is NaN.
+        `values`: the measured value of each intent, in the order of `intents`. Raises `NotReady`: a
+        value is NaN.
         """
         shares = [intent.share(v) for intent, v in zip(self.intents, values, strict=True)]
         return self.maximum * sum(shares) / len(shares)

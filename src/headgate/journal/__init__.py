@@ -3,8 +3,8 @@
 Belongs here: the meaning of a line (schema, with the objects inside a line in parts; hosts and fleet for
 lines about hosts and about many jobs), its encoding (codec), writing lines (writer), reading them, also
 while they are being written (reader), the user's functions that are called with each line (listeners),
-the latency histogram that lines carry (histogram), and the generated page about all of them (document).
-Does not belong here: the views of a journal (report), anything of Spark. Imports `headgate.core` only.
+and the latency histogram that lines carry (histogram). Does not belong here: the views of a journal
+(report), anything of Spark. Imports `headgate.core` only.
 """
 
 from __future__ import annotations

@@ -27,10 +27,7 @@ _DECODERS = {kind: msgspec.json.Decoder(event) for kind, event in KINDS.items()}
 def encode(event: Event) -> bytes:
     """Return the line of an event, newline included.
 
-    Raises
-    ------
-    EngineError
-        A number is not finite, or a parameter is not JSON.
+    Raises `EngineError`: a number is not finite, or a parameter is not JSON.
     """
     try:
         line = {"event": event.KIND, **msgspec.to_builtins(event, enc_hook=_plain)}
@@ -47,17 +44,9 @@ def decode(line: bytes, *, where: str) -> Event | None:
 
     Fields that a kind does not have are ignored.
 
-    Parameters
-    ----------
-    line : bytes
-        A whole line, with or without its newline.
-    where : str
-        Journal and line number, for messages.
-
-    Raises
-    ------
-    CheckpointError
-        The line is not JSON, lacks a field, or states a version this headgate cannot read.
+    `line`: a whole line, with or without its newline. `where`: journal and line number, for
+    messages. Raises `CheckpointError`: the line is not JSON, lacks a field, or states a version
+    this headgate cannot read.
     """
     try:
         head = _head.decode(line)

@@ -16,16 +16,12 @@ class FleetStart:
 
     policy: str
     """Name of the policy."""
-
     slots_max: Count
     """The budget."""
-
     round_s: Number
     """Time between two rounds, in seconds."""
-
     version: Whole
     """Version of the journal's format."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -36,34 +32,24 @@ class FleetJobState:
 
     job: str
     """The query's name."""
-
     state: str
     """running, hung or leaving."""
-
     utility: Number | None
     """Utility attained; null while nothing is known."""
-
     utility_max: Number
     """The job's priority."""
-
     met: bool
     """Whether every intent was met."""
-
     values: tuple[Number, ...] = ()
     """What was measured for each intent: seconds, a share, or records per second."""
-
     slots: dict[str, Whole] = field(default_factory=dict)
     """Slots per operator."""
-
     capacity: dict[str, Number] = field(default_factory=dict)
     """Share of the time that the busiest slot of each operator worked."""
-
     input_rate: Number = 0.0
     """Records per second that came from its sources."""
-
     granted: dict[str, Whole] = field(default_factory=dict)
     """The most slots that each operator may hold; empty in journals of an earlier release."""
-
     requested: dict[str, Whole] = field(default_factory=dict)
     """Slots that the job's own policy would like, of operators for which that is more than granted."""
 
@@ -74,16 +60,12 @@ class FleetHostState:
 
     host: str
     """As Spark names it; local, where tasks run in the driver's own machine."""
-
     cores: Whole
     """Of its executors."""
-
     runnable: Number
     """Tasks of the fleet's jobs that ran or waited for a core, mean of the round."""
-
     load: Number | None
     """The machine's own load average over a minute; null where no task told."""
-
     congested: bool
     """Whether more was runnable than it has cores."""
 
@@ -96,28 +78,20 @@ class FleetRound:
 
     time_s: Number
     """Since the fleet was started, in seconds."""
-
     jobs: tuple[FleetJobState, ...]
     """Its jobs but those that ended."""
-
     utility: Number
     """Total utility of the jobs about which something is known."""
-
     utility_max: Number
     """The most there could be."""
-
     slots: Groups
     """Slots in force, all jobs."""
-
     slots_max: Count
     """The budget."""
-
     congested: bool
     """Whether most hosts were congested."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
-
     hosts: tuple[FleetHostState, ...] = ()
     """How busy each host was."""
 
@@ -130,28 +104,20 @@ class FleetDecided:
 
     policy: str
     """Name of the policy."""
-
     action: str
     """nothing, reconfiguration, reduction or reversion."""
-
     rule: str
     """The rule that fired."""
-
     reason: str
     """Why, in words."""
-
     acts: bool
     """Whether it is carried out."""
-
     slots: dict[str, dict[str, Whole]] = field(default_factory=dict)
     """New numbers of slots, by job and operator."""
-
     numbers: dict[str, Number] = field(default_factory=dict)
     """The policy's own figures."""
-
     time_s: Number = 0.0
     """Since the fleet was started, in seconds."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -164,13 +130,10 @@ class FleetJobChanged:
 
     job: str
     """The query's name."""
-
     state: str
     """running, hung, failed, leaving or gone."""
-
     why: str
     """In words."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -183,25 +146,18 @@ class FleetGranted:
 
     job: str
     """The query's name."""
-
     granted: dict[str, Whole]
     """The most slots that each operator of the job may hold from now on."""
-
     held: dict[str, Whole]
     """Slots in force; what is above the grant is given up at the job's next batch boundary."""
-
     by: str
     """The fleet's policy, ``user``, or ``budget`` where that changed."""
-
     reason: str = ""
     """Why, in words."""
-
     requested: dict[str, Whole] = field(default_factory=dict)
     """What the job's own policy would have liked beyond its grant."""
-
     time_s: Number = 0.0
     """Since the fleet was started, in seconds."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -214,13 +170,10 @@ class GrantChange:
 
     granted: dict[str, Whole]
     """The most slots, or active replicas, of each operator."""
-
     by: str
     """Who granted it."""
-
     reason: str = ""
     """Why, in words."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -233,9 +186,7 @@ class SlotRequest:
 
     requested: dict[str, Whole]
     """Slots by operator, of those that would like more; empty where none does any more."""
-
     granted: dict[str, Whole]
     """The grant at that time."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""

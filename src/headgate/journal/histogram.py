@@ -38,17 +38,10 @@ EDGES_MS.setflags(write=False)
 def counts_of(latency_ms: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> I64:
     """Return how many latencies fall into each bucket.
 
-    Parameters
-    ----------
-    latency_ms : float array
-        Latencies; a negative value (clocks of two hosts differ) counts as zero, NaN is not counted.
-    weights : int array, optional
-        How many records each latency stands for; one each when absent.
+    Result: int64[BUCKETS]: dense counts; add arrays to merge, pass the sum to `sparse_of`.
 
-    Returns
-    -------
-    int64[BUCKETS]
-        Dense counts; add arrays to merge, pass the sum to `sparse_of`.
+    `latency_ms`: latencies; a negative value (clocks of two hosts differ) counts as zero, NaN is
+    not counted. `weights`: how many records each latency stands for; one each when absent.
     """
     values = np.asarray(latency_ms, dtype=np.float64).ravel()
     known = ~np.isnan(values)
@@ -84,20 +77,12 @@ def completed(histogram: Sparse) -> int:
 def percentile_ms(histogram: Sparse, share: float) -> float | None:
     """Return the latency that a share of the records does not exceed.
 
-    Inside a bucket records are taken as evenly spread, so the result is at most one bucket width,
-    5 %, away from the exact order statistic (or 0.1 ms below the first edge).
+    Inside a bucket records are taken as evenly spread, so the result is at most one bucket width, 5
+    %, away from the exact order statistic (or 0.1 ms below the first edge). Milliseconds; None for
+    an empty histogram.
 
-    Parameters
-    ----------
-    histogram : sparse histogram
-        Pairs of (upper edge in ms, count), ascending.
-    share : float
-        In [0, 1]; 0.95 gives p95.
-
-    Returns
-    -------
-    float or None
-        Milliseconds; None for an empty histogram.
+    `histogram` (sparse histogram): pairs of (upper edge in ms, count), ascending. `share`: in [0,
+    1]; 0.95 gives p95.
     """
     if not 0.0 <= share <= 1.0:
         msg = f"percentile share {share} is out of range; use 0 to 1, as 0.95 for p95."

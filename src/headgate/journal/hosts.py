@@ -16,39 +16,28 @@ class MigrationStep:
 
     step: Whole
     """The batch that begins."""
-
     operator: str
     """The operator."""
-
     what: str
     """Of the whole: requested, superseded, refused, finished or failed. Of a subscale: started, held,
     caught up, routed, installed or released."""
-
     subscale: Whole | None = None
     """Number of the subscale within the migration; null for the whole."""
-
     groups: tuple[Whole, ...] = ()
     """Key groups concerned."""
-
     source: Whole | None = None
     """Slot they leave; null for the whole."""
-
     destination: Whole | None = None
     """Slot they go to; null for the whole."""
-
     bytes_moved: Count = 0
     """State brought to the new host for these groups so far, in bytes."""
-
     strategy: str = ""
     """How it is carried out; stated by a request."""
-
     why: str = ""
     """Why it was refused or failed."""
-
     suspended_s: Number = 0.0
     """At the end of the whole: how long slots had records waiting and could serve none of them, since
     their key groups were held or on their way; whole batches, all slots together, in s."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -61,16 +50,12 @@ class SlotLost:
 
     step: Whole
     """The batch under way, or the one whose tasks showed it."""
-
     operator: str
     """The operator."""
-
     slot: Whole
     """Its slot, by number."""
-
     epoch: Whole = -1
     """Of the newest assignment, on its way or in force: the replacement's; -1 where not known."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -83,27 +68,19 @@ class ExecutorChange:
 
     act: str
     """``asked`` or ``gave back``."""
-
     slots: Groups
     """Slots that the queries of the application have or want, together."""
-
     cores: Whole
     """Cores that tasks can use from now on."""
-
     executors_before: Whole
     """Executors there were."""
-
     executors_wanted: Whole
     """Executors there shall be."""
-
     executors_after: Whole
     """Executors there are."""
-
     took_ms: Number
     """Time until they were there and their workers ready, or until it was given up, in ms."""
-
     why: str = ""
     """What the cluster did not give, or which executors were given back."""
-
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""

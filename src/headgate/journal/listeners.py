@@ -54,12 +54,7 @@ def on_event(listener: Callable[[str, Event], object]) -> Callable[[], None]:
 def call_listeners(journal: str, event: Event) -> None:
     """Call the functions that were given to `on_event`.
 
-    Parameters
-    ----------
-    journal : str
-        Path of the journal.
-    event : Event
-        As it was written.
+    `journal`: path of the journal. `event`: as it was written.
     """
     for listener in tuple(_listeners):
         try:

@@ -15,10 +15,7 @@ def log_event(event: Event, journal: str) -> None:
 
     Ends by a failure are errors, retries and refused orders are warnings, all else is information.
 
-    Parameters
-    ----------
-    event : Event    As it was written.
-    journal : str    Path of the journal, which names the query in each line.
+    `event`: as it was written. `journal`: path of the journal, which names the query in each line.
     """
     line = _line(event)
     if line is not None:

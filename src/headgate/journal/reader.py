@@ -49,17 +49,8 @@ class CopiedJournal(Protocol):
 class Tail:
     """Keeps a position in a journal that moves over whole lines only.
 
-    Parameters
-    ----------
-    path : path
-        The journal.
-    name : str, optional
-        The name of the journal in messages; default: its path.
-
-    Raises
-    ------
-    CheckpointError
-        There is no such file.
+    `path` (path): the journal. `name`: the name of the journal in messages; default: its path.
+    Raises `CheckpointError`: there is no such file.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
@@ -74,13 +65,9 @@ class Tail:
     def events(self) -> Iterator[Event]:
         """Yield the events of whole lines written since the last call.
 
-        A torn last line stays unread until it is whole.
-
-        Raises
-        ------
-        CheckpointError
-            A whole line is no event, a line is longer than `LINE_MAX`, the journal has another
-            version, or it cannot be read any more.
+        A torn last line stays unread until it is whole. Raises `CheckpointError`: a whole line is
+        no event, a line is longer than `LINE_MAX`, the journal has another version, or it cannot be
+        read any more.
         """
         with self._opened() as file:
             file.seek(self._offset_bytes)
@@ -127,17 +114,10 @@ def _wait() -> bool:
 def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> Iterator[Event]:
     """Yield the events of a journal, then those that are being written, up to a stop event.
 
-    Parameters
-    ----------
-    path : path
-        The journal.
-    wait : callable
-        Called when there is nothing new; returns False to end. Unless given, sleeps and goes on.
+    A stop event ends the iteration unless a restart was already written behind it.
 
-    Yields
-    ------
-    event
-        A stop event ends the iteration unless a restart was already written behind it.
+    `path` (path): the journal. `wait`: called when there is nothing new; returns False to end.
+    Unless given, sleeps and goes on.
     """
     tail = Tail(path)
     while True:
@@ -152,10 +132,7 @@ def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> It
 def journals_below(place: str | os.PathLike[str]) -> list[Path]:
     """Return the journals of a directory and its subdirectories; of a journal, itself.
 
-    Raises
-    ------
-    CheckpointError
-        There is no such directory.
+    Raises `CheckpointError`: there is no such directory.
     """
     root = local_path(place)
     if is_file(root):
@@ -176,15 +153,8 @@ def journals_below(place: str | os.PathLike[str]) -> list[Path]:
 def locate(path: str | os.PathLike[str]) -> Path:
     """Return the journal of a checkpoint.
 
-    Parameters
-    ----------
-    path : path
-        A checkpoint directory, or a journal itself.
-
-    Raises
-    ------
-    CheckpointError
-        Nothing there is a journal, or it names another file system than a POSIX one.
+    `path` (path): a checkpoint directory, or a journal itself. Raises `CheckpointError`: nothing
+    there is a journal, or it names another file system than a POSIX one.
     """
     checked_path(path)
     local = local_path(path)

@@ -35,13 +35,9 @@ class JournalWriter:
     death of the process; it is not forced to disk, since the manifest and not the journal is what
     recovery reads. Safe to use from several threads.
 
-    Parameters
-    ----------
-    path : path
-        The file, never a symbolic link; made with mode 0600 when missing. A torn last line, left by a
-        killed driver, is cut off: it never was an event.
-    now_ms : callable
-        The wall clock; replaced in tests.
+    `path` (path): the file, never a symbolic link; made with mode 0600 when missing. A torn last
+    line, left by a killed driver, is cut off: it never was an event. `now_ms`: the wall clock;
+    replaced in tests.
     """
 
     def __init__(

@@ -57,14 +57,10 @@ class BatchFloor:
 
         Parameters
         ----------
-        started_ms : float
-            When it began.
         latency_s : float or None
             Mean latency of the records it served; None where it served none.
-        busy_s : float
-            How long the slowest slot took.
-        waiting : bool
-            Whether records waited before the step or after it.
+        busy_s : float    How long the slowest slot took.
+        waiting : bool    Whether records waited before the step or after it.
         behind : bool
             Whether more records wait after the step than it served, in backlog and source together.
         """

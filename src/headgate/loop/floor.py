@@ -50,10 +50,8 @@ class Floor:
 
         Parameters
         ----------
-        latency_s : float
-            Mean latency of the records completed in the window, in seconds.
-        utilisation : float
-            Useful time over wall time, of the busiest slot.
+        latency_s : float    Mean latency of the records completed in the window, in seconds.
+        utilisation : float    Useful time over wall time, of the busiest slot.
         waiting_s : float
             Waiting records, as seconds of arrivals. In an idle job about the latency; several times
             the least latency means a queue, and the cycle is left out.

@@ -53,31 +53,21 @@ class _Pending:
 
 @dataclass
 class _Operator:
-    """Holds the loop's data about one operator.
-
-    Attributes
-    ----------
-    settings : OperatorSettings
-        What holds from the next cycle on.
-    floor : Floor
-        Fed only while `settings.floor_s` is None.
-    pending : _Pending or None
-        The change between *decided* and *applied*.
-    why : str
-        Why the last cycle was not ready; empty where it was.
-    limited : bool
-        Whether it was short of slots that could be of use, and that was written down.
-    entry_rate : float64[G] or None
-        As `OperatorView.entry_rate`.
-    """
+    """Holds the loop's data about one operator."""
 
     settings: OperatorSettings
+    """What holds from the next cycle on."""
     examiner: Examiner
     floor: Floor = field(default_factory=Floor)
+    """Fed only while `settings.floor_s` is None."""
     pending: _Pending | None = None
+    """The change between *decided* and *applied*."""
     why: str = "no cycle has run yet"
+    """Why the last cycle was not ready; empty where it was."""
     limited: bool = False
+    """Whether it was short of slots that could be of use, and that was written down."""
     entry_rate: F64 | None = None
+    """float64[G] or None: as `OperatorView.entry_rate`."""
 
     @property
     def floor_s(self) -> float:
@@ -89,23 +79,19 @@ class _Operator:
 class ControlLoop:
     """Runs one operator graph's control loop: collects, examines, decides and applies.
 
-    An engine calls `cycle` once per interval, and `applied`, `abandoned` and `slot_failed` when
+    An engine calls `cycle` once per interval, and `applied`, `note_abandoned`, `slot_failed` when
     these things happen. Nothing is decided about an operator whose counters are not valid, and
     nothing between *decided* and *applied*: such an operator is left out of the observation, while
     the others are still decided about. Single-threaded: an engine calls from one thread.
 
     Parameters
     ----------
-    actuator : Actuator
-        May call `applied` from within `apply`.
+    actuator : Actuator    May call `applied` from within `apply`.
     journal : DecisionJournal
         Gets every decision that acts, and the first of several alike that do not.
-    operators : mapping of str to OperatorSettings
-        Upstream first.
-    delta_s : float
-        delta: length of a tick of the samples, in seconds.
-    parents : mapping of str to tuple of str, optional
-        As `Observation.parents`.
+    operators : mapping of str to OperatorSettings    Upstream first.
+    delta_s : float    delta: length of a tick of the samples, in seconds.
+    parents : mapping of str to tuple of str, optional    As `Observation.parents`.
     end_to_end_s : float, optional
         Bound on the sum of the latencies of the operators on each path. With it, the bounds of the
         settings give way to shares of it, which move until the operators keep theirs equally often.
@@ -180,23 +166,17 @@ class ControlLoop:
     def applied(self, operator: str, time_s: float) -> None:
         """Take note that the change of `operator` is in force since `time_s`.
 
-        Raises
-        ------
-        ProtocolError
-            No change of that operator is under way.
+        Raises `ProtocolError`: no change of that operator is under way.
         """
         pending = self._end(operator)
         took_s = time_s - pending.decided_s
         self._journal.applied(operator, pending.change, took_s)
         self._advice.applied(operator, pending.change, took_s)
 
-    def abandoned(self, operator: str) -> None:
+    def note_abandoned(self, operator: str) -> None:
         """Take note that the change of `operator` was given up; the old assignment holds.
 
-        Raises
-        ------
-        ProtocolError
-            No change of that operator is under way.
+        Raises `ProtocolError`: no change of that operator is under way.
         """
         self._end(operator)
 

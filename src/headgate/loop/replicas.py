@@ -24,12 +24,7 @@ class PoolEngine(Protocol):
 def run_interval(policy: ReplicaPolicy, engine: PoolEngine) -> ReplicaDecision:
     """End one interval: measure it, decide, and carry the decision out.
 
-    Parameters
-    ----------
-    policy : ReplicaPolicy
-        Analyses and plans.
-    engine : PoolEngine
-        Monitors and executes.
+    `policy`: analyses and plans. `engine`: monitors and executes.
 
     References
     ----------

@@ -12,44 +12,31 @@ from headgate.core.slo import SUCCESS
 class OperatorSettings:
     """Holds the latency SLO and the limits of one operator; may change while the job runs.
 
-    Raises
-    ------
-    ConfigError
-        A value is out of range.
+    Raises `ConfigError`: a value is out of range.
     """
 
     bound_s: float
     """L: bound on the mean latency, in seconds; more than `alert_s`."""
-
     window_s: float
     """T: the window that the mean is taken over, in seconds; more than 0."""
-
     slots_max: int
     """Most slots the operator may have; at least `slots_min`."""
-
     slots_min: int = 1
     """Fewest slots the operator may have; at least 1."""
-
     success: float = SUCCESS
     """Share of windows in which the bound is to hold, above 0, at most 1."""
-
     limit: str = ""
     """Why no more than `slots_max` could be of use; empty where it is what the user gave."""
-
     alert_s: float = 0.1
     """l: the alert threshold above the floor, in seconds; StreamSwitch's default."""
-
     floor_s: float | None = None
     """Latency of an idle job, in seconds: 0 for a continuous engine; None to measure it."""
-
     unsplittable: str = "the engine does not split key groups"
     """Why key groups of the operator cannot be split over slots; empty where they can."""
-
     initial_service_rate: float | None = None
     """mu of slots that have completed nothing, records per second; None to wait for the first.
 
-    Read when the loop is made; a later change has no effect.
-    """
+    Read when the loop is made; a later change has no effect."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.alert_s < self.bound_s:

@@ -52,10 +52,7 @@ class LatencyTarget:
 def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, LatencyTarget]:
     """Return the target of each operator that an SLO is about.
 
-    Raises
-    ------
-    ConfigError
-        An SLO is about an operator that is not there, or about no latency.
+    Raises `ConfigError`: an SLO is about an operator that is not there, or about no latency.
     """
     targets: dict[str, LatencyTarget] = {}
     for slo in slos:

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 def collect(places: Iterable[str | os.PathLike[str] | CopiedJournal]) -> JournalMetrics:
     """Return the metrics of the journals at some places; raises as `JournalMetrics`.
 
-    Raises
-    ------
-    ConfigError
-        The extra ``metrics`` is not installed.
+    Raises `ConfigError`: the extra ``metrics`` is not installed.
     """
     try:
         from headgate.metrics.exporter import JournalMetrics  # noqa: PLC0415 - an extra

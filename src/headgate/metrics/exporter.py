@@ -42,8 +42,7 @@ class Serving:
 
     Attributes
     ----------
-    port : int
-        The one that was taken, where 0 was asked for.
+    port : int    The one that was taken, where 0 was asked for.
     """
 
     def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
@@ -62,20 +61,13 @@ class JournalMetrics(Collector):
 
     A journal that is damaged keeps the values of the line before, and `broken` says so.
 
-    Parameters
-    ----------
-    places : iterable of path or CopiedJournal
-        Checkpoints, journals, or directories with checkpoints; each scrape looks for new ones. Of a
-        checkpoint on a store its copied journal.
+    `places` (iterable of path or CopiedJournal): checkpoints, journals, or directories with
+    checkpoints; each scrape looks for new ones. Of a checkpoint on a store its copied journal.
+    Raises `CheckpointError`: there is nothing at a place.
 
     Attributes
     ----------
     places : list of path
-
-    Raises
-    ------
-    CheckpointError
-        There is nothing at a place.
     """
 
     def __init__(self, places: Iterable[str | os.PathLike[str] | CopiedJournal]) -> None:
@@ -125,10 +117,7 @@ class JournalMetrics(Collector):
     def serve(self, host: str, port: int) -> Serving:
         """Serve the metrics in a thread of their own.
 
-        Raises
-        ------
-        ConfigError
-            Nothing can be served there.
+        Raises `ConfigError`: nothing can be served there.
         """
         try:
             server = _Server((host, port), _Handler)

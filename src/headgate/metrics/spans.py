@@ -22,10 +22,7 @@ class SpanWriter:
     A batch's phases are events of its span. A decision's span, and that of the change which came of it,
     have a link to the batch before.
 
-    Parameters
-    ----------
-    provider : TracerProvider, optional
-        Default: the program's own.
+    `provider`: default: the program's own.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -102,14 +99,9 @@ class SpanWriter:
 def write_spans(provider: TracerProvider | None = None) -> Callable[[], None]:
     """Write spans for all queries that this process starts from now on.
 
-    Parameters
-    ----------
-    provider : TracerProvider, optional
-        Where they go; default: the program's own, as ``opentelemetry.trace.set_tracer_provider`` sets it.
+    Ends it.
 
-    Returns
-    -------
-    callable
-        Ends it.
+    `provider`: where they go; default: the program's own, as
+    ``opentelemetry.trace.set_tracer_provider`` sets it.
     """
     return on_event(SpanWriter(provider))

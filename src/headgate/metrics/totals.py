@@ -46,8 +46,7 @@ class Buckets:
 
     Attributes
     ----------
-    sum_s : float
-        Sum of all latencies, in s.
+    sum_s : float    Sum of all latencies, in s.
     """
 
     def __init__(self, edges_s: tuple[float, ...]) -> None:
@@ -72,12 +71,9 @@ class QueryTotals:
 
     Attributes
     ----------
-    start : Start or None
-        The latest start.
-    batch : Batch or None
-        The latest committed batch.
-    recent : deque of Batch
-        The last `RECENT_BATCHES`.
+    start : Start or None    The latest start.
+    batch : Batch or None    The latest committed batch.
+    recent : deque of Batch    The last `RECENT_BATCHES`.
     slots : dict of (str, int) to SlotSums
         Sums by operator and slot, of the slots of the latest batch.
     """
@@ -287,10 +283,8 @@ class SlotSums:
 
     Attributes
     ----------
-    useful_ms, cpu_ms, waited_ms : float
-        Time spent on records, on a core, and waiting for one.
-    served, backlog : int
-        Records served, and those that wait now.
+    useful_ms, cpu_ms, waited_ms : float    Time spent on records, on a core, and waiting for one.
+    served, backlog : int    Records served, and those that wait now.
     """
 
     def __init__(self) -> None:
@@ -311,10 +305,8 @@ class FleetTotals:
 
     Attributes
     ----------
-    round : FleetRound or None
-        The latest.
-    decisions : Counter of str
-        Decisions by what they do.
+    round : FleetRound or None    The latest.
+    decisions : Counter of str    Decisions by what they do.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,9 @@
 """Carries a decision out: changes the assignment while records keep flowing.
 
 Belongs here: plans (plan: the key groups that move together), the protocol (protocol, events,
-instructions, progress: events in, instructions out), the port of a strategy (strategy), the strategies,
-one file each (strategies), and the order of records at a slot with unready groups (deferral). Does not
-belong here: the reason for a move (control), carrying out instructions (an engine), any I/O, state or
-journal.
+instructions, progress: events in, instructions out), the port of a strategy (strategy), and the
+strategies, one file each (strategies). Does not belong here: the reason for a move (control), carrying
+out instructions (an engine), any I/O, state or journal.
 
 An engine keeps one `protocol.Migration` per operator, gives it every event and carries out the
 instructions that it answers. The engine's duties are written in `instructions` and `events`;

@@ -24,29 +24,17 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Requested:
-    """Requests another assignment.
-
-    Parameters
-    ----------
-    hosts : tuple of str
-        By slot, for the slots of the current assignment and of `target`.
-    slot : int or None
-        The slot that turned severe; needed for ``Cause.SEVERE``.
-    strategy : str
-        As `headgate.migration.registry.strategy` reads it; empty: the default for the plan. A
-        request that supersedes keeps the strategy of the one it replaces.
-
-    Raises
-    ------
-    ConfigError
-        A severe slot is not named.
-    """
+    """Requests another assignment. Raises `ConfigError`: a severe slot is not named."""
 
     target: Assignment
     hosts: tuple[str, ...]
+    """By slot, for the slots of the current assignment and of `target`."""
     cause: Cause = Cause.POLICY
     slot: int | None = None
+    """The slot that turned severe; needed for ``Cause.SEVERE``."""
     strategy: str = ""
+    """As `headgate.migration.registry.strategy` reads it; empty: the default for the plan. A
+    request that supersedes keeps the strategy of the one it replaces."""
 
     def __post_init__(self) -> None:
         if self.cause is Cause.SEVERE and self.slot is None:
@@ -56,21 +44,14 @@ class Requested:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Reports that a boundary has passed.
-
-    Parameters
-    ----------
-    number : int
-        Grows with each boundary.
-    in_force : frozenset of int
-        The orders of holds and routes in force; of each key group at least the newest.
-    hosts : tuple of str
-        By slot, as of this boundary.
-    """
+    """Reports that a boundary has passed."""
 
     number: int
+    """Grows with each boundary."""
     in_force: frozenset[int]
+    """The orders of holds and routes in force; of each key group at least the newest."""
     hosts: tuple[str, ...]
+    """By slot, as of this boundary."""
 
 
 @dataclass(frozen=True)
@@ -128,18 +109,13 @@ class HostLost:
 
     The engine itself recovers what those slots own and what was active there. The next `Boundary`
     says the same, so that this event only saves time.
-
-    Parameters
-    ----------
-    after : int
-        Number of the last boundary before it.
-    hosts : tuple of str
-        By slot, from now on.
     """
 
     after: int
+    """Number of the last boundary before it."""
     host: str
     hosts: tuple[str, ...]
+    """By slot, from now on."""
 
 
 Answer = CaughtUp | Forwarded | Installed | Released

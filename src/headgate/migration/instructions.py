@@ -35,18 +35,14 @@ class Route:
     The old slot stops at that boundary, and an install under way ends. On another host the state
     is inactive until `Install`, and records that wait at the old slot stay there until `Forward`. DRRS:
     the confirm barrier.
-
-    Parameters
-    ----------
-    deferred_max : int
-        How many records `slot` may defer in memory to serve others meanwhile (see `Deferral`); 0:
-        a slot with a group that is not ready serves nothing.
     """
 
     order: int
     groups: tuple[int, ...]
     slot: int
     deferred_max: int
+    """How many records `slot` may defer in memory to serve others meanwhile; 0: a slot with a group
+    that is not ready serves nothing."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +76,13 @@ class Install:
     """Brings the state of `groups` on `host` to the newest and makes the state active there.
 
     Answer `Installed` for each group.
-
-    Parameters
-    ----------
-    resume : bool
-        Whether the owner serves a group as soon as it is installed; else at `Release`.
     """
 
     order: int
     groups: tuple[int, ...]
     host: str
     resume: bool
+    """Whether the owner serves a group as soon as it is installed; else at `Release`."""
 
 
 @dataclass(frozen=True)

@@ -18,45 +18,30 @@ PER_HOST_MAX = 2
 
 @dataclass(frozen=True)
 class Subscale:
-    """Holds key groups that move together, independently of other groups (DRRS III-C).
-
-    Parameters
-    ----------
-    groups : tuple of int
-        Ascending, at least one.
-    source, destination : int
-        Slots; equal only for groups that stay and are merely held while others move.
-    """
+    """Holds key groups that move together, independently of other groups (DRRS III-C)."""
 
     groups: tuple[int, ...]
+    """Ascending, at least one."""
     source: int
     destination: int
+    """`source`, `destination`: slots; equal only for groups that stay and are merely held while
+    others move."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Holds the old and the new assignment of a change, and computes the moves between them.
 
-    Both assignments number the slots alike: a slot that gets another number counts as two, and
-    its groups as moved.
-
-    Parameters
-    ----------
-    old, new : Assignment
-        Assignments of the same key groups.
-    hosts : tuple of str
-        Entry s is the host of slot s, for the slots of either assignment. A host is named by its
-        arena: one that dies and comes back has another name.
-
-    Raises
-    ------
-    ConfigError
-        The numbers of key groups differ, or a slot has no host.
+    Both assignments number the slots alike: a slot that gets another number counts as two, and its
+    groups as moved. Raises `ConfigError`: the numbers of key groups differ, or a slot has no host.
     """
 
     old: Assignment
     new: Assignment
+    """`old`, `new`: assignments of the same key groups."""
     hosts: tuple[str, ...]
+    """Entry s is the host of slot s, for the slots of either assignment. A host is named by its
+    arena: one that dies and comes back has another name."""
 
     def __post_init__(self) -> None:
         if self.old.key_groups != self.new.key_groups:
@@ -94,10 +79,7 @@ def check_hosts(hosts: Sequence[str], slots: int) -> None:
 def pairs(moves: Mapping[int, tuple[int, int]]) -> dict[tuple[int, int], tuple[int, ...]]:
     """Return the groups of each (source, destination), both in ascending order.
 
-    Parameters
-    ----------
-    moves : mapping of int to (int, int)
-        Key group -> source and destination.
+    `moves`: key group -> source and destination.
     """
     groups_of: dict[tuple[int, int], list[int]] = {}
     for group in sorted(moves):
@@ -125,17 +107,10 @@ def divide(
 ) -> tuple[Subscale, ...]:
     """Divide moves into subscales: by pair, each pair into sets as equal as possible.
 
-    Parameters
-    ----------
-    moves : mapping of int to (int, int)
-        Key group -> source and destination.
-    groups_min : int
-        A pair with fewer than twice as many groups stays whole; >= 1.
+    In lexicographic order: by source, destination, first group.
 
-    Returns
-    -------
-    tuple of Subscale
-        In lexicographic order: by source, destination, first group.
+    `moves`: key group -> source and destination. `groups_min`: a pair with fewer than twice as many
+    groups stays whole; >= 1.
 
     References
     ----------
@@ -171,8 +146,7 @@ def schedule(
     ----------
     held : sequence of int
         Key groups per slot, those on their way to it by a running subscale not counted.
-    hosts : sequence of str
-        By slot.
+    hosts : sequence of str    By slot.
     per_host : int or sequence of int
         How many subscales a host may take part in at once, as source or destination; >= 1. A
         sequence has a limit for each slot, and of the slots of a host the least counts.

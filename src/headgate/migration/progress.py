@@ -25,36 +25,25 @@ class Phase(IntEnum):
 
 @dataclass
 class SubscaleProgress:
-    """Tracks one subscale under way.
-
-    Attributes
-    ----------
-    number : int
-        Names the subscale within its migration.
-    groups : tuple of int
-        Ascending. A change of target may take groups out, see `Migration`.
-    order : int or None
-        Number of the instruction without all answers; None if all are there, or if it failed.
-    sent : int
-        The boundary after which that instruction was last given.
-    answered : set of int
-        Groups for which the instruction of this phase was answered.
-    failures : int
-        How often an instruction of this subscale failed.
-    across : bool
-        Whether state has to move between hosts; once true it stays.
-    """
+    """Tracks one subscale under way."""
 
     number: int
+    """Names the subscale within its migration."""
     groups: tuple[int, ...]
+    """Ascending. A change of target may take groups out, see `Migration`."""
     source: int
     destination: int
     phase: Phase = Phase.PENDING
     order: int | None = None
+    """Number of the instruction without all answers; None if all are there, or if it failed."""
     sent: int = 0
+    """The boundary after which that instruction was last given."""
     answered: set[int] = field(default_factory=set)
+    """Groups for which the instruction of this phase was answered."""
     failures: int = 0
+    """How often an instruction of this subscale failed."""
     across: bool = False
+    """Whether state has to move between hosts; once true it stays."""
 
     @property
     def subscale(self) -> Subscale:

@@ -52,35 +52,25 @@ class Migration:
     from; on the way back it does not give up. `handle` is the only way to change it; `to_dict` is
     what the manifest carries, and `from_dict` with `resume` goes on from there.
 
-    Parameters
-    ----------
-    current : Assignment
-        The assignment in force.
+    `current`: the assignment in force.
 
     Attributes
     ----------
-    current : Assignment
-        The last assignment that was reached in full.
-    target : Assignment
-        Where it goes; `current` at rest.
+    current : Assignment    The last assignment that was reached in full.
+    target : Assignment    Where it goes; `current` at rest.
     superseded : list of Assignment
         Targets of this migration that a later request replaced or a failure gave up, oldest first.
-    failed : str
-        Why the last migration went back; empty if it did not.
-    strategy : Strategy or None
-        None before the first request.
+    failed : str    Why the last migration went back; empty if it did not.
+    strategy : Strategy or None    None before the first request.
     owners : list of int
         Entry g is the slot that owns key group g, from the boundary at which what was asked for
         comes into force; exactly one at all times.
-    hosts : tuple of str
-        By slot, as last heard.
+    hosts : tuple of str    By slot, as last heard.
     subscales : list of SubscaleProgress
         Of this migration, done or not; empty at rest. A key group is in at most one that is not
         done.
-    demanded : set of int
-        Key groups that a record waits for.
-    story : deque of Event
-        The last events, for error messages; not written down.
+    demanded : set of int    Key groups that a record waits for.
+    story : deque of Event    The last events, for error messages; not written down.
 
     References
     ----------
@@ -129,12 +119,9 @@ class Migration:
     def handle(self, event: Event) -> tuple[Instruction, ...]:
         """Handle an event, and return the engine's next instructions, in this order.
 
-        Raises
-        ------
-        ConfigError
-            A request that its strategy cannot carry out, or that names too few hosts.
-        ProtocolError
-            A request that may not supersede, or an answer to what was never asked.
+        Raises `ConfigError`: a request that its strategy cannot carry out, or that names too few
+        hosts; `ProtocolError`: a request that may not supersede, or an answer to what was never
+        asked.
         """
         self.story.append(event)
         match event:

@@ -38,16 +38,9 @@ def default(plan: Plan) -> Strategy:
 def strategy(text: str) -> Strategy:
     """Return the strategy that `text` names, with the parameters that it gives.
 
-    Parameters
-    ----------
-    text : str
-        A name, or a name and parameters: ``fluid``, ``subscale(scheduling=false, per_host=4)``.
-
-    Raises
-    ------
-    ConfigError
-        No strategy or parameter has that name, a value is of the wrong kind or out of range, or
-        `text` is not written like a call.
+    `text`: a name, or a name and parameters: ``fluid``, ``subscale(scheduling=false, per_host=4)``.
+    Raises `ConfigError`: no strategy or parameter has that name, a value is of the wrong kind or
+    out of range, or `text` is not written like a call.
     """
     call = Call.parse(text, "strategy", _STRATEGIES, "subscale(per_host=2)")
     kind = _STRATEGIES[call.name]

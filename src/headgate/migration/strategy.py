@@ -19,27 +19,18 @@ ALL_PHASES = (Phase.HOLD, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEA
 
 @dataclass(frozen=True)
 class Situation:
-    """Holds the state of a migration that a strategy sees when it admits subscales to a phase.
-
-    Parameters
-    ----------
-    subscales : tuple of SubscaleProgress
-        Those not done; not to be changed.
-    reached : mapping of int to Phase
-        By number of subscale: the phase it is in, or the one it waits to enter.
-    held : tuple of int
-        Key groups per slot; those of running subscales count for neither end.
-    hosts : tuple of str
-        By slot.
-    demanded : frozenset of int
-        Key groups that a record waits for.
-    """
+    """Holds the state of a migration that a strategy sees when it admits subscales to a phase."""
 
     subscales: tuple[SubscaleProgress, ...]
+    """Those not done; not to be changed."""
     reached: Mapping[int, Phase]
+    """By number of subscale: the phase it is in, or the one it waits to enter."""
     held: tuple[int, ...]
+    """Key groups per slot; those of running subscales count for neither end."""
     hosts: tuple[str, ...]
+    """By slot."""
     demanded: frozenset[int]
+    """Key groups that a record waits for."""
 
 
 class Strategy(Protocol):
@@ -72,12 +63,8 @@ class Strategy(Protocol):
     ) -> Sequence[Subscale]:
         """Return the sets that move on their own, in order.
 
-        Parameters
-        ----------
-        moves : mapping of int to (int, int)
-            Key group -> source and destination.
-        stay : mapping of int to int
-            Key group -> slot, for those that do not move; most strategies leave them alone.
+        `moves`: key group -> source and destination. `stay`: key group -> slot, for those that do
+        not move; most strategies leave them alone.
         """
 
     def path(self, *, across: bool) -> Sequence[Phase]:

@@ -57,21 +57,15 @@ _BLOCKS_FROM_SLICES = 16
 
 @dataclass(frozen=True)
 class GroupResults:
-    """Holds the output of a step for one key group, still as words.
-
-    Attributes
-    ----------
-    keys : int64[n, key_words]
-        With the window's end (the time itself for a plain time) in place of the slice start.
-    values : int64[n, value_words]
-        The merged buffers, which the engine turns into results.
-    strings : codec.Strings
-        The table's strings, as of now; what they hold may change once the table is released.
-    """
+    """Holds the output of a step for one key group, still as words."""
 
     keys: I64
+    """int64[n, key_words]: with the window's end (the time itself for a plain time) in place of the
+    slice start."""
     values: I64
+    """int64[n, value_words]: the merged buffers, which the engine turns into results."""
     strings: codec.Strings
+    """The table's strings, as of now; what they hold may change once the table is released."""
 
 
 class AggregateOperator(Operator):
@@ -99,8 +93,7 @@ class AggregateOperator(Operator):
         Parameters
         ----------
         keys : list of pyarrow.Array, one per key leaf, each of n values
-        slices : int64[n]
-            Start of each record's slice, microseconds; ignored without a time.
+        slices : int64[n]    Start of each record's slice, microseconds; ignored without a time.
         values : list of pyarrow.Array, one per value leaf
         """
         layout = self.layout
@@ -130,10 +123,8 @@ class AggregateOperator(Operator):
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` of `batch` into `table`.
 
-        Raises
-        ------
-        EngineError
-            A checked integer sum overflowed; running the batch again would not help.
+        Raises `EngineError`: a checked integer sum overflowed; running the batch again would not
+        help.
         """
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
         values = interned(table, batch.values, batch.value_strings, start, stop)
@@ -257,12 +248,9 @@ class AggregateOperator(Operator):
 
         Parameters
         ----------
-        changed : int64[n]
-            Rows that this step merged into, each once; UPDATE emits these.
-        emitted_us : int
-            Watermark up to which this group has emitted already.
-        watermark_us : int
-            The group's watermark now; never below `emitted_us`.
+        changed : int64[n]    Rows that this step merged into, each once; UPDATE emits these.
+        emitted_us : int    Watermark up to which this group has emitted already.
+        watermark_us : int    The group's watermark now; never below `emitted_us`.
         """
         mode, time = self.spec.mode, self._expiring()
         if mode is OutputMode.COMPLETE:

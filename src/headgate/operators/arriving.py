@@ -12,41 +12,30 @@ from headgate.tables.ports import I64, Table
 
 @dataclass(frozen=True)
 class KeptRows:
-    """Holds the values of arriving records for one collection, in serving order.
-
-    Attributes
-    ----------
-    present : bool[n]
-        Which records are.
-    keys : int64[n, key_words]
-        What their rows' keys have beyond those of the aggregates.
-    strings : strings of those words, not interned yet
-    """
+    """Holds the values of arriving records for one collection, in serving order."""
 
     present: codec.Mask
+    """bool[n]: which records are."""
     keys: I64
+    """int64[n, key_words]: what their rows' keys have beyond those of the aggregates."""
     strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
+    """strings of those words, not interned yet."""
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Holds arriving buffers as words, in serving order; see `headgate.operators.aggregate`.
-
-    Attributes
-    ----------
-    keys : int64[n, key_words]
-    key_strings : strings of the key, not interned yet
-    values : int64[n, value_words]
-    value_strings : strings of the values, not interned yet
-    kept : tuple of KeptRows
-        One for each collection of the spec.
-    """
+    """Holds arriving buffers as words, in serving order; see `headgate.operators.aggregate`."""
 
     keys: I64
+    """int64[n, key_words]."""
     key_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
+    """strings of the key, not interned yet."""
     values: I64
+    """int64[n, value_words]."""
     value_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
+    """strings of the values, not interned yet."""
     kept: tuple[KeptRows, ...] = ()
+    """One for each collection of the spec."""
 
 
 def interned(

@@ -27,60 +27,43 @@ _NONE: I64 = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Before:
-    """Holds the entries of one variable before the call.
-
-    Attributes
-    ----------
-    there : Keyed
-        Those that the call was shown.
-    rows : int64[n, width]
-        Their whole rows.
-    number : int64[n]
-        Their numbers.
-    ended_of, ended_number : int64[m]
-        Key and number of those whose time to live is over.
-    first, count : int64[keys]
-        Of a list or map, from the heads; a value's are 0.
-    """
+    """Holds the entries of one variable before the call."""
 
     there: Keyed
+    """Those that the call was shown."""
     rows: I64
+    """int64[n, width]: their whole rows."""
     number: I64
+    """int64[n]: their numbers."""
     ended_of: I64
     ended_number: I64
+    """`ended_of`, `ended_number`: int64[m]: Key and number of those whose time to live is over."""
     first: I64
     count: I64
+    """`first`, `count`: int64[keys]: Of a list or map, from the heads; a value's are 0."""
 
 
 @dataclass(frozen=True)
 class Writes:
-    """Holds the changes of one variable's entries.
-
-    Attributes
-    ----------
-    gone_of, gone_number : int64[n]
-        Rows that are removed, unless they are written too.
-    moved_of, moved_number : int64[m]
-    moved : int64[m, value words]
-        Entries that take another number, with the texts of their own table.
-    put_of, put_number : int64[k]
-    put : Words of k rows
-        Value parts.
-    first, count : int64[keys]
-        For the heads.
-    """
+    """Holds the changes of one variable's entries."""
 
     variable: int
     gone_of: I64
     gone_number: I64
+    """`gone_of`, `gone_number`: int64[n]: Rows that are removed, unless they are written too."""
     moved_of: I64
     moved_number: I64
+    """`moved_of`, `moved_number`: int64[m]."""
     moved: I64
+    """int64[m, value words]: entries that take another number, with the texts of their own table."""
     put_of: I64
     put_number: I64
+    """`put_of`, `put_number`: int64[k]."""
     put: codec.Words
+    """Words of k rows: Value parts."""
     first: I64
     count: I64
+    """`first`, `count`: int64[keys]: For the heads."""
 
 
 def writes(
@@ -93,12 +76,7 @@ def writes(
 ) -> Writes | None:
     """Return the writes that a call's changes to one variable cause; None for nothing.
 
-    Parameters
-    ----------
-    keys : int
-        Keys of the call.
-    now_ms : int
-        Time stamp that times to live are counted from.
+    `keys`: keys of the call. `now_ms`: time stamp that times to live are counted from.
     """
     touched = change.cleared or change.removed or change.put
     if not touched and len(before.ended_of) == 0:

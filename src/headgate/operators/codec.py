@@ -68,18 +68,14 @@ class Strings:
 
 @dataclass(frozen=True)
 class Words:
-    """Holds columns of a batch as words.
-
-    Attributes
-    ----------
-    matrix : int64[n, w]
-        The first words hold the null bits (`null_at`). BYTES leaves hold 0 until they are interned.
-    strings : tuple of (int, Strings, bool[n] or None)
-        Word, the strings of that column, and which are null: to be interned per key group.
-    """
+    """Holds columns of a batch as words."""
 
     matrix: I64
+    """int64[n, w]: the first words hold the null bits (`null_at`). BYTES leaves hold 0 until they
+    are interned."""
     strings: tuple[tuple[int, Strings, Mask | None], ...]
+    """tuple of (int, Strings, bool[n] or None): word, the strings of that column, and which are
+    null: to be interned per key group."""
 
 
 def encode(
@@ -91,10 +87,8 @@ def encode(
     ----------
     columns : sequence of pyarrow.Array, length L, each of n values
     leaves : sequence of Leaf, length L
-    at : sequence of int, length L
-        First word of each leaf.
-    width : int
-        Words per row.
+    at : sequence of int, length L    First word of each leaf.
+    width : int    Words per row.
     """
     count = len(columns[0]) if columns else 0
     matrix = np.zeros((count, width), dtype=np.int64)
@@ -188,12 +182,10 @@ def decode(
 
     Parameters
     ----------
-    words : int64[n, w]
-        The first words hold the null bits (`null_at`).
+    words : int64[n, w]    The first words hold the null bits (`null_at`).
     leaves, at
         As for `encode`.
-    strings : Strings
-        The table's interned strings.
+    strings : Strings    The table's interned strings.
     """
     arrays = []
     for number, (leaf, word) in enumerate(zip(leaves, at, strict=True)):

@@ -22,46 +22,32 @@ _DENSE_CELLS = 1 << 20
 
 @dataclass(frozen=True)
 class Binned:
-    """Holds counts of records by time slot and key group; one entry per pair that has any.
-
-    Attributes
-    ----------
-    tick : int64[n]
-        The time slot m.
-    group : int64[n]
-    records : float64[n]
-        How many; > 0.
-    latency_ms : float64[n]
-        Sum of their latencies; zeros where arrivals are counted.
-    within : float64[n]
-        How many had a latency of at most the bound; zeros where there is none.
-    """
+    """Holds counts of records by time slot and key group; one entry per pair that has any."""
 
     tick: I64
+    """int64[n]: the time slot m."""
     group: I64
+    """int64[n]."""
     records: F64
+    """float64[n]: how many; > 0."""
     latency_ms: F64
+    """float64[n]: sum of their latencies; zeros where arrivals are counted."""
     within: F64
+    """float64[n]: how many had a latency of at most the bound; zeros where there is none."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Holds the counts of one execution of a slot task.
-
-    Attributes
-    ----------
-    arrivals : Binned
-        New records by the time they arrived, whether served or left waiting; late ones are not in it.
-    completions : Binned
-        Served records by the time they were served, new or from the backlog; those of a share of
-        another slot's key group are not among them, but among their owner's once it has merged them.
-    end_tick : int
-        Time slot in which the execution ended.
-    """
+    """Holds the counts of one execution of a slot task."""
 
     arrivals: Binned
+    """New records by the time they arrived, whether served or left waiting; late ones are not in
+    it."""
     completions: Binned
+    """Served records by the time they were served, new or from the backlog; those of a share of
+    another slot's key group are not among them, but among their owner's once it has merged them."""
     end_tick: int = 0
+    """Time slot in which the execution ended."""
 
 
 def tick_of(at_ms: float, delta_ms: float) -> int:
@@ -71,22 +57,16 @@ def tick_of(at_ms: float, delta_ms: float) -> int:
 
 @dataclass(frozen=True)
 class Arrived:
-    """Holds rows as groups of records that arrived together.
-
-    Attributes
-    ----------
-    row : int64[n]
-        The row each entry comes from.
-    group : int64[n]
-    at_ms : float64[n]
-        NaN where it is not known.
-    records : float64[n]
-    """
+    """Holds rows as groups of records that arrived together."""
 
     row: I64
+    """int64[n]: the row each entry comes from."""
     group: I64
+    """int64[n]."""
     at_ms: F64
+    """float64[n]: NaN where it is not known."""
     records: F64
+    """float64[n]."""
 
 
 def arrived(group: I64, records: I64, first_ms: F64 | None, last_ms: F64 | None) -> Arrived:
@@ -95,11 +75,8 @@ def arrived(group: I64, records: I64, first_ms: F64 | None, last_ms: F64 | None)
     A row of several records tells when the first and the last of them arrived; half of them count
     at either end.
 
-    Parameters
-    ----------
-    group, records : int64[n]
-    first_ms, last_ms : float64[n] or None
-        NaN where it is not known; None where it is of no row.
+    `group`, `records`: int64[n]. `first_ms`, `last_ms` (float64[n] or None): NaN where it is not
+    known; None where it is of no row.
     """
     row = np.arange(len(group))
     weight = records.astype(np.float64)
@@ -119,12 +96,8 @@ def arrived(group: I64, records: I64, first_ms: F64 | None, last_ms: F64 | None)
 def completed_ms(records: I64, from_ms: float, to_ms: float) -> F64:
     """Return when each row was served, if rows of one slot are served one after the other.
 
-    Parameters
-    ----------
-    records : int64[n]
-        Records of each row, in the order of service.
-    from_ms, to_ms : float
-        When the slot began and ended.
+    `records` (int64[n]): records of each row, in the order of service. `from_ms`, `to_ms`: when the
+    slot began and ended.
     """
     done = np.cumsum(records).astype(np.float64)
     total = float(done[-1]) if len(done) else 1.0
@@ -143,12 +116,8 @@ def count_completions(
 ) -> Binned:
     """Return completions by time slot, with the sum of their latencies.
 
-    Parameters
-    ----------
-    done_ms : float64[n]
-        When each entry of `served` was completed.
-    bound_ms : float
-        Latency up to which a record counts as `Binned.within`; 0 counts none.
+    `done_ms` (float64[n]): when each entry of `served` was completed. `bound_ms`: latency up to
+    which a record counts as `Binned.within`; 0 counts none.
     """
     latency_ms = np.fmax(done_ms - served.at_ms, 0.0)
     return _binned(done_ms, served.group, served.records, latency_ms, bound_ms, delta_ms)

@@ -35,26 +35,18 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DeduplicateSpec(OperatorSpec):
-    """Describes a deduplication: records are the same if their keys are equal.
-
-    Parameters
-    ----------
-    outputs : pyarrow.Schema
-        The columns of a record.
-    time : TimeKey or None
-        Of size 0: the event time of a record. None where the query has no watermark.
-    keep_us : int or None
-        A key is forgotten when the watermark has reached its first record's time plus this; None
-        remembers it for ever.
-    mode : OutputMode
-        APPEND or UPDATE; they mean the same here.
-    """
+    """Describes a deduplication: records are the same if their keys are equal."""
 
     keys: tuple[Leaf, ...]
     outputs: pa.Schema
+    """pyarrow.Schema: The columns of a record."""
     time: TimeKey | None
+    """Of size 0: the event time of a record. None where the query has no watermark."""
     keep_us: int | None
+    """A key is forgotten when the watermark has reached its first record's time plus this; None
+    remembers it for ever."""
     mode: OutputMode = OutputMode.APPEND
+    """APPEND or UPDATE; they mean the same here."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""
@@ -63,16 +55,11 @@ class DeduplicateSpec(OperatorSpec):
 
 @dataclass(frozen=True)
 class KeyLayout:
-    """Maps the leaves of a key to the words of a row.
-
-    Attributes
-    ----------
-    key_at : tuple of int
-        Word of each leaf within the key part.
-    """
+    """Maps the leaves of a key to the words of a row."""
 
     table: TableLayout
     key_at: tuple[int, ...]
+    """Word of each leaf within the key part."""
 
 
 @dataclass(frozen=True)

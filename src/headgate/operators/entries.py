@@ -38,25 +38,17 @@ _ENDS = Leaf(Kind.INTEGER)
 
 @dataclass(frozen=True)
 class Columns:
-    """Holds the columns of one variable.
-
-    Attributes
-    ----------
-    number : int
-        The word that names it in a row.
-    leaves : tuple of Leaf
-        Entry columns, values, then the end where it has a time to live.
-    at : tuple of int
-        Word of each leaf within the value part.
-    head_at : int
-        Word of its first number in a head's value part; its count follows. 0 for a value.
-    """
+    """Holds the columns of one variable."""
 
     variable: Variable
     number: int
+    """The word that names it in a row."""
     leaves: tuple[Leaf, ...]
+    """Entry columns, values, then the end where it has a time to live."""
     at: tuple[int, ...]
+    """Word of each leaf within the value part."""
     head_at: int
+    """Word of its first number in a head's value part; its count follows. 0 for a value."""
 
     @property
     def ends_at(self) -> int:
@@ -78,10 +70,8 @@ class Columns:
         Parameters
         ----------
         words : int64[n, value words]
-        texts : pyarrow large_binary[n * per_row]
-            What the text words of each row name.
-        texts_from : int
-            The first text word.
+        texts : pyarrow large_binary[n * per_row]    What the text words of each row name.
+        texts_from : int    The first text word.
         """
         schema = self.variable.schema
         columns = []
@@ -108,27 +98,19 @@ _NO_TEXTS = codec.Strings(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint
 
 @dataclass(frozen=True)
 class EntryLayout:
-    """Maps the parts of an entry to the words of a row.
-
-    Attributes
-    ----------
-    key_at : tuple of int
-        Word of each key leaf within the key part.
-    variable_at : int
-        Word of the variable within the key part; the number follows it.
-    texts_from : int
-        The first text word of the value part.
-    string_words : tuple of int
-        Words of a whole row that hold interned strings.
-    """
+    """Maps the parts of an entry to the words of a row."""
 
     table: TableLayout
     keys: tuple[Leaf, ...]
     key_at: tuple[int, ...]
+    """Word of each key leaf within the key part."""
     variable_at: int
+    """Word of the variable within the key part; the number follows it."""
     variables: tuple[Columns, ...]
     texts_from: int
+    """The first text word of the value part."""
     string_words: tuple[int, ...]
+    """Words of a whole row that hold interned strings."""
 
     @property
     def value_at(self) -> int:
@@ -189,24 +171,17 @@ def _places(leaves: Sequence[Leaf], first: int, texts_from: int) -> tuple[int, .
 
 @dataclass(frozen=True)
 class Found:
-    """Holds the entries of some keys of one table.
-
-    Attributes
-    ----------
-    of : int64[n]
-        Position of each entry's key among the keys asked for.
-    rows : int64[n, width]
-        Whole rows; per key and variable by number.
-    heads : int64[keys, 2 * headed variables]
-        First number and count per list or map; 0 where there is no head.
-    texts : pyarrow large_binary[n * texts]
-        What the text words of each row name.
-    """
+    """Holds the entries of some keys of one table."""
 
     of: I64
+    """int64[n]: position of each entry's key among the keys asked for."""
     rows: I64
+    """int64[n, width]: whole rows; per key and variable by number."""
     heads: I64
+    """int64[keys, 2 * headed variables]: first number and count per list or map; 0 where there is
+    no head."""
     texts: pa.Array
+    """pyarrow large_binary[n * texts]: what the text words of each row name."""
 
 
 def find(layout: EntryLayout, table: Table, keys: I64) -> Found:

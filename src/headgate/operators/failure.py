@@ -21,10 +21,7 @@ def explained(error: BaseException, where: str, called: Any = None) -> Processor
     It names the kind of the exception, the user's file and line, and between ‹ and › the exception's
     text, which may quote a record: `withheld` takes that out.
 
-    Parameters
-    ----------
-    called : callable, optional
-        The user's function; named where the call itself failed, so that no line of it ran.
+    `called`: the user's function; named where the call itself failed, so that no line of it ran.
     """
     if isinstance(error, KeyboardInterrupt):
         raise error

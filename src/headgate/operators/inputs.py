@@ -23,10 +23,8 @@ def input_counts(
 ) -> tuple[InputCounts, ...]:
     """Return the counts of each input.
 
-    Parameters
-    ----------
-    arrived, late, chosen : pyarrow.Table
-        What came with the step, what of it was turned away, and what was served.
+    `arrived`, `late`, `chosen` (pyarrow.Table): what came with the step, what of it was turned
+    away, and what was served.
     """
     executed = _records(operator, late) + _records(operator, chosen)
     newest_ms = _newest_ms(operator, arrived)

@@ -23,15 +23,11 @@ from headgate.operators.operator_plus import (
 class KeyWindows:
     """Holds the windows of one key during a call, and the changes that the call made.
 
-    Parameters
-    ----------
-    states : mapping of int to sequence of state
-        By left boundary, one state for each input; as they were before the call.
+    `states`: by left boundary, one state for each input; as they were before the call.
 
     Attributes
     ----------
-    changed, removed : set of int
-        Left boundaries whose states are new, and those that are gone.
+    changed, removed : set of int    Left boundaries whose states are new, and those that are gone.
     """
 
     def __init__(

@@ -23,42 +23,30 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Holds the positions of all leaves.
-
-    Attributes
-    ----------
-    key_at : tuple of int
-        Word of each key leaf within the key part.
-    time_at : int
-        Word of the slice start within the key part, or -1.
-    value_at : tuple of int
-        Word of each value leaf within the value part.
-    leaves : int64[L, 5]
-        Per value leaf: word, words, kind, null bit, word of the null bit.
-    ops : int64[A, 6]
-        Per aggregate: op, first leaf, leaves, first extra leaf, extra leaves, checked.
-    string_words : tuple of int
-        Words of a whole row that hold interned strings.
-    tag_at, place_at : int
-        Words within the key part, -1 where nothing is kept; the words of kept leaves follow.
-    kept_at : tuple of tuple of int
-        Word of each leaf within the key part, by collection.
-    count_at : int
-        Word within the value part of how many kept values are alike, -1 where nothing is kept.
-    """
+    """Holds the positions of all leaves."""
 
     table: TableLayout
     key_at: tuple[int, ...]
+    """Word of each key leaf within the key part."""
     time_at: int
+    """Word of the slice start within the key part, or -1."""
     value_at: tuple[int, ...]
+    """Word of each value leaf within the value part."""
     value_leaves: tuple[Leaf, ...]
     leaves: I64
+    """int64[L, 5]: per value leaf: word, words, kind, null bit, word of the null bit."""
     ops: I64
+    """int64[A, 6]: per aggregate: op, first leaf, leaves, first extra leaf, extra leaves, checked."""
     string_words: tuple[int, ...]
+    """Words of a whole row that hold interned strings."""
     tag_at: int = -1
     place_at: int = -1
+    """`tag_at`, `place_at`: words within the key part, -1 where nothing is kept; the words of kept
+    leaves follow."""
     kept_at: tuple[tuple[int, ...], ...] = ()
+    """Word of each leaf within the key part, by collection."""
     count_at: int = -1
+    """Word within the value part of how many kept values are alike, -1 where nothing is kept."""
 
     @property
     def value_start(self) -> int:

@@ -16,10 +16,8 @@ class Distinct:
 
     Attributes
     ----------
-    first : int64[k]
-        Where each of them first occurs.
-    of : int64[n]
-        The number of each row.
+    first : int64[k]    Where each of them first occurs.
+    of : int64[n]    The number of each row.
     rows : int64[k, w]
     """
 

@@ -113,12 +113,8 @@ class Operator(Protocol):
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
         """Return the entries of a key group, for another engine.
 
-        Parameters
-        ----------
-        emitted_us : int
-            The group's watermark.
-        part : int
-            The side of a join, the number of a processor's variable.
+        `emitted_us`: the group's watermark. `part`: the side of a join, the number of a processor's
+        variable.
         """
         raise NotImplementedError
 
@@ -137,8 +133,7 @@ class Operator(Protocol):
         ----------
         chosen : pyarrow.Table
             Rows ``starts[g]:starts[g + 1]`` of it are key group g's, where the operator is not shared.
-        watermarks_us : mapping of int to int
-            Watermark of every group that is served.
+        watermarks_us : mapping of int to int    Watermark of every group that is served.
         initial : (pyarrow.Table, int64[groups + 1]) or None
             The initial state, as `chosen` and `starts`; None where the operator has none, and in all
             steps but the first.

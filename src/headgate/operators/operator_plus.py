@@ -34,18 +34,14 @@ class WindowType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Holds one record of an input.
-
-    Parameters
-    ----------
-    time : int          Event time.
-    payload : tuple     Values, by the schema of its input.
-    input : int         Which of the operator's inputs it belongs to, from 0.
-    """
+    """Holds one record of an input."""
 
     time: int
+    """Event time."""
     payload: Payload
+    """Values, by the schema of its input."""
     input: int = 0
+    """Which of the operator's inputs it belongs to, from 0."""
 
 
 @dataclass(frozen=True, slots=True)

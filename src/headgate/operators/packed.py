@@ -47,10 +47,7 @@ def pack(column: pa.Array) -> pa.Array:
 def unpack(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the column that `pack` packed.
 
-    Raises
-    ------
-    StateError
-        The bytes are not those of a value of the type.
+    Raises `StateError`: the bytes are not those of a value of the type.
     """
     stored = _stored(kind)
     values = []

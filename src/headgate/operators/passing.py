@@ -19,14 +19,10 @@ _PASSED, _NONE, _COUNT = "passed", pa.schema([]), pa.schema([("n", pa.int64())])
 
 @dataclass
 class Passing:
-    """Passes every row of a branch without state, as it came.
-
-    Attributes
-    ----------
-    inputs : pyarrow.Schema
-    """
+    """Passes every row of a branch without state, as it came."""
 
     inputs: pa.Schema
+    """pyarrow.Schema."""
     keys: pa.Schema = PLACE
     initial: pa.Schema = field(default_factory=lambda: pa.schema([]))
     states: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -53,15 +49,10 @@ class Passing:
 
 @dataclass
 class Limiting(Passing):
-    """Limits the rows that a stream will ever emit; all rows have one key.
-
-    Attributes
-    ----------
-    most : int
-        Rows that pass.
-    """
+    """Limits the rows that a stream will ever emit; all rows have one key."""
 
     most: int = 0
+    """Rows that pass."""
     states: Mapping[str, tuple[Any, ...]] = field(
         default_factory=lambda: {_PASSED: (_NONE, _COUNT)}
     )

@@ -59,36 +59,24 @@ _PURGE_SHARE = 8
 
 @dataclass
 class _Held:
-    """Holds one key group during a step.
-
-    Attributes
-    ----------
-    table : Table
-        Begun.
-    due_us : int
-        Earliest time of work without a record, if known.
-    """
+    """Holds one key group during a step."""
 
     group: int
     table: Table
+    """Begun."""
     watermark_us: int
     due_us: int
+    """Earliest time of work without a record, if known."""
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """Holds the keys of a round, by key group.
-
-    Attributes
-    ----------
-    words : list of int64[k, variable_at]
-        One per group held.
-    base : int64[groups + 1]
-        Position of each group's first key in the round.
-    """
+    """Holds the keys of a round, by key group."""
 
     words: list[I64]
+    """list of int64[k, variable_at]: one per group held."""
     base: I64 = field(init=False)
+    """int64[groups + 1]: position of each group's first key in the round."""
 
     def __post_init__(self) -> None:
         base = np.cumsum([0, *(len(words) for words in self.words)])
@@ -172,12 +160,9 @@ class ProcessorOperator(Operator):
         The groups concerned are held all at once: those with rows, with something due, or to be
         logged in full.
 
-        Parameters
-        ----------
-        watermarks_us : mapping of int to int
-            Watermark of every group of the slot.
-        initial : (pyarrow.Table, int64[groups + 1]) or None
-            The initial state, as `chosen` and `starts`; None in all steps but the first.
+        `watermarks_us`: watermark of every group of the slot. `initial` ((pyarrow.Table,
+        int64[groups + 1]) or None): the initial state, as `chosen` and `starts`; None in all steps
+        but the first.
         """
         held: list[_Held] = []
         try:
@@ -382,13 +367,7 @@ class ProcessorOperator(Operator):
     def _called(
         self, step: SlotStep, call: Call, keys: pa.RecordBatch, state: State, timers: Timers
     ) -> pa.RecordBatch | None:
-        """Call the user's code and return its output as it was declared.
-
-        Raises
-        ------
-        ProcessorError
-            It failed, took too long, or its output does not fit.
-        """
+        """Call the user's code and return its output as it was declared."""
         name = self.spec.label
         try:
             with TimeLimit(step.request.time_limit_s):

@@ -36,17 +36,12 @@ class TimeMode(IntEnum):
 
 @dataclass(frozen=True)
 class Keyed:
-    """Holds rows that belong to keys.
-
-    Attributes
-    ----------
-    of : int64[n], never decreasing
-        Position of each row's key among the keys of the call.
-    rows : pyarrow.RecordBatch of n rows
-    """
+    """Holds rows that belong to keys."""
 
     of: I64
+    """int64[n], never decreasing: Position of each row's key among the keys of the call."""
     rows: pa.RecordBatch
+    """pyarrow.RecordBatch of n rows."""
 
     def starts(self, keys: int) -> I64:
         """Return int64[keys + 1]: where each key's rows begin, and the end."""
@@ -57,28 +52,20 @@ class Keyed:
 class Variable:
     """Describes one state variable.
 
-    Parameters
-    ----------
-    entry : pyarrow.Schema
-        Columns that tell a key's entries apart; no floats. Empty for a value or a list.
-    values : pyarrow.Schema
-        What an entry holds.
-    ttl_ms : int or None
-        How long an entry is there after it was last put; None for ever.
-    ordered : bool
-        True for a list: any number of entries per key, in their order.
-
-    Raises
-    ------
-    UnsupportedQuery
-        A column has a type that state cannot hold, or the time to live is not positive.
+    Raises `UnsupportedQuery`: a column has a type that state cannot hold, or the time to live is
+    not positive.
     """
 
     name: str
     entry: pa.Schema
+    """pyarrow.Schema: Columns that tell a key's entries apart; no floats. Empty for a value or a
+    list."""
     values: pa.Schema
+    """pyarrow.Schema: What an entry holds."""
     ttl_ms: int | None = None
+    """How long an entry is there after it was last put; None for ever."""
     ordered: bool = False
+    """True for a list: any number of entries per key, in their order."""
 
     def __post_init__(self) -> None:
         for column in [*self.entry, *self.values]:
@@ -111,30 +98,20 @@ TIMERS = Variable("", pa.schema([("at_ms", pa.int64())]), pa.schema([]))
 
 @dataclass
 class VariableChanges:
-    """Collects a call's changes to one variable; removals come first, later puts win over earlier ones.
-
-    Attributes
-    ----------
-    cleared : list of int64[n]
-        Keys that lose all their entries.
-    removed, put : list of (int64[n], pyarrow.RecordBatch)
-        Key positions and rows; what is put into a list is appended to it.
-    """
+    """Collects a call's changes to one variable: removals first; later puts win over earlier ones."""
 
     cleared: list[I64] = field(default_factory=list)
+    """list of int64[n]: keys that lose all their entries."""
     removed: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
     put: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
+    """`removed`, `put`: list of (int64[n], pyarrow.RecordBatch): Key positions and rows; what is
+    put into a list is appended to it."""
 
 
 class State:
     """Holds the state of the keys of one call: `state[name]` as before; `put`, `remove`, `clear`.
 
-    Parameters
-    ----------
-    before : mapping of str to Keyed
-        The entries there are, by variable.
-    keys : int
-        Keys of the call.
+    `before`: the entries there are, by variable. `keys`: keys of the call.
     """
 
     def __init__(
@@ -153,12 +130,8 @@ class State:
     def put(self, name: str, of: I64, rows: pa.RecordBatch) -> None:
         """Write entries, new ones or in place of those with the same entry columns.
 
-        Parameters
-        ----------
-        of : int64[n]
-            Key of each entry, as its position in the call.
-        rows : pyarrow.RecordBatch of n rows
-            Entry columns and values, by name. A list's are appended to it.
+        `of` (int64[n]): key of each entry, as its position in the call. `rows` (pyarrow.RecordBatch
+        of n rows): entry columns and values, by name. A list's are appended to it.
         """
         chosen = fitted(rows, self._known(name).schema, f'what is put into state "{name}"')
         self.changes[name].put.append((self._positions(of, rows.num_rows), chosen))
@@ -204,10 +177,8 @@ class Timers:
 
     Parameters
     ----------
-    state : State
-        State of the call; holds `TIMERS` unless the mode is NONE.
-    timestamp_ms : int
-        Time stamp of the batch; -1 where the mode is NONE, as in Spark.
+    state : State    State of the call; holds `TIMERS` unless the mode is NONE.
+    timestamp_ms : int    Time stamp of the batch; -1 where the mode is NONE, as in Spark.
     watermark_ms : int64[keys]
         The watermark of each key; -1 likewise. Keys differ while records of some of them wait.
     """
@@ -249,13 +220,10 @@ class Processor(Protocol):
 
     keys: pa.Schema
     """Columns that the stream is grouped by, in that order, as the processor wants them."""
-
     inputs: pa.Schema
     """Columns of the stream that it reads; the others do not reach it."""
-
     initial: pa.Schema
     """Columns of the initial state; none where there is no initial state."""
-
     states: Mapping[str, tuple[Any, ...]]
     """Per state variable what `Variable` takes after its name."""
 
@@ -282,36 +250,25 @@ class Processor(Protocol):
 class ProcessorSpec(OperatorSpec):
     """Describes a keyed processor.
 
-    Parameters
-    ----------
-    keys : tuple of Leaf
-        Leaves of the key's columns, as `from_leaves` takes them: one per column, more for a struct.
-    outputs : pyarrow.Schema
-        What it puts out.
-    name : str
-        What messages call it; the class of `processor` by default.
-    mode : OutputMode
-        Output modes mean the same here.
-    filters : bool
-        True where records have an event time, and late ones do not reach the processor.
-    order : tuple of int
-        Positions among the columns of `processor.inputs`: a key's records come in their order in each
-        call. None: as they came.
-
-    Raises
-    ------
-    UnsupportedQuery
-        A state has a time to live, and the time mode is another than PROCESSING.
+    Raises `UnsupportedQuery`: a state has a time to live, and the time mode is another than
+    PROCESSING.
     """
 
     keys: tuple[Leaf, ...]
+    """Leaves of the key's columns, as `from_leaves` takes them: one per column, more for a struct."""
     outputs: pa.Schema
+    """pyarrow.Schema: What it puts out."""
     processor: Processor
     name: str = ""
+    """What messages call it; the class of `processor` by default."""
     mode: OutputMode = OutputMode.APPEND
+    """Output modes mean the same here."""
     time_mode: TimeMode = TimeMode.NONE
     filters: bool = False
+    """True where records have an event time, and late ones do not reach the processor."""
     order: tuple[int, ...] = ()
+    """Positions among the columns of `processor.inputs`: a key's records come in their order in
+    each call. None: as they came."""
 
     def __post_init__(self) -> None:
         for variable in self.variables:
@@ -368,10 +325,7 @@ class ProcessorSpec(OperatorSpec):
 def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
     """Return the columns of `schema`, in its order and types.
 
-    Raises
-    ------
-    ProcessorError
-        A column is missing, or does not fit its type.
+    Raises `ProcessorError`: a column is missing, or does not fit its type.
     """
     columns = []
     for wanted in schema:

@@ -14,11 +14,8 @@ meanwhile, so only a pause that is no batch's is cut. Chosen, not tuned."""
 def timed_quota(rate_per_s: float, elapsed_s: float) -> int:
     """Return how many records a slot may serve that serves a fixed rate, in an experiment.
 
-    Parameters
-    ----------
-    elapsed_s : float
-        Time since the last step. A slot that had too little to do has lost the time, as a server
-        has: what it did not serve of a quota is not added to the next.
+    `elapsed_s`: time since the last step. A slot that had too little to do has lost the time, as a
+    server has: what it did not serve of a quota is not added to the next.
     """
     return max(1, int(rate_per_s * min(elapsed_s, _BURST_S)))
 
@@ -28,10 +25,8 @@ def fair_shares(counts: I64, quota: int, turn: int = 0) -> I64:
 
     Parameters
     ----------
-    counts : int64[n]
-        Records waiting per queue.
-    quota : int
-        Records to serve in all; below ``counts.sum()``.
+    counts : int64[n]    Records waiting per queue.
+    quota : int    Records to serve in all; below ``counts.sum()``.
     turn : int
         Who gets the odd record moves on with it, so that with fewer records than queues none starves.
     """

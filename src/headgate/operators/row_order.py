@@ -21,10 +21,8 @@ def in_order(columns: Sequence[pa.Array], order: tuple[int, ...], of: I64) -> I6
     Parameters
     ----------
     columns : sequence of pyarrow.Array of n rows
-    order : tuple of int
-        Positions among `columns`.
-    of : int64[n]
-        The key of each row.
+    order : tuple of int    Positions among `columns`.
+    of : int64[n]    The key of each row.
     """
     rest = [i for i in range(len(columns)) if i not in order]
     by: list[pa.Array] = []

@@ -50,25 +50,18 @@ def serve(
 ) -> Served:
     """Do one slot's work in one step.
 
+    Raises `StateError`: a key group cannot be brought to its token; `EngineError`: an aggregate
+    cannot hold its value (overflow), or a processor gave back what does not fit.
+
     Parameters
     ----------
-    arriving : pyarrow.Table
-        New records, in the order of the source within each key group.
-    backlog : pyarrow.Table or None
-        Records that waited, oldest first within each key group.
+    arriving : pyarrow.Table    New records, in the order of the source within each key group.
+    backlog : pyarrow.Table or None    Records that waited, oldest first within each key group.
     initial : pyarrow.Table or None
         A processor's initial state for the slot's groups; it never waits.
-    now_ms : callable
-        The clock that completions are read from.
+    now_ms : callable    The clock that completions are read from.
     on_group : callable, optional
         Called while a key group is half written, before its state has the new token; for fault tests.
-
-    Raises
-    ------
-    StateError
-        A key group cannot be brought to its token.
-    EngineError
-        An aggregate cannot hold its value (overflow), or a processor gave back what does not fit.
     """
     began_ms = now_ms()
     arriving = _by_group(arriving)

@@ -90,16 +90,11 @@ class OutputMode(IntEnum):
 
 @dataclass(frozen=True)
 class Leaf:
-    """Describes one fixed-width part of a key or a buffer.
-
-    Parameters
-    ----------
-    scale : int
-        Digits after the point, of a DECIMAL; words, of REGISTERS.
-    """
+    """Describes one fixed-width part of a key or a buffer."""
 
     kind: Kind
     scale: int = 0
+    """Digits after the point, of a DECIMAL; words, of REGISTERS."""
 
     @property
     def words(self) -> int:
@@ -115,45 +110,30 @@ Expression = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Program:
-    """Holds the expressions that merge two buffers of one aggregate that no kernel can merge.
-
-    Attributes
-    ----------
-    merges : tuple of expression
-        One for each leaf; in them ``("left", i)`` and ``("right", i)`` are leaves, and ``("value", x)`` a
-        constant (None: null).
-    initial : tuple of float, int or None
-        The leaves of a buffer that nothing has come to.
-    any_order : bool
-        Whether it makes no difference which of two buffers is the left one.
-    """
+    """Holds the expressions that merge two buffers of one aggregate that no kernel can merge."""
 
     merges: tuple[Expression, ...]
+    """One for each leaf; in them ``("left", i)`` and ``("right", i)`` are leaves, and ``("value",
+    x)`` a constant (None: null)."""
     initial: tuple[float | int | None, ...]
+    """The leaves of a buffer that nothing has come to."""
     any_order: bool
+    """Whether it makes no difference which of two buffers is the left one."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Describes one aggregate of a row.
-
-    Parameters
-    ----------
-    leaves : tuple of Leaf
-        Buffer leaves, in the order that `op` documents.
-    extra : tuple of Leaf
-        MIN_BY and MAX_BY: the value's leaves.
-    checked : bool
-        SUM_INTEGER: an overflow is an error (Spark's ANSI mode) instead of wrapping.
-    program : Program or None
-        MERGED: what merges its buffers.
-    """
+    """Describes one aggregate of a row."""
 
     op: Op
     leaves: tuple[Leaf, ...]
+    """Buffer leaves, in the order that `op` documents."""
     extra: tuple[Leaf, ...] = ()
+    """MIN_BY and MAX_BY: the value's leaves."""
     checked: bool = True
+    """SUM_INTEGER: an overflow is an error (Spark's ANSI mode) instead of wrapping."""
     program: Program | None = None
+    """MERGED: what merges its buffers."""
 
     @property
     def all_leaves(self) -> tuple[Leaf, ...]:
@@ -174,15 +154,10 @@ class Keep(IntEnum):
 
 @dataclass(frozen=True)
 class Kept:
-    """Describes values of records that are kept themselves, for aggregates without a smaller buffer.
-
-    Parameters
-    ----------
-    leaves : tuple of Leaf
-        Leaves of a record's values.
-    """
+    """Describes values of records that are kept themselves, for aggregates without a smaller buffer."""
 
     leaves: tuple[Leaf, ...]
+    """Leaves of a record's values."""
     keep: Keep
 
 
@@ -194,18 +169,6 @@ class TimeKey:
     of its slices, so a sliding window costs one update per record whatever its overlap. A plain
     event-time key is a window of size 0.
 
-    Parameters
-    ----------
-    size_us, advance_us : int
-        Length of a window and distance between two, microseconds. ``size_us == 0`` for a plain time.
-    offset_us : int
-        Start of some window, microseconds.
-    expires : bool
-        False where the query has no watermark: rows stay for ever.
-    session : bool
-        True for session windows: `size_us` is the gap, and a record carries its own time. The first
-        aggregate of the spec is the greatest end.
-
     References
     ----------
     [STRETCH] 2.3 and 4.2 (window advance and size): expiry is ``l + WS <= W``.
@@ -213,9 +176,15 @@ class TimeKey:
 
     size_us: int
     advance_us: int
+    """`size_us`, `advance_us`: length of a window and distance between two, microseconds. ``size_us
+    == 0`` for a plain time."""
     offset_us: int = 0
+    """Start of some window, microseconds."""
     expires: bool = True
+    """False where the query has no watermark: rows stay for ever."""
     session: bool = False
+    """True for session windows: `size_us` is the gap, and a record carries its own time. The first
+    aggregate of the spec is the greatest end."""
 
     @property
     def slice_us(self) -> int:
@@ -266,23 +235,16 @@ class OperatorSpec:
 
 @dataclass(frozen=True)
 class AggregateSpec(OperatorSpec):
-    """Describes a keyed aggregate: key leaves, an optional time, buffers, and the output mode.
-
-    Parameters
-    ----------
-    keys : tuple of Leaf
-        The key without its time.
-    mode : OutputMode
-        APPEND needs a `time` that expires.
-    kept : tuple of Kept
-        What is kept beside the aggregates, each an entry of its own behind its key and slice.
-    """
+    """Describes a keyed aggregate: key leaves, an optional time, buffers, and the output mode."""
 
     keys: tuple[Leaf, ...]
+    """The key without its time."""
     time: TimeKey | None
     aggregates: tuple[Aggregate, ...]
     mode: OutputMode
+    """APPEND needs a `time` that expires."""
     kept: tuple[Kept, ...] = ()
+    """What is kept beside the aggregates, each an entry of its own behind its key and slice."""
 
     def __post_init__(self) -> None:
         keys = len(self.keys) + sum(len(kept.leaves) for kept in self.kept)

@@ -26,185 +26,130 @@ were counted as served when they were merged."""
 
 @dataclass(frozen=True)
 class GroupState:
-    """Holds the state of a key group before the step.
-
-    Attributes
-    ----------
-    token : str
-        Names the group's state.
-    emitted_us : int
-        Watermark up to which the group has emitted.
-    due_us : int
-        Watermark at which the group has something to emit or to remove.
-    snapshot : bool
-        True where this step shall log the whole state instead of the change.
-    stands_us : int or None
-        For a split group: the watermark by which its records are judged late in this step, at all slots
-        that have a share of the group, and up to which it may emit. Of a group that was split until now:
-        the watermark by which its records are judged late. None for other groups.
-    """
+    """Holds the state of a key group before the step."""
 
     token: str
+    """Names the group's state."""
     emitted_us: int
+    """Watermark up to which the group has emitted."""
     due_us: int
+    """Watermark at which the group has something to emit or to remove."""
     snapshot: bool = False
+    """True where this step shall log the whole state instead of the change."""
     stands_us: int | None = None
+    """For a split group: the watermark by which its records are judged late in this step, at all
+    slots that have a share of the group, and up to which it may emit. Of a group that was split
+    until now: the watermark by which its records are judged late. None for other groups."""
     split: bool = False
 
 
 @dataclass(frozen=True)
 class Request:
-    """Holds the driver's request to one slot in one step.
-
-    Attributes
-    ----------
-    token : str
-        Names the state after this execution of the task; 32 hexadecimal digits, never used before.
-    watermark_us : int
-        The operator's watermark.
-    groups : mapping of int to GroupState
-        The key groups that the slot owns.
-    chain : callable
-        ``chain(group)`` is the `Chain` that leads to the group's token.
-    quota_records : int or None
-        The most rows to serve; None serves all.
-    turn : int
-        Number of the step; see `fair_shares`.
-    delta_ms : float
-        Length of the time slots in which records are counted for the control loop; 0 counts none.
-    bound_ms : float
-        Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
-    origins : bool
-        Whether the answer has the counts of each input, and the records that results are made of.
-    timestamp_ms : int
-        Time at which the step began; the same in every attempt. A processor's processing time.
-    time_limit_s : float
-        The longest that one call of a processor may take; 0 for any time.
-    held : frozenset of int
-        Key groups that are not served: their records join the backlog, their watermark stays.
-    shares : mapping of int to int
-        Key groups of other slots of which this slot has a share, with their `GroupState.stands_us`. The
-        slot merges the records of a share among themselves, and the results wait for the owner.
-    """
+    """Holds the driver's request to one slot in one step."""
 
     token: str
+    """Names the state after this execution of the task; 32 hexadecimal digits, never used before."""
     watermark_us: int
+    """The operator's watermark."""
     groups: Mapping[int, GroupState]
+    """The key groups that the slot owns."""
     chain: Callable[[int], Chain]
+    """``chain(group)`` is the `Chain` that leads to the group's token."""
     quota_records: int | None = None
+    """The most rows to serve; None serves all."""
     turn: int = 0
+    """Number of the step; see `fair_shares`."""
     delta_ms: float = 0.0
+    """Length of the time slots in which records are counted for the control loop; 0 counts none."""
     bound_ms: float = 0.0
+    """Latency up to which a served record counts as within the bound of an SLO; 0 counts none."""
     origins: bool = False
+    """Whether the answer has the counts of each input, and the records that results are made of."""
     timestamp_ms: int = 0
+    """Time at which the step began; the same in every attempt. A processor's processing time."""
     time_limit_s: float = 0.0
+    """The longest that one call of a processor may take; 0 for any time."""
     held: frozenset[int] = frozenset()
+    """Key groups that are not served: their records join the backlog, their watermark stays."""
     shares: Mapping[int, int] = field(default_factory=dict)
+    """Key groups of other slots of which this slot has a share, with their `GroupState.stands_us`.
+    The slot merges the records of a share among themselves, and the results wait for the owner."""
 
 
 @dataclass(frozen=True)
 class GroupDone:
-    """Holds the state of a key group after the step; only groups that changed are reported.
-
-    Attributes
-    ----------
-    rows : int
-        Entries in its table.
-    """
+    """Holds the state of a key group after the step; only groups that changed are reported."""
 
     emitted_us: int
     due_us: int
     rows: int
+    """Entries in its table."""
 
 
 @dataclass(frozen=True)
 class InputCounts:
-    """Holds the counts of one input of an operator; a join has two inputs, the left one first.
-
-    Attributes
-    ----------
-    arrived, executed : int
-        New records, and records that were dealt with: served, or turned away as late.
-    newest_ms : float
-        Arrival of the newest of the new records, ms since 1970; NaN where that is not known.
-    """
+    """Holds the counts of one input of an operator; a join has two inputs, the left one first."""
 
     arrived: int
     executed: int
+    """`arrived`, `executed`: new records, and records that were dealt with: served, or turned away
+    as late."""
     newest_ms: float
+    """Arrival of the newest of the new records, ms since 1970; NaN where that is not known."""
 
 
 @dataclass
 class Served:
-    """Holds the result of a slot's work in a step.
-
-    Attributes
-    ----------
-    groups : dict of int to GroupDone
-        Groups whose state has a new token.
-    sections : dict of int to Section
-        Their part of the changelog.
-    output : pyarrow.RecordBatch
-        The rows that the step emits: the operator's ``schema()``.
-    waiting : pyarrow.Table
-        New records not served, by key group in serving order: they join the group's backlog.
-    apart : pyarrow.Table or None
-        The merged rows of the slot's shares of others' key groups, by group: they join the backlog of the
-        groups' owners. None where the slot served no share.
-    apart_holds_us : dict of int to int
-        Of each split group: the watermark that the backlog at this slot allows.
-    taken : dict of int to int
-        Rows served from each group's backlog; they leave it.
-    late : pyarrow.Table
-        Records refused because all their windows have been emitted; ``emitted`` is the watermark that
-        each of them met.
-    partly_late : pyarrow.Table
-        Records served of which some windows were emitted already; ``emitted`` as above.
-    merged_rows : int
-        Rows served that had been merged at another slot; their records are not among the served.
-    served_rows, touched_rows : int
-        Rows merged, and the distinct entries that they went to: the gain of aggregating first.
-    touched_by_group : dict of int to int
-        Entries of a group that the step created, changed or removed.
-    served_by_group : dict of int to int
-        Records served, by group.
-    holds_us : int
-        The least watermark of the slot's groups, on which the next operator may count.
-    latency : (float64[n], float64[n])
-        Latency in ms and weight in records, of the served records.
-    counts : Counts or None
-        Arrivals and completions by time slot; None where the request asked for none.
-    inputs : tuple of InputCounts
-        Empty where the request does not ask for origins, as the two that follow.
-    newest_ms : dict of int to (dict of int to float)
-        Arrival of the newest served record of each key group and slice; of operators that wait for time.
-    results : dict of int to (dict of int to int)
-        Number of emitted results of each key group's windows, by the window's end; likewise.
-    """
+    """Holds the result of a slot's work in a step."""
 
     output: pa.RecordBatch
+    """pyarrow.RecordBatch: The rows that the step emits: the operator's ``schema()``."""
     waiting: pa.Table
+    """pyarrow.Table: New records not served, by key group in serving order: they join the group's
+    backlog."""
     late: pa.Table
+    """pyarrow.Table: Records refused because all their windows have been emitted; ``emitted`` is
+    the watermark that each of them met."""
     partly_late: pa.Table
+    """pyarrow.Table: Records served of which some windows were emitted already; ``emitted`` as
+    above."""
     groups: dict[int, GroupDone] = field(default_factory=dict)
+    """Groups whose state has a new token."""
     sections: dict[int, Section] = field(default_factory=dict)
+    """Their part of the changelog."""
     arrived_records: int = 0
     served_records: int = 0
     late_records: int = 0
     served_rows: int = 0
     touched_rows: int = 0
+    """`served_rows`, `touched_rows`: rows merged, and the distinct entries that they went to: the
+    gain of aggregating first."""
     taken: dict[int, int] = field(default_factory=dict)
+    """Rows served from each group's backlog; they leave it."""
     served_by_group: dict[int, int] = field(default_factory=dict)
+    """Records served, by group."""
     touched_by_group: dict[int, int] = field(default_factory=dict)
+    """Entries of a group that the step created, changed or removed."""
     holds_us: int = int(NEVER_US)
+    """The least watermark of the slot's groups, on which the next operator may count."""
     apart: pa.Table | None = None
+    """pyarrow.Table or None: The merged rows of the slot's shares of others' key groups, by group:
+    they join the backlog of the groups' owners. None where the slot served no share."""
     apart_holds_us: dict[int, int] = field(default_factory=dict)
+    """Of each split group: the watermark that the backlog at this slot allows."""
     merged_rows: int = 0
+    """Rows served that had been merged at another slot; their records are not among the served."""
     latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
+    """(float64[n], float64[n]): Latency in ms and weight in records, of the served records."""
     counts: Counts | None = None
+    """Arrivals and completions by time slot; None where the request asked for none."""
     inputs: tuple[InputCounts, ...] = ()
+    """Empty where the request does not ask for origins, as the two that follow."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
+    """Arrival of the newest served record of each key group and slice; of operators that wait for
+    time."""
     results: dict[int, dict[int, int]] = field(default_factory=dict)
+    """Number of emitted results of each key group's windows, by the window's end; likewise."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ class TimeLimit:
 
     Code that does not return to the interpreter (a C function that waits for ever) is not interrupted.
 
-    Parameters
-    ----------
-    seconds : float
-        0 for no limit. There is none outside the main thread either, where signals do not arrive.
+    `seconds`: 0 for no limit. There is none outside the main thread either, where signals do not
+    arrive.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -166,28 +166,20 @@ def diagnose(
 ) -> dict[str, Any]:
     """Return the diagnosis of a query, running or dead, for the person on call.
 
+    query: name, health and since when it runs. slo: texts, met (now; None while unknown), since_ms,
+    success since the start, wanted, latency_ms (of the SLO's statistic, over the last batches),
+    ended_in_time (there are no results any more, and the last ones met it), and in words: verdict,
+    now, before (an earlier miss, and its cause), and text, all of them. time: period_ms, phases_ms,
+    between_ms, and in words. hot: operator, group, share of records, slots that it is split over,
+    key (None where nobody allowed it), and in words; None without a record. limit: cause, why.
+    late_by: the same of the work of a query that was late when it ended, or is; else None. policy:
+    why it changes nothing now. tried and do: sentences.
+
     Parameters
     ----------
-    events : iterable of Event
-        A journal.
-    checkpoint : str
-        As commands are to name it.
-    now_ms : int
-        Wall clock, ms since 1970.
-    driver : DriverSeen, optional
-        What the checkpoint's files say besides.
-
-    Returns
-    -------
-    dict
-        query: name, health and since when it runs. slo: texts, met (now; None while unknown), since_ms,
-        success since the start, wanted, latency_ms (of the SLO's statistic, over the last batches),
-        ended_in_time (there are no results any more, and the last ones met it), and in words: verdict,
-        now, before (an earlier miss, and its cause), and text, all of them. time: period_ms, phases_ms,
-        between_ms, and in words. hot: operator, group, share of records, slots that it is split over, key
-        (None where nobody allowed it), and in words; None without a record. limit: cause, why. late_by:
-        the same of the work of a query that was late when it ended, or is; else None. policy: why it
-        changes nothing now. tried and do: sentences.
+    checkpoint : str    As commands are to name it.
+    now_ms : int    Wall clock, ms since 1970.
+    driver : DriverSeen, optional    What the checkpoint's files say besides.
     """
     reading = DiagnosisReader()
     for event in events:

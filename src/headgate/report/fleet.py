@@ -16,17 +16,9 @@ from headgate.journal.reader import FLEET_JOURNAL
 def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
     """Return the state of a fleet: its jobs, and its actions.
 
-    Parameters
-    ----------
-    journal : Path
-        The journal, or the directory that holds ``fleet.jsonl``.
-    since_s : float, optional
-        Only actions within so many seconds before the newest line; all by default.
-
-    Raises
-    ------
-    ConfigError
-        There is no journal of a fleet.
+    `journal`: the journal, or the directory that holds ``fleet.jsonl``. `since_s`: only actions
+    within so many seconds before the newest line; all by default. Raises `ConfigError`: there is no
+    journal of a fleet.
     """
     path = journal / FLEET_JOURNAL if is_directory(journal) else journal
     if not is_file(path):

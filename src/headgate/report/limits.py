@@ -45,22 +45,15 @@ def _more_cores(cores: int) -> str:
 
 @dataclass(frozen=True)
 class DriverSeen:
-    """Holds the driver's state, as the files of a checkpoint show it.
-
-    Attributes
-    ----------
-    holds : bool or None
-        Whether a driver holds the checkpoint's lock; None where this host cannot tell.
-    owner : str
-        Host and process that took the lock last.
-    committed, begun : int or None
-        The newest committed step, and the step that is begun behind it.
-    """
+    """Holds the driver's state, as the files of a checkpoint show it."""
 
     holds: bool | None = None
+    """Whether a driver holds the checkpoint's lock; None where this host cannot tell."""
     owner: str = ""
+    """Host and process that took the lock last."""
     committed: int | None = None
     begun: int | None = None
+    """`committed`, `begun`: the newest committed step, and the step that is begun behind it."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +78,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class Case:
-    """Holds the input of the rules below; times are shares of the time from one batch to the next.
-
-    Attributes
-    ----------
-    reason : str
-        Reason of the policy's newest decision.
-    """
+    """Holds the input of the rules below; times are shares of the time from one batch to the next."""
 
     run: Run
     standing: Standing
     reason: str
+    """Reason of the policy's newest decision."""
     checkpoint: str
     driver: DriverSeen
     now_ms: int

@@ -39,15 +39,12 @@ def frame(run: Run, *, now_ms: int, width: int, planned_s: float | None = None) 
 
     Parameters
     ----------
-    run : Run
-        What the journal said until now.
+    run : Run    What the journal said until now.
     now_ms : int
         Wall clock, ms since 1970: tells a silent job from a running one. A picture of a dead job
         passes the run's own end.
-    width : int
-        Cells of the terminal.
-    planned_s : float, optional
-        How long the run is to last, in s.
+    width : int    Cells of the terminal.
+    planned_s : float, optional    How long the run is to last, in s.
     """
     parts: list[RenderableType] = [_title(run, now_ms, planned_s)]
     last = run.last

@@ -32,14 +32,7 @@ _TEXT = 1000
 class NotebookView:
     """Reads a journal as it grows, and shows the query as HTML.
 
-    Parameters
-    ----------
-    journal : path
-
-    Raises
-    ------
-    CheckpointError
-        There is no journal.
+    `journal`: path. Raises `CheckpointError`: there is no journal.
     """
 
     def __init__(self, journal: str | os.PathLike[str]) -> None:
@@ -50,18 +43,8 @@ class NotebookView:
     def html(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> str:
         """Return the current state of the query.
 
-        Parameters
-        ----------
-        checkpoint : str
-            As commands are to name it.
-        now_ms : int
-            Wall clock, ms since 1970.
-        driver : DriverSeen
-
-        Raises
-        ------
-        CheckpointError
-            The journal is damaged.
+        `checkpoint`: as commands are to name it. `now_ms`: wall clock, ms since 1970. Raises
+        `CheckpointError`: the journal is damaged.
         """
         for event in self._tail.events():
             self._reading.absorb(event)
@@ -81,12 +64,7 @@ def text_html(text: str) -> str:
 def history_figure(journal: str | os.PathLike[str]) -> Figure:
     """Return a picture of a run: latency of each batch with the bound, what waits, and slots.
 
-    Raises
-    ------
-    ConfigError
-        matplotlib is not installed.
-    CheckpointError
-        The journal is damaged.
+    Raises `ConfigError`: matplotlib is not installed; `CheckpointError`: the journal is damaged.
     """
     figure, (latency, waiting, slots) = panels(1, 3)
     batches = [event for event in read(journal) if isinstance(event, Batch)]

@@ -22,22 +22,16 @@ class Now:
 
     in_per_s: float
     """Records that arrived, per second."""
-
     out_per_s: float
     """Rows emitted, per second."""
-
     mean_ms: float | None
     """Mean latency, in ms; None when nothing completed."""
-
     p95_ms: float | None
     """95th percentile of latency, in ms."""
-
     p99_ms: float | None
     """99th percentile of latency, in ms."""
-
     phases_ms: dict[str, float]
     """Mean of each phase, in ms."""
-
     store_per_h: tuple[float, float] | None = None
     """Requests to the checkpoint's store and bytes written there, per hour; None without a store."""
 
@@ -90,13 +84,8 @@ def health(run: Run, now_ms: int, holds: bool | None = None) -> str:
     started is not stale: its first batch may take a minute. Batches without new records leave no line,
     so a query without lines is idle if a driver holds its checkpoint, and silent where nobody can tell.
 
-    Parameters
-    ----------
-    run : Run
-    now_ms : int
-        Wall clock, ms since 1970.
-    holds : bool, optional
-        Whether a driver holds the checkpoint; None where that is not known.
+    `now_ms`: wall clock, ms since 1970. `holds`: whether a driver holds the checkpoint; None where
+    that is not known.
     """
     if isinstance(run.stop, Stop):
         return f"failed: {run.stop.error}" if run.stop.error else f"finished ({run.stop.reason})"

@@ -70,12 +70,7 @@ def _slo(run: Run) -> str:
 class PlainProgress:
     """Prints a line every `INTERVAL_S`, and events at once.
 
-    Parameters
-    ----------
-    write : callable
-        Takes one line, without its newline.
-    now_ms : callable
-        The wall clock, ms since 1970.
+    `write`: takes one line, without its newline. `now_ms`: the wall clock, ms since 1970.
     """
 
     def __init__(self, write: Callable[[str], None], now_ms: Callable[[], int]) -> None:

@@ -22,10 +22,7 @@ _PANEL_INCHES = (4.8, 3.4)
 def panels(rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """Return an empty figure and its panels, row by row.
 
-    Raises
-    ------
-    ConfigError
-        matplotlib is not installed.
+    Raises `ConfigError`: matplotlib is not installed.
     """
     _check_installed()
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
@@ -58,10 +55,7 @@ def check_target(path: Path) -> None:
 def write_picture(path: Path, text: str) -> None:
     """Write the text of a picture.
 
-    Raises
-    ------
-    ConfigError
-        There is something else than a file, or it cannot be written.
+    Raises `ConfigError`: there is something else than a file, or it cannot be written.
     """
     checked_path(path)
     if os.path.lexists(path) and not is_file(path):

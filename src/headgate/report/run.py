@@ -41,19 +41,14 @@ class BatchRow:
 
     step: int
     """headgate's number of the batch."""
-
     at_ms: int
     """Wall clock at its end, ms since 1970."""
-
     duration_ms: float
     """The whole trigger inside headgate, in ms."""
-
     slots: int
     """Slots it ran with."""
-
     start_index: int
     """How many start events came before; differs over a restart."""
-
     phases_ms: dict[str, float]
     """Parts of the batch, in ms."""
 
@@ -67,30 +62,21 @@ class Run:
 
     Attributes
     ----------
-    start : Start or None
-        The latest start event; None before the first.
-    began_ms : int
-        Wall clock of the run's first event.
-    ended_ms : int
-        Wall clock of the latest event.
-    rows : list of BatchRow
-        Every batch, by step.
-    recent : deque of Batch
-        The last batches in full; at most `RECENT_BATCHES`.
-    changes : list of AssignmentChange
-        Every change of the assignment, one per step and target.
+    start : Start or None    The latest start event; None before the first.
+    began_ms : int    Wall clock of the run's first event.
+    ended_ms : int    Wall clock of the latest event.
+    rows : list of BatchRow    Every batch, by step.
+    recent : deque of Batch    The last batches in full; at most `RECENT_BATCHES`.
+    changes : list of AssignmentChange    Every change of the assignment, one per step and target.
     split : dict of (str, int) to int
         Over how many slots a key group of an operator is split now; only those that are.
     begun : BatchBegun or None
         The batch that runs; None where the latest was committed, and of journals of an earlier release.
-    stop : Stop or None
-        Set while the last event is a stop.
-    slo : SloState or None
-        How the job stood to its SLO at the latest batch; None without one.
+    stop : Stop or None    Set while the last event is a stop.
+    slo : SloState or None    How the job stood to its SLO at the latest batch; None without one.
     decisions : Counter of str
         Changes that a policy decided, by kind; advice apart, as ``advised``.
-    dropped : Counter of str
-        Rows that pools of replicas dropped, by reason.
+    dropped : Counter of str    Rows that pools of replicas dropped, by reason.
     switching_ms : list of float
         For each of them that came into force, the time since it was decided.
     """

@@ -23,10 +23,7 @@ class Standing:
     earlier release, it is late if its slowest slot (of an SLO on the mean), or its percentile, was above
     the bound, or if the share of windows in time fell with it.
 
-    Parameters
-    ----------
-    texts : sequence of str
-        The SLOs of the start event.
+    `texts`: the SLOs of the start event.
 
     Attributes
     ----------

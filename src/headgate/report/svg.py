@@ -20,13 +20,8 @@ WIDTH = 118
 def render_svg(journal_path: str | os.PathLike[str], *, width: int = WIDTH) -> str:
     """Return the live view at the end of a journal, as SVG text.
 
-    Parameters
-    ----------
-    journal_path : path
-        A journal, of a living or a dead job. The picture shows the moment of its last event, so
-        that drawing it again gives the same.
-    width : int
-        Cells; at least 60.
+    `journal_path` (path): a journal, of a living or a dead job. The picture shows the moment of its
+    last event, so that drawing it again gives the same. `width`: cells; at least 60.
     """
     run = Run.read(journal_path)
     console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)

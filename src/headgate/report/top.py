@@ -18,17 +18,10 @@ _SHOWN = 10
 def top(run: Run) -> dict[str, Any]:
     """Return the hottest key groups and the busiest slots over the last batches.
 
-    Returns
-    -------
-    dict
-        records: served in these batches; groups: [{group, records, share, slots}], descending, records
-        as of `Run.group_records`, with the number of slots that it is split over, 1 for a whole one;
-        slots: [{operator, slot, records, share, backlog}], descending; advice: a sentence or None.
-
-    Raises
-    ------
-    ConfigError
-        The journal has no batch.
+    records: served in these batches; groups: [{group, records, share, slots}], descending, records
+    as of `Run.group_records`, with the number of slots that it is split over, 1 for a whole one;
+    slots: [{operator, slot, records, share, backlog}], descending; advice: a sentence or None.
+    Raises `ConfigError`: the journal has no batch.
     """
     recent = list(run.recent)
     if not recent:

@@ -38,28 +38,16 @@ class _Found:
 def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
     """Return the newest decision at some time, and its effect.
 
-    Parameters
-    ----------
-    events : iterable of Event
-        A journal.
-    at : str or None
-        ``03:12`` or ``03:12:30`` (local time, the last such time in the journal), an ISO date and
-        time, or a time since the run began as ``headgate status`` shows it, ``+00:01:30``, or as a
-        duration, ``90 s``; None for the last decision.
+    at_ms, policy, rule, reason, acts, wishes, observed, numbers as in the journal; since_s: since
+    the run began; applied; latency_before_ms and latency_after_ms (mean over 10 s before the
+    decision, and after it came into force; None where nothing was completed); unreachable: why no
+    number of slots meets the SLO, or None. Where it is unreachable and nothing was decided, the
+    same keys with the rule ``unreachable``.
 
-    Returns
-    -------
-    dict
-        at_ms, policy, rule, reason, acts, wishes, observed, numbers as in the journal; since_s: since
-        the run began; applied; latency_before_ms and latency_after_ms (mean over 10 s before the
-        decision, and after it came into force; None where nothing was completed); unreachable: why no
-        number of slots meets the SLO, or None. Where it is unreachable and nothing was decided, the
-        same keys with the rule ``unreachable``.
-
-    Raises
-    ------
-    ConfigError
-        There is no such decision, or `at` cannot be read.
+    `events`: a journal. `at`: ``03:12`` or ``03:12:30`` (local time, the last such time in the
+    journal), an ISO date and time, or a time since the run began as ``headgate status`` shows it,
+    ``+00:01:30``, or as a duration, ``90 s``; None for the last decision. Raises `ConfigError`:
+    there is no such decision, or `at` cannot be read.
     """
     decisions: list[_Found] = []
     batches: list[tuple[int, float, int]] = []

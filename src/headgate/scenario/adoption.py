@@ -31,24 +31,16 @@ def carry_checkpoint(
 ) -> dict[str, Any]:
     """Adopt a plain query's checkpoint, or export one of headgate's.
 
+    The result of `hg.adopt` or `hg.export`.
+
     Parameters
     ----------
-    origin, target : Path
-        The checkpoint that is there, and the one to be made.
+    origin, target : Path    The checkpoint that is there, and the one to be made.
     query : str
         ``module:function`` of a ``function(spark, **options)`` that gives headgate's writer of the query,
         or its DataFrame; or a built-in workload.
-    options : mapping
-        Arguments of the function.
-    conf : mapping, optional
-        Settings of the Spark session.
-    output_mode : str, optional
-        Output mode of a DataFrame; default: the workload's.
-
-    Returns
-    -------
-    dict
-        The result of `hg.adopt` or `hg.export`.
+    conf : mapping, optional    Settings of the Spark session.
+    output_mode : str, optional    Output mode of a DataFrame; default: the workload's.
     """
     ours, plain = (target, origin) if act == "adopt" else (origin, target)
     engine = SparkEngine(conf)

@@ -73,83 +73,57 @@ class Scenario:
 
     workload: str
     """Name of a built-in workload, or ``module:function`` for ``function(spark) -> DataFrame``."""
-
     rate: float | str | None = None
     """Records per second, > 0, or a rate function as `headgate.workloads.rates.parse_rate` reads it;
     None for the workload's own. Generated workloads only."""
-
     speed: float | None = None
     """How many times faster than recorded a trace is played, > 0; None for 1. Traces only."""
-
     duration_s: float = 60.0
     """How long the query runs after its first committed batch, in s; > 0."""
-
     slots: int = 2
     """Slots at the start; 1 to `key_groups`."""
-
     scale_at: tuple[tuple[float, int], ...] = ()
     """Changes as (s since the first committed batch, slots); each inside the duration."""
-
     key_groups: int = 128
     """Key groups per operator, fixed in the checkpoint; >= 1."""
-
     budget: str | None = None
     """Time budget of a slot per batch, such as ``800 ms``; None for none."""
-
     slo: tuple[str, ...] = ()
     """What the query must achieve; see `headgate.core.slo.parse_slo`."""
-
     policy: str | None = None
     """Who decides about slots, as ``streamswitch(0.2)``; None for the default."""
-
     advise: bool = False
     """Let the policy decide and change nothing."""
-
     slots_max: int | None = None
     """The most slots a policy may use; None for the writer's default."""
-
     slot_rate: float | None = None
     """Experiment: records that a slot serves per second of wall time, > 0; None for no limit."""
-
     migration: str | None = None
     """How a change of slots is carried out, as ``subscale(per_host=4)``; None for the default."""
-
     floor: str | None = None
     """Experiment: the latency floor, such as ``0 s``, in place of the measured one."""
-
     memory_max: str | None = None
     """What state may take of a host's memory, such as ``500 MB``; None for any."""
-
     require_slo: bool = False
     """Count a missed SLO as a failure."""
-
     seed: int = 1
     """Seed of the load generator."""
-
     verify: bool = False
     """Compare the output with Spark's batch answer afterwards."""
-
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the workload."""
-
     checkpoint: Path | None = None
     """Checkpoint; None for a new temporary directory."""
-
     output: Path | None = None
     """Directory of the output; None for one beside the checkpoint."""
-
     sink_format: str | None = None
     """Format of the output; None for the workload's own, or parquet."""
-
     table: str | None = None
     """Table that the output goes to; None for a directory, or where the workload says."""
-
     output_mode: str | None = None
     """append, update or complete; None for the workload's own."""
-
     arrival: str | None = None
     """Column with the time a record became available; None for the workload's own, if it has one."""
-
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark settings of the session; they win over headgate's."""
 
@@ -332,11 +306,7 @@ def recorded(checkpoint: Path) -> Scenario:
     """Return the values that ``headgate run`` recorded in a checkpoint of its workload, and no more.
 
     Policies, settings of Spark and all else that a comparison does not need is not even looked at.
-
-    Raises
-    ------
-    ConfigError
-        Nothing is recorded there, or by another release.
+    Raises `ConfigError`: nothing is recorded there, or by another release.
     """
     record = _record(checkpoint)
     try:
@@ -413,11 +383,8 @@ def to_verify(
 
     A checkpoint may come from somebody else. Its record chooses among the demo's workloads and
     gives their numbers; code, places, tables and Spark settings are those that the reader types.
-
-    Raises
-    ------
-    ConfigError
-        Nothing is recorded and nothing typed, or something recorded has to be typed.
+    Raises `ConfigError`: nothing is recorded and nothing typed, or something recorded has to be
+    typed.
     """
     where = absolute(checked_path(checkpoint))
     typed: dict[str, Any] = {
@@ -444,12 +411,7 @@ def to_verify(
 
 
 def _refuse_choices(base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
-    """Refuse choices that a record may not make for its reader.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse choices that a record may not make for its reader."""
     assert base.checkpoint is not None
     assert base.output is not None
     place = written(base.checkpoint)

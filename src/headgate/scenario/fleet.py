@@ -36,10 +36,8 @@ _SINK_OWN = ("format", "outputMode")
 def check_fleet(path: Path) -> dict[str, Any]:
     """Return the jobs that a description would run; needs no cluster.
 
-    Raises
-    ------
-    ConfigError
-        Something in it is wrong, there is no such workload, or a user's function cannot be loaded.
+    Raises `ConfigError`: something in it is wrong, there is no such workload, or a user's function
+    cannot be loaded.
     """
     described = read_fleet(path)
     _check_queries(SparkEngine(), described)
@@ -76,26 +74,19 @@ def run_fleet_file(
 ) -> dict[str, Any]:
     """Run a description on Spark for a while.
 
+    utility and utility_max at the end, utility_mean, jobs (by name: utility over time, slots,
+    values, met), actions with their reasons, indicators, journal.
+
     Parameters
     ----------
-    path : Path
-        The description.
-    duration_s : float
-        How long, from the start of the last job on.
-    advise : bool
-        Decide and write down, and change nothing.
+    duration_s : float    How long, from the start of the last job on.
+    advise : bool    Decide and write down, and change nothing.
     work : Path, optional
         Where the fleet's journal lies, and whatever the file gives no place; a new temporary
         directory by default.
     kill_host_at_s : float, optional
         Fault: when an executor is killed, with all its Python workers and what they hold in memory, in
         seconds from the start of the last job on; Spark starts another one.
-
-    Returns
-    -------
-    dict
-        utility and utility_max at the end, utility_mean, jobs (by name: utility over time, slots,
-        values, met), actions with their reasons, indicators, journal.
     """
     described = read_fleet(path)
     engine = SparkEngine()
@@ -130,8 +121,7 @@ class _Events:
 
     Attributes
     ----------
-    killed : str
-        What was killed; empty where nothing was.
+    killed : str    What was killed; empty where nothing was.
     """
 
     def __init__(self, engine: SparkEngine, described: FleetFile, kill_at_s: float | None) -> None:

@@ -41,10 +41,8 @@ class Slots:
 
     min: int = 1
     """The fewest; >= 1."""
-
     max: int | None = None
     """The most; at least `min`. None for the number of key groups."""
-
     start: int = 1
     """At the start; `min` to `max`."""
 
@@ -64,28 +62,20 @@ class FleetSettings:
 
     slots: int | str = "auto"
     """The budget of all jobs together; auto is twice the cores granted."""
-
     round: str = "10 s"
     """Time between two decisions."""
-
     max_actions_per_minute: int = 6
     """The most actions within a minute; >= 1."""
-
     cooldown: str = ""
     """How long nothing is decided after an action; empty for no such time."""
-
     observe: str = ""
     """How long a new fleet is only watched; empty for 90 rounds."""
-
     hang: str = "60 s"
     """How long a job's batch may take before nothing is decided about the job."""
-
     policy: str = "henge"
     """Who decides: henge, unified, or what an installed distribution brings."""
-
     goal: str = "total"
     """What Henge maximises: total or max-min."""
-
     budget: tuple[BudgetStep, ...] = ()
     """Other budgets from some time on: tables ``[[fleet.budget]]`` with ``at`` and ``slots``."""
 
@@ -112,42 +102,30 @@ class JobSettings:
 
     query: str
     """A built-in workload, or ``module:function`` for ``function(spark, **options) -> DataFrame``."""
-
     slo: tuple[str, ...] = ()
     """What it must achieve; several are a hybrid."""
-
     priority: float = 1.0
     """Its utility when the SLO is met; > 0."""
-
     utility: str | Piecewise = "knee"
     """What a missed SLO is worth: knee, linear, step, lognormal, ``module:function``, or points
     ``[[value, share], ...]`` with straight lines between them."""
-
     sink: Mapping[str, Any] = field(default_factory=dict)
     """``format``, ``outputMode``, and options of the sink, such as ``path``."""
-
     checkpoint: str = ""
     """Its checkpoint; empty for a directory of its name below `checkpoint_root`."""
-
     slots: Slots = field(default_factory=Slots)
     """Limits."""
-
     trigger: Mapping[str, Any] = field(default_factory=dict)
     """As of ``DataStreamWriter.trigger``; processingTime, or realTime."""
-
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the query's function."""
-
     key_groups: int = 128
     """Key groups per operator, fixed in the checkpoint."""
-
     slot_rate: float | None = None
     """Experiment: records that a slot serves per second."""
-
     policy: str = ""
     """Who spends the slots that the fleet grants: ``streamswitch(0.2)``, or ``psps`` for pools of
     replicas; empty for the fleet itself."""
-
     interval: str = ""
     """Time between two decisions about pools of replicas; empty for 10 s."""
 
@@ -251,35 +229,21 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class FleetFile:
-    """Holds a whole description.
-
-    Attributes
-    ----------
-    jobs : dict of str to JobSettings
-        In the order of the file.
-    """
+    """Holds a whole description."""
 
     path: Path
     fleet: FleetSettings
     jobs: dict[str, JobSettings]
+    """In the order of the file."""
 
 
 def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> FleetFile:
     """Return the description in a file.
 
-    Parameters
-    ----------
-    path : Path
-        See docs/guide.md, "Many jobs under one budget".
-    environment : mapping, optional
-        Where ``HEADGATE__FLEET__SLOTS`` and its like are looked up, which win over the file; the
-        process's own by default.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, a key is unknown, or a value is missing, of another type or out of
-        range; names the table and the key.
+    `path`: see docs/guide.md, "Many jobs under one budget". `environment`: where
+    ``HEADGATE__FLEET__SLOTS`` and its like are looked up, which win over the file; the process's
+    own by default. Raises `ConfigError`: the file cannot be read, a key is unknown, or a value is
+    missing, of another type or out of range; names the table and the key.
     """
     raw = read_file(path, "the description of the fleet", _DESCRIPTION_BYTES_MAX)
     tables = read_toml(raw, f'"{shown(path)}"')

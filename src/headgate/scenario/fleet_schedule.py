@@ -16,27 +16,19 @@ _STEPS_MAX = 1000
 
 @dataclass(frozen=True)
 class BudgetStep:
-    """Holds a table ``[[fleet.budget]]``: from some time on the budget is another.
-
-    Attributes
-    ----------
-    at_s : float
-        Since the last job's start, in seconds; > 0.
-    slots : int
-        The budget from then on; >= 1.
-    """
+    """Holds a table ``[[fleet.budget]]``: from some time on the budget is another."""
 
     at_s: float
+    """Since the last job's start, in seconds; > 0."""
     slots: int
+    """The budget from then on; >= 1."""
 
 
 def budget_steps(value: Any) -> tuple[BudgetStep, ...]:
     """Return the steps of a budget, the first one first.
 
-    Raises
-    ------
-    ConfigError
-        It is no list of tables with ``at`` and ``slots``, or a value is out of range.
+    Raises `ConfigError`: it is no list of tables with ``at`` and ``slots``, or a value is out of
+    range.
     """
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         text = shown(repr(value), 60)

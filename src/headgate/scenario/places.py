@@ -41,10 +41,7 @@ def copy_directory() -> Path:
 def journal_at(checkpoint: str | os.PathLike[str]) -> Path:
     """Return the journal of a checkpoint; of one on a store a copy, which goes when the process ends.
 
-    Raises
-    ------
-    CheckpointError
-        Nothing there is a journal, or the store cannot be read.
+    Raises `CheckpointError`: nothing there is a journal, or the store cannot be read.
     """
     if store_url(checkpoint) is None:
         return locate(checkpoint)

@@ -29,30 +29,11 @@ def ask(
 ) -> dict[str, Any]:
     """Ask a query for something and wait for its answer, which comes at its next batch.
 
-    Parameters
-    ----------
-    act : str
-        One of `headgate.checkpoint.command_files.ACTS`.
-    reason : str
-        For the journal.
-    arguments : mapping, optional
-        The arguments of `Command`.
-    sleep : callable
-        Replaced in tests.
+    act, by, reason, arguments, id, at_ms (when it was done), detail (what exactly, in words).
 
-    Returns
-    -------
-    dict
-        act, by, reason, arguments, id, at_ms (when it was done), detail (what exactly, in words).
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, or it cannot be written.
-    ConfigError
-        The query refused.
-    EngineError
-        Nobody answered; the request stays, and the query takes it up when it runs.
+    `act`: one of `headgate.checkpoint.command_files.ACTS`. Raises `CheckpointError`: there is no
+    checkpoint, or it cannot be written; `ConfigError`: the query refused; `EngineError`: nobody
+    answered; the request stays, and the query takes it up when it runs.
     """
     _check_wait(wait_s)
     files = CommandFiles(Checkpoint(checkpoint).files)
@@ -75,14 +56,8 @@ def stop(
 ) -> dict[str, Any]:
     """Ask the query that runs on a checkpoint to stop, and wait until it has ended.
 
-    Parameters and the result are those of `ask`.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, or it cannot be written.
-    EngineError
-        No query runs there, or it has not ended in time.
+    Parameters and the result are those of `ask`. Raises `CheckpointError`: there is no checkpoint,
+    or it cannot be written; `EngineError`: no query runs there, or it has not ended in time.
     """
     _check_wait(wait_s)
     files = CommandFiles(Checkpoint(checkpoint).files)

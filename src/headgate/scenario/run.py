@@ -27,8 +27,7 @@ PROGRESS_S = 0.25
 FIRST_BATCH_S = 60.0
 """Time counts from the first committed batch, or from this many seconds after the start.
 
-Chosen, not tuned: a quiet source commits nothing, and the run must end.
-"""
+Chosen, not tuned: a quiet source commits nothing, and the run must end."""
 
 OnProgress = Callable[[Path], None]
 """Called with the journal's path every `PROGRESS_S` while the query runs."""
@@ -44,29 +43,15 @@ def run_scenario(
 ) -> dict[str, Any]:
     """Run a scenario to its end and return its numbers.
 
-    SIGINT and SIGTERM end the run early and cleanly, also while it starts: the query stops after its
-    batch, and the summary follows; after SIGINT the verification, too, for which who sends SIGTERM has
-    no time. A second signal interrupts at once.
+    SIGINT and SIGTERM end the run early and cleanly, also while it starts: the query stops after
+    its batch, and the summary follows; after SIGINT the verification, too, for which who sends
+    SIGTERM has no time. A second signal interrupts at once. Keys of
+    `headgate.report.summary.summary`, with the verification's filled in when asked for, and
+    startup_s: time until the first batch was committed, a rehearsal included.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What to run.
-    on_progress : callable
-        Called with the journal's path, every 0.25 s while the query runs and once after its end.
-    engine, clock_s, sleep
-        The Spark engine, a monotonic clock and a sleep, in s; replaced in tests.
-
-    Returns
-    -------
-    dict
-        Keys of `headgate.report.summary.summary`, with the verification's filled in when asked for, and
-        startup_s: time until the first batch was committed, a rehearsal included.
-
-    Raises
-    ------
-    EngineError
-        The query failed before its time.
+    `on_progress`: called with the journal's path, every 0.25 s while the query runs and once after
+    its end. `engine`, `clock_s`, `sleep`: the Spark engine, a monotonic clock and a sleep, in s;
+    replaced in tests. Raises `EngineError`: the query failed before its time.
     """
     # as they were written: the absolute path hides a scheme
     check_place(scenario.checkpoint, or_store=True)

@@ -123,10 +123,7 @@ class SparkEngine:
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:
         """Compare the output with Spark's batch answer.
 
-        Raises
-        ------
-        ConfigError
-            There is no output.
+        Raises `ConfigError`: there is no output.
         """
         if scenario.checkpoint is None or not _may_be(scenario.checkpoint):
             msg = f'there is no checkpoint at "{shown(scenario.checkpoint)}"; name the query\'s.'
@@ -194,10 +191,7 @@ class SparkEngine:
     def check(self, name: str, options: Mapping[str, Any], where: str) -> None:
         """Refuse a workload that is not there, or options that it does not take; needs no session.
 
-        Raises
-        ------
-        ConfigError
-            Begins with `where`.
+        Raises `ConfigError`: begins with `where`.
         """
         try:
             workload = self.workload(name)
@@ -377,10 +371,7 @@ def _ship_with(function: Callable[..., Any]) -> Callable[..., Any]:
 def call_user(name: str, work: Callable[[], Any], what: str = "make a query") -> Any:
     """Return the result of a user's function; an error in it is reported in one sentence.
 
-    Raises
-    ------
-    ConfigError
-        It raised something that is neither headgate's nor Spark's.
+    Raises `ConfigError`: it raised something that is neither headgate's nor Spark's.
     """
     try:
         with without_panics():

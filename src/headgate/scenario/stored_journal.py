@@ -26,22 +26,13 @@ class StoredJournal:
 
     A store that does not answer therefore keeps no reader waiting for longer than `WAIT_S`.
 
-    Parameters
-    ----------
-    checkpoint : path
-        A place on a store.
+    `checkpoint` (path): a place on a store. Raises `CheckpointError`: there is no checkpoint, or
+    the store cannot be read.
 
     Attributes
     ----------
-    place : str
-        The checkpoint, as a user writes it.
-    path : Path
-        Where the copy lies; it is removed when the process ends.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, or the store cannot be read.
+    place : str    The checkpoint, as a user writes it.
+    path : Path    Where the copy lies; it is removed when the process ends.
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str]) -> None:

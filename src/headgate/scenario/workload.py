@@ -44,29 +44,21 @@ class Workload:
 
     build: Callable[..., Any]
     """``build(spark, **options)`` returns the query, a streaming DataFrame."""
-
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `build` where the scenario gives no others."""
-
     output_mode: str = "append"
     """Spark's output mode. File sinks accept append only."""
-
     arrival: str | None = None
     """Column with the time at which a record became available: the arrival for latency; None where the
     engine finds the column, or there is none."""
-
     reference: Callable[..., Any] | None = None
     """``reference(spark, **options)`` returns the rows that the query must put out, computed in another
     way; None where Spark's own batch answer is that."""
-
     stateful: bool = True
     """True where the query has an operator to scale."""
-
     check: Callable[[Mapping[str, str]], object] | None = None
     """Refuses options that `build` only passes on to its source, before Spark starts."""
-
     beside: type[ServiceBeside] | None = None
     """What must run beside the query, and takes its results; None where it reads and writes by itself."""
-
     function: Callable[..., Any] | None = None
     """A user's function, without what `build` does beside it; None of an installed workload."""

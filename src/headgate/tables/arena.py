@@ -56,11 +56,8 @@ __all__ = [
 class ArenaStore(Store):
     """Keeps one operator's tables on this host in files.
 
-    Parameters
-    ----------
-    directory : path    Of this operator, in a run directory; created with mode 0700.
-    tiers : Tiers, optional
-        Where memory is bounded: what lies where.
+    `directory` (path): of this operator, in a run directory; created with mode 0700. `tiers`: where
+    memory is bounded: what lies where.
     """
 
     def __init__(
@@ -130,10 +127,8 @@ class ArenaStore(Store):
         groups : mapping of int to str
             Key groups that the caller owns, with the tokens of their committed states. A table in any
             other state stays where it is, with its undo file.
-        step : int
-            Numbers the steps by which groups grow cold.
-        moving : bool
-            False to leave all tables where they are.
+        step : int    Numbers the steps by which groups grow cold.
+        moving : bool    False to leave all tables where they are.
         """
         self._step = step
         tiers = self._tiers

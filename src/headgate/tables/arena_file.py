@@ -37,7 +37,6 @@ class ArenaFile:
     ----------
     path : str          Where the file belongs; a new one is elsewhere until `publish`.
     descriptor : int    Owned by this object; holds the lock.
-    byte_count : int    The file's size.
     nonce : int         Names the undo file.
 
     Attributes
@@ -95,16 +94,8 @@ class ArenaFile:
     ) -> ArenaFile:
         """Return a new zeroed file of `byte_count` bytes, locked, under a temporary name.
 
-        Parameters
-        ----------
-        paths : sequence of str
-            Where it will belong: the first of them that has room.
-        remedy : str
-            What to do where the last of them has none.
-
-        Raises
-        ------
-        ArenaFull    None of them has.
+        `paths`: where it will belong: the first of them that has room. `remedy`: what to do where
+        the last of them has none. Raises `ArenaFull`: none of them has.
         """
         for path in paths[:-1]:
             try:

@@ -44,22 +44,18 @@ _LARGEST = 1 << 40
 
 @dataclass(frozen=True)
 class Geometry:
-    """Holds the size of each part of a table.
-
-    Parameters
-    ----------
-    width : int           Words per row.
-    capacity : int        Rows; a power of two.
-    index_size : int      Entries of the string index; a power of two.
-    string_limit : int    Strings the offsets have room for.
-    heap_bytes : int      Bytes for strings; a multiple of 8.
-    """
+    """Holds the size of each part of a table."""
 
     width: int
+    """Words per row."""
     capacity: int = 64
+    """Rows; a power of two."""
     index_size: int = 64
+    """Entries of the string index; a power of two."""
     string_limit: int = 32
+    """Strings the offsets have room for."""
     heap_bytes: int = 512
+    """Bytes for strings; a multiple of 8."""
 
     @property
     def rows_at(self) -> int:
@@ -95,9 +91,7 @@ class Geometry:
 class Header:
     """Reads and writes the header words of one buffer.
 
-    Parameters
-    ----------
-    buffer : uint8[>= 512]    The table's buffer; 8-byte aligned.
+    `buffer` (uint8[>= 512]): the table's buffer; 8-byte aligned.
     """
 
     def __init__(self, buffer: U8) -> None:
@@ -167,9 +161,7 @@ class Header:
     def check(self, layout: TableLayout, byte_count: int) -> Geometry:
         """Return the geometry of a sealed table, after checking every field against the buffer.
 
-        Raises
-        ------
-        StateError    The table is not headgate's, is not clean, or a field is out of bounds.
+        Raises `StateError`: the table is not headgate's, is not clean, or a field is out of bounds.
         """
         words = self.words
         if int(words[AT_MAGIC]) != MAGIC or int(words[AT_VERSION]) != VERSION:

@@ -13,9 +13,7 @@ from headgate.tables.table import BufferTable, initial_bytes
 class HeapMemory:
     """Supplies NumPy buffers for a table.
 
-    Parameters
-    ----------
-    byte_count : int    Size of the first buffer.
+    `byte_count`: size of the first buffer.
     """
 
     def __init__(self, byte_count: int) -> None:

@@ -105,6 +105,8 @@ def upsert(
 ) -> tuple[int, int]:
     """Find or create the row of each key from `start` on.
 
+    How many keys are done, counted from 0; and why it stopped.
+
     Parameters
     ----------
     rows : int64[capacity, 1 + k + v]
@@ -115,10 +117,6 @@ def upsert(
     undo : int64[m, 1 + width]    Index and pre-image of each row this step touched.
     counts : int64[7]         Changed in place.
     out : int64[n]            Receives row indices.
-
-    Returns
-    -------
-    (int, int)    How many keys are done, counted from 0; and why it stopped.
     """
     stamp = counts[STAMP]
     alive = stamp * 2 + 1
@@ -238,6 +236,8 @@ def intern(
 ) -> tuple[int, int]:
     """Find or add the id of each string from `start` on.
 
+    As `upsert`.
+
     Parameters
     ----------
     index : int64[power of two]    0, or ``hash << 32 | id + 1``.
@@ -245,10 +245,6 @@ def intern(
     heap : uint8[]                 Their bytes.
     offsets, data                  The n strings asked for.
     out : int64[n]                 Receives ids.
-
-    Returns
-    -------
-    (int, int)    As `upsert`.
     """
     mask = index.shape[0] - 1
     for i in range(start, offsets.shape[0] - 1):

@@ -22,14 +22,9 @@ def leads(sections: Sequence[Section], start: str, token: str) -> bool:
 def bring(table: BufferTable, token: str, chain: Chain) -> bool:
     """Bring a clean table to `token` in place, the cheapest way there is.
 
-    Parameters
-    ----------
-    table : BufferTable    Trusted, and held by this caller alone.
-    chain : Chain          Asked at most twice.
+    False if the table's own state is not on the way: it is as it was; build a new one.
 
-    Returns
-    -------
-    bool    False if the table's own state is not on the way: it is as it was; build a new one.
+    `table`: trusted, and held by this caller alone. `chain`: asked at most twice.
     """
     if table.token == token:
         return True
@@ -54,9 +49,7 @@ def bring(table: BufferTable, token: str, chain: Chain) -> bool:
 def build(table: BufferTable, group: int, token: str, chain: Chain) -> None:
     """Fill an empty table from a full section, or from the whole history.
 
-    Raises
-    ------
-    StateError    The chain does not lead to `token`.
+    Raises `StateError`: the chain does not lead to `token`.
     """
     if token == EMPTY_TOKEN:
         return

@@ -46,11 +46,8 @@ def map_file(descriptor: int, byte_count: int) -> U8:
     """Return a file's first `byte_count` bytes as a shared, writable array.
 
     The array stays valid when `descriptor` is closed; the memory is unmapped once neither it nor
-    any view of it is referenced.
-
-    Raises
-    ------
-    StateError    The kernel refuses, for instance for RLIMIT_AS.
+    any view of it is referenced. Raises `StateError`: the kernel refuses, for instance for
+    RLIMIT_AS.
     """
     address = _LIBC.mmap(None, byte_count, _PROT_READ_WRITE, _MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:

@@ -26,18 +26,12 @@ EMPTY_TOKEN = "0" * 32
 
 @dataclass(frozen=True)
 class TableLayout:
-    """Holds the shape of a row.
-
-    Parameters
-    ----------
-    key_words : int
-        Words that identify a row; they follow `meta`.
-    fresh : tuple of int
-        The value words of a row just created; a row is ``1 + key_words + len(fresh)`` words wide.
-    """
+    """Holds the shape of a row."""
 
     key_words: int
+    """Words that identify a row; they follow `meta`."""
     fresh: tuple[int, ...]
+    """The value words of a row just created; a row is ``1 + key_words + len(fresh)`` words wide."""
 
     @property
     def width(self) -> int:
@@ -47,32 +41,23 @@ class TableLayout:
 
 @dataclass(frozen=True)
 class Section:
-    """Holds the changes of one step in one key group, or (``full``) its whole state.
-
-    Parameters
-    ----------
-    token : str
-        Names the state after this section: 32 hexadecimal digits.
-    previous : str
-        The token this section applies to; ignored when `full`.
-    full : bool
-        True for a snapshot: start from an empty table.
-    rows : int64[n, width]
-        Rows after the step; ``meta`` is 1 for a row that is there, 0 for one that was deleted.
-    string_offsets : int64[m + 1]
-        Offsets into `string_bytes`; string i gets the id ``first_string + i``.
-    string_bytes : uint8[]
-    first_string : int
-        Id of the first string here; 0 when `full`.
-    """
+    """Holds the changes of one step in one key group, or (``full``) its whole state."""
 
     token: str
+    """Names the state after this section: 32 hexadecimal digits."""
     previous: str
+    """The token this section applies to; ignored when `full`."""
     full: bool
+    """True for a snapshot: start from an empty table."""
     rows: I64
+    """int64[n, width]: rows after the step; ``meta`` is 1 for a row that is there, 0 for one that
+    was deleted."""
     string_offsets: I64
+    """int64[m + 1]: offsets into `string_bytes`; string i gets the id ``first_string + i``."""
     string_bytes: U8
+    """uint8[]."""
     first_string: int
+    """Id of the first string here; 0 when `full`."""
 
 
 Chain = Callable[[str], Sequence[Section]]

@@ -34,15 +34,8 @@ def allocate(descriptor: int, byte_count: int) -> None:
 def created(path: str, byte_count: int, remedy: str = ENLARGE) -> int:
     """Return the descriptor of a new file of `byte_count` zeros, all of them on the file system.
 
-    Parameters
-    ----------
-    remedy : str
-        What to do where there is no room.
-
-    Raises
-    ------
-    ArenaFull     There is no room, for the bytes or for one more file.
-    StateError    It cannot be made for another reason.
+    `remedy`: what to do where there is no room. Raises `ArenaFull`: there is no room, for the bytes
+    or for one more file; `StateError`: it cannot be made for another reason.
     """
     directory = os.path.dirname(path)
     try:

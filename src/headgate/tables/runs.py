@@ -27,9 +27,8 @@ _SPILL = "HEADGATE_SPILL_DIR"
 def checked_name(name: str, what: str) -> str:
     """Return `name` if it may become part of a path.
 
-    Raises
-    ------
-    StateError    It has other characters than letters, digits, ``_`` and ``-``, or over 64 of them.
+    Raises `StateError`: it has other characters than letters, digits, ``_`` and ``-``, or over 64
+    of them.
     """
     if not _NAME.fullmatch(name):
         msg = f"{what} {name!r} cannot name a file: use 1 to 64 letters, digits, _ and -"
@@ -40,14 +39,8 @@ def checked_name(name: str, what: str) -> str:
 def private_directory(path: Path, setting: str = "HEADGATE_ARENA_DIR") -> Path:
     """Create `path` (0700) unless it is there; return it if it is this user's alone.
 
-    Parameters
-    ----------
-    setting : str
-        Environment variable with which a user chooses another one.
-
-    Raises
-    ------
-    StateError    It is a symbolic link, another user's, open to others, or cannot be created.
+    `setting`: environment variable with which a user chooses another one. Raises `StateError`: it
+    is a symbolic link, another user's, open to others, or cannot be created.
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -86,11 +79,8 @@ def arena_root() -> Path:
 def spill_root() -> Path:
     """Return the directory for spill directories on this host: for state that leaves memory.
 
-    ``HEADGATE_SPILL_DIR`` if set; else one in the temporary directory.
-
-    Raises
-    ------
-    StateError    The temporary directory is memory itself, or it cannot be used.
+    ``HEADGATE_SPILL_DIR`` if set; else one in the temporary directory. Raises `StateError`: the
+    temporary directory is memory itself, or it cannot be used.
     """
     path = spill_path()
     if not os.environ.get(_SPILL) and in_memory(path.parent):
@@ -125,19 +115,13 @@ def in_memory(path: Path) -> bool:
 
 @dataclass(eq=False)
 class RunDirectory:
-    """Holds a run directory, in use until this object is closed.
-
-    Parameters
-    ----------
-    descriptor : int or None
-        Holds a shared lock until `close`; the kernel drops the lock when the process dies.
-    spill : RunDirectory, optional
-        Where memory is bounded: the run's directory for what leaves memory, which shares its fate.
-    """
+    """Holds a run directory, in use until this object is closed."""
 
     path: Path
     descriptor: int | None
+    """Holds a shared lock until `close`; the kernel drops the lock when the process dies."""
     spill: RunDirectory | None = None
+    """Where memory is bounded: the run's directory for what leaves memory, which shares its fate."""
 
     @property
     def run_id(self) -> str:
@@ -199,10 +183,7 @@ class RunDirectory:
 def open_run(root: Path, spill: Path | None = None) -> RunDirectory:
     """Create a run directory and hold its lock; called by the driver's Python process.
 
-    Parameters
-    ----------
-    spill : Path, optional
-        Where memory is bounded: the host's `spill_root`. What ended runs have left there goes.
+    `spill`: where memory is bounded: the host's `spill_root`. What ended runs have left there goes.
     """
     if spill is not None:
         sweep(spill)

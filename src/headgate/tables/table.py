@@ -48,10 +48,7 @@ class Memory(Protocol):
 class BufferTable:
     """Implements `headgate.tables.ports.Table`, and the methods that a store needs besides.
 
-    Parameters
-    ----------
-    memory : Memory         Holds a table already: see `create` and `attach`.
-    geometry : Geometry     Checked by the caller.
+    `memory`: holds a table already: see `create` and `attach`. `geometry`: checked by the caller.
 
     Attributes
     ----------
@@ -81,9 +78,7 @@ class BufferTable:
     def attach(cls, memory: Memory, layout: TableLayout) -> BufferTable:
         """Return the table found in a buffer.
 
-        Raises
-        ------
-        StateError    It is not clean, not of this layout, or not to be believed.
+        Raises `StateError`: it is not clean, not of this layout, or not to be believed.
         """
         return cls(memory, layout, Header(memory.buffer).check(layout, memory.buffer.size))
 

@@ -44,61 +44,42 @@ _ROOM_KNOWN = 1 << 20
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """Holds the bound on a query's share of a host's memory.
-
-    Attributes
-    ----------
-    byte_count : int
-        For tables of all its operators and what undoes their last step.
-    """
+    """Holds the bound on a query's share of a host's memory."""
 
     byte_count: int
+    """For tables of all its operators and what undoes their last step."""
     key_groups: int
 
 
 @dataclass(frozen=True)
 class Tiering:
-    """Counts a slot's key groups by tier in a step, and their moves, where memory is bounded.
-
-    Attributes
-    ----------
-    memory_bytes, cold_bytes : int
-        Bytes of the operator's tables on the host after the step, in memory and in the spill directory.
-    back, away : int
-        Key groups that were moved into memory, and out of it.
-    cold : int
-        Key groups that were served where they lay on disk.
-    ms : float
-        What moving and deciding took.
-    """
+    """Counts a slot's key groups by tier in a step, and their moves, where memory is bounded."""
 
     memory_bytes: int = 0
     cold_bytes: int = 0
+    """`memory_bytes`, `cold_bytes`: bytes of the operator's tables on the host after the step, in
+    memory and in the spill directory."""
     back: int = 0
     away: int = 0
+    """`back`, `away`: key groups that were moved into memory, and out of it."""
     cold: int = 0
+    """Key groups that were served where they lay on disk."""
     ms: float = 0.0
+    """What moving and deciding took."""
 
 
 def wanted(sizes: F64, density: F64, inside: Flags, bound: int) -> Flags:
     """Return which key groups belong in memory.
 
+    Result: bool[n]: the densest that fit together; one that is in memory counts `STICKY` times its
+    density, and goes before one on disk that is no denser.
+
     Parameters
     ----------
-    sizes : float64[n]
-        Bytes.
-    density : float64[n]
-        Touched rows per byte, as lately.
-    inside : bool[n]
-        Which are in memory.
-    bound : int
-        Bytes.
-
-    Returns
-    -------
-    bool[n]
-        The densest that fit together; one that is in memory counts `STICKY` times its density, and goes
-        before one on disk that is no denser.
+    sizes : float64[n]    Bytes.
+    density : float64[n]    Touched rows per byte, as lately.
+    inside : bool[n]    Which are in memory.
+    bound : int    Bytes.
     """
     chosen = np.zeros(len(sizes), dtype=np.bool_)
     worth = np.where(inside, STICKY * density, density)
@@ -118,10 +99,8 @@ def wanted(sizes: F64, density: F64, inside: Flags, bound: int) -> Flags:
 class Tiers:
     """Places the tables of one operator on a host: in memory, or in its spill directory.
 
-    Parameters
-    ----------
-    memory, spill : Path
-        The operator's directories in the run's arena, and in the run's spill directory.
+    `memory`, `spill`: the operator's directories in the run's arena, and in the run's spill
+    directory.
     """
 
     def __init__(self, memory: Path, spill: Path, bound: MemoryBound) -> None:

@@ -52,12 +52,8 @@ _BACKLOG = 100
 def app(shelf: Shelf, host: str) -> Starlette:
     """Return the application.
 
-    Parameters
-    ----------
-    shelf : Shelf
-    host : str
-        The host that it is served at. Requests that name another one are refused, so that no page of
-        somebody else's reads it through a name of its own (DNS rebinding).
+    `host`: the host that it is served at. Requests that name another one are refused, so that no
+    page of somebody else's reads it through a name of its own (DNS rebinding).
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     answers = _Answers()
@@ -115,13 +111,7 @@ def app(shelf: Shelf, host: str) -> Starlette:
 
 
 def serve(shelf: Shelf, host: str, port: int) -> None:
-    """Serve the page until it is interrupted.
-
-    Raises
-    ------
-    ConfigError
-        Nothing can be served there.
-    """
+    """Serve the page until it is interrupted. Raises `ConfigError`: nothing can be served there."""
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
@@ -241,12 +231,7 @@ class _Protocol(H11Protocol):
 class _Headers:
     """Adds to each answer the headers that keep a browser from running anything else.
 
-    Parameters
-    ----------
-    inner : callable
-        The application.
-    policy : str
-        Its content security policy.
+    `inner` (callable): the application. `policy`: its content security policy.
     """
 
     def __init__(self, app: ASGIApp, policy: str) -> None:

@@ -68,13 +68,7 @@ never lost. A rate is a sum over time."""
 
 
 class JournalHistory:
-    """Takes in the events of a journal, and tells the page.
-
-    Attributes
-    ----------
-    reading : DiagnosisReader
-        For the diagnosis.
-    """
+    """Takes in the events of a journal, and tells the page."""
 
     def __init__(self) -> None:
         self.reading = DiagnosisReader()
@@ -104,13 +98,10 @@ class JournalHistory:
     ) -> dict[str, Any]:
         """Return the content of the page.
 
-        Returns
-        -------
-        dict
-            diagnosis: as of `headgate.report.diagnose`; rows: its labels and sentences; slo: as of
-            `headgate.report.summary`, or None; curves: arrays of equal length, with `at_s`; heat:
-            `HeatMap.describe`; slots: as of `headgate.report.top`; changes: [{at_ms, kind, text}], newest
-            first.
+        diagnosis: as of `headgate.report.diagnose`; rows: its labels and sentences; slo: as of
+        `headgate.report.summary`, or None; curves: arrays of equal length, with `at_s`; heat:
+        `HeatMap.describe`; slots: as of `headgate.report.top`; changes: [{at_ms, kind, text}],
+        newest first.
         """
         run, diagnosis = self.reading.run, self.reading.diagnosis(checkpoint, now_ms, driver)
         slots = top(run)["slots"][:SHOWN_SLOTS] if run.recent else []
@@ -180,12 +171,7 @@ class JournalHistory:
 
 
 class Rows:
-    """Appends rows of numbers to one array that doubles.
-
-    Parameters
-    ----------
-    columns : int
-    """
+    """Appends rows of numbers to one array that doubles."""
 
     def __init__(self, columns: int) -> None:
         self._array: F64 = np.empty((256, columns))
@@ -248,11 +234,8 @@ class HeatMap:
     def describe(self) -> dict[str, Any]:
         """Return the hottest key groups.
 
-        Returns
-        -------
-        dict
-            began_ms, column_ms; rows: [{operator, group, records, counts}], hottest first; groups: the
-            number of those that had records.
+        began_ms, column_ms; rows: [{operator, group, records, counts}], hottest first; groups: the
+        number of those that had records.
         """
         rows = [
             (operator, int(group), counts[:, group])

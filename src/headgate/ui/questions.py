@@ -29,17 +29,10 @@ def what_if(
 ) -> dict[str, Any]:
     """Return a recorded run as it was, as it is simulated, and as it might have been.
 
-    Parameters
-    ----------
-    checkpoint : path
-    slo, policy, slots_max : str
-        The SLOs that the user typed; empty for the recorded SLOs.
+    As `headgate.whatif.replay.replay`, whose ``error`` is ``error_of_model``; ``error`` says why
+    there is no answer, empty where there is one.
 
-    Returns
-    -------
-    dict
-        As `headgate.whatif.replay.replay`, whose ``error`` is ``error_of_model``; ``error`` says why
-        there is no answer, empty where there is one.
+    `slo`, `policy`, `slots_max`: the SLOs that the user typed; empty for the recorded SLOs.
     """
     if not _one_at_a_time.acquire(blocking=False):
         return {"error": "another simulation is under way; ask again when it has ended."}

@@ -64,20 +64,9 @@ class Book:
 class Shelf:
     """Holds the journals of some places.
 
-    Parameters
-    ----------
-    places : iterable of path or CopiedJournal
-        Checkpoints, journals, or directories with checkpoints; of a checkpoint on a store its copied
-        journal.
-    driver_of : callable
-        Says what a checkpoint's files tell of its driver.
-    now_ms : callable
-        The wall clock.
-
-    Raises
-    ------
-    CheckpointError
-        There is nothing at a place.
+    `places` (iterable of path or CopiedJournal): checkpoints, journals, or directories with
+    checkpoints; of a checkpoint on a store its copied journal. `driver_of`: says what a
+    checkpoint's files tell of its driver. Raises `CheckpointError`: there is nothing at a place.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Simulates runs of a trace or a journal: the real loop and policies on a virtual clock.
 
 Belongs here: queues, slots with service rates, operators, and the cost of a change, in continuous and in
-micro-batch mode; the oracle, scores and regrets of a run; traces and recorded runs as input (simulate,
+micro-batch mode; the oracle; traces and recorded runs as input (simulate,
 replay, recording, calibration, trace_file), and advice. Does not belong here: Spark, wall clocks,
 global randomness, and copies of a policy's or a strategy's work.
 

@@ -21,19 +21,13 @@ _BESIDE = ("oracle_slots", "to_oracle", "constant_slots", "to_constant")
 def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, Any]:
     """Compare rows with the oracle and the best constant; each gets the columns for it.
 
-    Parameters
-    ----------
-    rows : sequence of dict
-        With ``success`` and ``slots_mean``; changed in place: ``oracle_slots`` (at the same success),
-        ``to_oracle`` (slots over these), ``constant_slots`` (the fewest that do as well) and
-        ``to_constant``.
+    ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``; for the success
+    that is wanted ``oracle_slots``, whose slots take any record, ``whole_slots``, which keep a key
+    group on one slot, and ``constant_slots``; None where no number of such slots has that success.
 
-    Returns
-    -------
-    dict
-        ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``; for the success that
-        is wanted ``oracle_slots``, whose slots take any record, ``whole_slots``, which keep a key group
-        on one slot, and ``constant_slots``; None where no number of such slots has that success.
+    `rows`: with ``success`` and ``slots_mean``; changed in place: ``oracle_slots`` (at the same
+    success), ``to_oracle`` (slots over these), ``constant_slots`` (the fewest that do as well) and
+    ``to_constant``.
     """
     points, constants = oracle(load, on_progress=_progress()), Constants(load)
     for row in rows:
@@ -98,8 +92,7 @@ def sentence(
         The fewest fixed slots that keep the SLO; None where it is not known, or none do.
     batches : bool
         Whether rows are of micro-batches, which the oracle and the constants do without.
-    limit : callable
-        Returns what to do about a row that does not keep the SLO: what limits it.
+    limit : callable    Returns what to do about a row that does not keep the SLO: what limits it.
     """
     known = [row for row in rows if row["success"] is not None]
     if not known:

@@ -46,22 +46,16 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """Holds the costs of batches.
-
-    Attributes
-    ----------
-    record_s : float
-        Seconds that a record takes a slot, in the mean.
-    factors : float64[n] or None
-        By batch, how many times as much its records took; None where it is not known.
-    useful : int or None
-        Slots beyond which none is of use, as a policy was told; None: there is no such number.
-    """
+    """Holds the costs of batches."""
 
     engine: MicroBatch
     record_s: float
+    """Seconds that a record takes a slot, in the mean."""
     factors: F64 | None = None
+    """float64[n] or None: by batch, how many times as much its records took; None where it is not
+    known."""
     useful: int | None = None
+    """Slots beyond which none is of use, as a policy was told; None: there is no such number."""
 
 
 def calibrated(run: Recorded) -> Costs:

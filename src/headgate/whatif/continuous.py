@@ -35,8 +35,7 @@ class ContinuousOperator(SimulatedOperator):
 
     Attributes
     ----------
-    resumed_s : float or None
-        When a change came into force in the last tick.
+    resumed_s : float or None    When a change came into force in the last tick.
     """
 
     resumed_s: float | None = None
@@ -45,15 +44,11 @@ class ContinuousOperator(SimulatedOperator):
     def tick(self, tick: int, feeds: Sequence[F64], *, has_children: bool) -> F64:
         """Live through tick `tick` (from 1).
 
-        Parameters
-        ----------
-        feeds : sequence of float64[n, 2]
-            (completion, origin) of the records that the parents completed in this tick.
+        Result: float64[n, 2]: the same of the records completed here, ascending; nothing without
+        children.
 
-        Returns
-        -------
-        float64[n, 2]
-            The same of the records completed here, ascending; nothing without children.
+        `feeds` (sequence of float64[n, 2]): (completion, origin) of the records that the parents
+        completed in this tick.
         """
         queues, measure = self.queues, self.measures.row(tick)
         end_s = tick * self.measures.delta_s
@@ -145,10 +140,7 @@ class ContinuousOperator(SimulatedOperator):
 class ContinuousEngine:
     """Runs a job in continuous mode, tick by tick: a `MetricsSource` and an `Actuator`.
 
-    Parameters
-    ----------
-    operators : mapping of str to ContinuousOperator
-        Upstream first.
+    `operators`: upstream first.
     """
 
     def __init__(self, operators: Mapping[str, ContinuousOperator], delta_s: float) -> None:
@@ -169,10 +161,7 @@ class ContinuousEngine:
     def advance(self) -> list[tuple[str, float]]:
         """Live through one tick.
 
-        Returns
-        -------
-        list of (str, float)
-            Operators whose change came into force, and since when in seconds.
+        Operators whose change came into force, and since when in seconds.
         """
         self._tick += 1
         applied: list[tuple[str, float]] = []

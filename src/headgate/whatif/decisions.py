@@ -15,23 +15,14 @@ from headgate.whatif.measures import moved_groups
 
 @dataclass
 class DecisionLog:
-    """Keeps the journal of a simulated run in memory: a `DecisionJournal`.
-
-    Parameters
-    ----------
-    clock : callable
-        Returns the time since the start, in seconds.
-
-    Attributes
-    ----------
-    entries : list of dict
-        What a JSON file can hold, oldest first. Every entry has ``at_s`` and ``event``: *decided*
-        (rule, reason, numbers, acts, changes), *applied* (operator, change, took_s) or *not ready*
-        (operator, why).
-    """
+    """Keeps the journal of a simulated run in memory: a `DecisionJournal`."""
 
     clock: Callable[[], float]
+    """Returns the time since the start, in seconds."""
     entries: list[dict[str, Any]] = field(default_factory=list)
+    """What a JSON file can hold, oldest first. Every entry has ``at_s`` and ``event``: *decided*
+    (rule, reason, numbers, acts, changes), *applied* (operator, change, took_s) or *not ready*
+    (operator, why)."""
 
     def decided(self, observation: Observation, decision: Decision, *, acts: bool) -> None:
         """Write a decision with its inputs."""

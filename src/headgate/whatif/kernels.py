@@ -59,12 +59,8 @@ def link_free(links: I64, start: int, free: int) -> int:
 def share(shares: I64, dealt: I64, group: int) -> int:
     """Return the slot that the next record of a group goes to: its shares take turns.
 
-    Parameters
-    ----------
-    shares : int64[G, most]
-        Slots of each group, its owner first; `NONE` behind the last.
-    dealt : int64[G]
-        Whose turn it is; moved on.
+    `shares` (int64[G, most]): slots of each group, its owner first; `NONE` behind the last. `dealt`
+    (int64[G]): whose turn it is; moved on.
     """
     turn = dealt[group]
     if turn >= shares.shape[1] or shares[group, turn] == NONE:
@@ -144,8 +140,7 @@ def serve(
 
     Parameters
     ----------
-    within_s : float
-        The bound of `WITHIN`.
+    within_s : float    The bound of `WITHIN`.
     out : float64[n, 2]
         Receives (completion, origin) of each completed record, slot by slot; not written if n is 0.
 
@@ -214,12 +209,8 @@ def rehome(
     Both lists are in the order of arrival, and the merged one is too; at equal times the record that
     was there stays in front. The order within a group is kept.
 
-    Parameters
-    ----------
-    shares, dealt
-        As `share` has them: the new assignment, in numbers of `places`.
-    moved : int64[slots]
-        Scratch: receives, per slot, the last node of the merge so far.
+    `shares`, `dealt`: as `share` has them: the new assignment, in numbers of `places`. `moved`
+    (int64[slots]): scratch: receives, per slot, the last node of the merge so far.
     """
     for i in range(moved.shape[0]):
         moved[i] = NONE
@@ -283,14 +274,10 @@ def take(
 
     Parameters
     ----------
-    share : int64[G]
-        Counted down as records are taken.
-    by_s : float
-        Records that arrived later stay.
-    least_s : float
-        The shortest service time of a record, in seconds.
-    taken : int64[n]
-        Receives the nodes.
+    share : int64[G]    Counted down as records are taken.
+    by_s : float    Records that arrived later stay.
+    least_s : float    The shortest service time of a record, in seconds.
+    taken : int64[n]    Receives the nodes.
 
     Returns
     -------

@@ -22,26 +22,18 @@ QUANTILES = (0.0, 0.5, 0.99)
 
 @dataclass(frozen=True)
 class AppliedChange:
-    """Holds a change that came into force.
-
-    Attributes
-    ----------
-    decided_s, applied_s : float
-        When it was asked for, and from when it held.
-    before : Assignment
-        What held until then.
-    stopped_s : float
-        How long the involved slots stood still, added up.
-    involved : int
-        Slots that the change concerned: those that lost or got key groups, or ended.
-    """
+    """Holds a change that came into force."""
 
     decided_s: float
     applied_s: float
+    """`decided_s`, `applied_s`: when it was asked for, and from when it held."""
     change: Change
     before: Assignment
+    """What held until then."""
     stopped_s: float
+    """How long the involved slots stood still, added up."""
     involved: int
+    """Slots that the change concerned: those that lost or got key groups, or ended."""
 
     @property
     def took_s(self) -> float:
@@ -65,35 +57,26 @@ class Measures:
 
     Parameters
     ----------
-    ticks : int
-        How many ticks the run has.
-    delta_s : float
-        Length of a tick.
-    assignment : Assignment
-        What holds at the start.
-    step_s : float
-        Length of a step of the timeline; rounded up to whole ticks.
+    ticks : int    How many ticks the run has.
+    delta_s : float    Length of a tick.
+    assignment : Assignment    What holds at the start.
+    step_s : float    Length of a step of the timeline; rounded up to whole ticks.
     has_parents : bool
         Whether records come from other operators, so that the time since their origin is another
         one than the latency at this operator.
-    counts_within : bool
-        Whether the records within a bound are counted, too.
+    counts_within : bool    Whether the records within a bound are counted, too.
 
     Attributes
     ----------
-    arrived : int32[ticks, G]
-        Records per tick (not cumulative).
+    arrived : int32[ticks, G]    Records per tick (not cumulative).
     slots, other_slots : float64[ticks]
         Slots held at the end of each tick, those included that a change under way has asked for;
         and how many of them are of the pool's other type.
-    histogram : int64[BUCKETS]
-        Latencies of all records; see `headgate.journal.histogram`.
-    step_ticks : int
-        Ticks per step.
+    histogram : int64[BUCKETS]    Latencies of all records; see `headgate.journal.histogram`.
+    step_ticks : int    Ticks per step.
     quantiles_s : float64[steps, 3]
         `QUANTILES` of the latency in each step, within 5 %; NaN where nothing was completed.
-    assignments : list of (float, Assignment)
-        What held, and from when.
+    assignments : list of (float, Assignment)    What held, and from when.
     """
 
     def __init__(
@@ -148,10 +131,7 @@ class Measures:
     def waiting(self, first: int, last: int) -> F64:
         """Return the records of key groups [first, last) that wait at the end of each tick.
 
-        Returns
-        -------
-        float64[ticks, groups]
-            Arrived and not completed; those in service too.
+        Result: float64[ticks, groups]: arrived and not completed; those in service too.
         """
         arrived = self.arrived[:, first:last]
         waiting: F64 = np.cumsum(arrived - self.completed[:, first:last], axis=0)

@@ -39,10 +39,8 @@ class BatchOperator(SimulatedOperator):
 
     Attributes
     ----------
-    busy_s : float
-        How long the slowest slot of the last batch took.
-    came : int
-        Records that have arrived for the next batch.
+    busy_s : float    How long the slowest slot of the last batch took.
+    came : int    Records that have arrived for the next batch.
     """
 
     def __init__(
@@ -116,12 +114,9 @@ class BatchOperator(SimulatedOperator):
 
         Parameters
         ----------
-        start_s : float
-            When the first tasks may begin.
-        turn : int
-            Number of the batch; see `fair_shares`.
-        stretch : float
-            Seconds of useful time per second that a task serves.
+        start_s : float    When the first tasks may begin.
+        turn : int    Number of the batch; see `fair_shares`.
+        stretch : float    Seconds of useful time per second that a task serves.
 
         Returns
         -------
@@ -309,10 +304,7 @@ class MicroBatchEngine:
     Counters are told up to the beginning of the last batch: what arrived after it is not read yet,
     and nobody can count it.
 
-    Parameters
-    ----------
-    operators : mapping of str to BatchOperator
-        Upstream first; each is a stage of every batch.
+    `operators`: upstream first; each is a stage of every batch.
     """
 
     def __init__(
@@ -338,10 +330,7 @@ class MicroBatchEngine:
     def advance(self) -> list[tuple[str, float]]:
         """Live through one batch; without any record, through one second of waiting.
 
-        Returns
-        -------
-        list of (str, float)
-            Operators whose change came into force, and since when in seconds.
+        Operators whose change came into force, and since when in seconds.
         """
         model = self._model
         begin_s = self._await_records()

@@ -36,13 +36,10 @@ class ServiceTime:
 
     mean_s: float
     """Seconds; > 0."""
-
     distribution: Distribution = Distribution.FIXED
     """Shape; an exponential one makes a slot with Poisson arrivals an M/M/1 queue."""
-
     deviation_s: float = 0.0
     """Standard deviation of the normal distribution, seconds; >= 0."""
-
     cap_per_s: float = math.inf
     """Records per second that a rate limit leaves a slot of normal speed; > 0."""
 
@@ -77,7 +74,6 @@ class SlotPool:
 
     alpha: float = 1.0
     """Speed of the other type of slot, relative to the normal one; > 0."""
-
     beta: float = 0.0
     """Probability that an allocated slot is of the other type, in [0, 1]; the first slots too."""
 
@@ -107,23 +103,17 @@ class TreatmentCost:
 
     sync_s: float = 0.1
     """Synchronising source and destination, seconds; >= 0."""
-
     per_group_s: float = 0.01
     """Each key group moved, seconds; >= 0."""
-
     group_bytes: float = 0.0
     """State of a key group at the start; >= 0."""
-
     record_bytes: float = 0.0
     """By how much a completed record makes its group's state grow; >= 0."""
-
     bandwidth_bytes_per_s: float = 125e6
     """Of one slot's host; > 0. Default: the 1 Gbit/s of StreamSwitch 6."""
-
     barrier_records: int = 0
     """Records in front of a barrier, at the most, for each involved slot: 0 for one that travels
     outside the data (Samza), what the network buffers hold for one that travels with it (Flink)."""
-
     delay_s: float = 0.0
     """Added to every change (StreamSwitch, figure 15), seconds; >= 0."""
 
@@ -152,47 +142,34 @@ class MicroBatch:
     plan_s: float = 0.15
     """From the beginning of a batch to its first slot task, seconds; >= 0. Default, as that of
     `commit_s`: a tiny batch on two cores."""
-
     read_s: float = 0.0
     """What each record that came with a batch adds to that: computed before the slots, seconds; >= 0."""
-
     commit_s: float = 0.07
     """From the end of its last slot task to the end of the batch, seconds; >= 0."""
-
     task_s: float = 0.02
     """Fixed cost of a slot task, seconds; >= 0."""
-
     moved_group_s: float = 0.0
     """What a key group that has just moved adds to its new slot's task, seconds; >= 0. The default
     is that of slots that share memory."""
-
     budget_s: float = math.inf
     """Time a slot may serve per batch, all waves together, seconds; > 0. Infinite serves all."""
-
     cores: int = 2
     """Slot tasks that run at once; >= 1."""
-
     trigger_s: float = 0.0
     """Least time between the beginnings of two batches, seconds; >= 0."""
-
     backlog_age_max_s: float = 60.0
     """A slot whose oldest record waits longer serves everything, whatever its budget, seconds; > 0."""
-
     initial_rate_per_s: float = 100_000.0
     """What is assumed of a slot that has served nothing yet, records per second; > 0."""
-
     slot_rate_per_s: float | None = None
     """Records per second that every slot serves, as in an experiment with more slots than cores: a
     quota by the time since the last batch, in place of a budget, and useful time of served / rate;
     > 0. None: slots serve as fast as they can."""
-
     warm_up_s: tuple[float, ...] = ()
     """What each of the first batches takes longer to plan, seconds; >= 0."""
-
     jitter_s: tuple[float, ...] = ()
     """What the batches after these take longer (or less) to plan, one after the other and over again,
     seconds; empty: nothing."""
-
     poll_s: float = 0.01
     """How long an engine with nothing to do waits before it looks again, seconds; > 0."""
 
@@ -226,29 +203,21 @@ class OperatorModel:
 
     service: ServiceTime
     """Work per record."""
-
     key_groups: int = 64
     """G; default: StreamSwitch's substreams."""
-
     slots: int = 1
     """Slots to start with."""
-
     pool: SlotPool = field(default_factory=SlotPool)
     """What new slots are like."""
-
     treatment: TreatmentCost = field(default_factory=TreatmentCost)
     """What a change costs in continuous mode."""
-
     parents: tuple[str, ...] = ()
     """Operators whose completed records arrive here; empty for one fed by a source."""
-
     selectivity: float = 1.0
     """Records that arrive here per completed record of a parent; > 0. A fraction is carried over
     from record to record."""
-
     shares: tuple[float, ...] | None = None
     """How records from parents spread over the key groups, adding up to 1; None: evenly."""
-
     within_s: float | None = None
     """Count the records whose latency is at most this, seconds, for an SLO on a percentile."""
 

@@ -21,19 +21,13 @@ class SimulatedOperator:
 
     Parameters
     ----------
-    generator : numpy.random.Generator
-        For the speeds of new slots.
-    ticks : int
-        How many ticks the run has.
-    delta_s : float
-        Length of a tick.
+    generator : numpy.random.Generator    For the speeds of new slots.
+    ticks : int    How many ticks the run has.
+    delta_s : float    Length of a tick.
 
     Attributes
     ----------
-    queues : Queues
-    measures : Measures
-    slot_ids : tuple of int
-        Identity of each slot in force, as `Sample` has them.
+    slot_ids : tuple of int    Identity of each slot in force, as `Sample` has them.
     """
 
     def __init__(
@@ -69,10 +63,8 @@ class SimulatedOperator:
     def allocate(self, change: Change, *, busy: bool) -> F64:
         """Return the speeds of the slots that `change` adds.
 
-        Raises
-        ------
-        ProtocolError
-            A change is under way (`busy`), or this one does not follow the epoch in force.
+        Raises `ProtocolError`: a change is under way (`busy`), or this one does not follow the
+        epoch in force.
         """
         epoch = self.queues.assignment.epoch
         if busy or change.assignment.epoch != epoch + 1:
@@ -95,12 +87,8 @@ class SimulatedOperator:
     ) -> AppliedChange:
         """Bring `change` into force at `at_s`, and write it down.
 
-        Parameters
-        ----------
-        speeds : float64[new slots]
-            As `allocate` returned them.
-        decided_s, at_s, stopped_s, involved
-            As `AppliedChange`.
+        `speeds` (float64[new slots]): as `allocate` returned them. `decided_s`, `at_s`,
+        `stopped_s`, `involved`: as `AppliedChange`.
         """
         before = self.queues.assignment
         self.queues.reassign(change.assignment, change.survivors, speeds, resume_s=at_s)

@@ -48,37 +48,27 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Load:
-    """Holds the records of one operator, known beforehand, and the SLO for them.
-
-    Attributes
-    ----------
-    arrival_s : float64[n]
-        Ascending.
-    groups : int64[n]
-    demand_s : float64[n]
-        Service times at normal speed.
-    bound_s, window_s : float
-        L and T of the SLO.
-    delta_s : float
-        Length of a tick.
-    from_s : float
-        Windows and slots before it are left out: a warm-up.
-    quantile : float or None
-        The share of all records of a window that has to be within the bound, of the operator as a
-        whole; None for the mean of each key group.
-    """
+    """Holds the records of one operator, known beforehand, and the SLO for them."""
 
     arrival_s: F64
+    """float64[n]: ascending."""
     groups: I64
+    """int64[n]."""
     demand_s: F64
+    """float64[n]: service times at normal speed."""
     key_groups: int
     duration_s: float
     bound_s: float = 1.0
     window_s: float = 1.0
+    """`bound_s`, `window_s`: L and T of the SLO."""
     delta_s: float = 0.1
+    """Length of a tick."""
     from_s: float = 0.0
+    """Windows and slots before it are left out: a warm-up."""
     slots_max: int = 64
     quantile: float | None = None
+    """The share of all records of a window that has to be within the bound, of the operator as a
+    whole; None for the mean of each key group."""
 
     @property
     def slots_mean(self) -> float:
@@ -123,19 +113,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Point:
-    """Holds the success of a number of slots.
-
-    Attributes
-    ----------
-    success, worst : float
-        Mean over the key groups, and the least.
-    slots : float
-        Time-average.
-    """
+    """Holds the success of a number of slots."""
 
     success: float
     worst: float
+    """`success`, `worst`: mean over the key groups, and the least."""
     slots: float
+    """Time-average."""
 
 
 def constant(load: Load, slots: int) -> Point:
@@ -152,10 +136,7 @@ def constant(load: Load, slots: int) -> Point:
 class Constants:
     """Simulates fixed numbers of slots on one load, each when it is asked for.
 
-    Parameters
-    ----------
-    known : sequence of Point
-        Those that are known already.
+    `known`: those that are known already.
     """
 
     def __init__(self, load: Load, known: Sequence[Point] = ()) -> None:

@@ -43,12 +43,9 @@ def _epoch(
 ) -> tuple[int, float]:
     """Live through an epoch; return the first record that has not begun, and the missed share.
 
-    Parameters
-    ----------
-    before, slots : int
-        Slots of the epoch before, and of this epoch. Slots that end have no record, or end after it.
-    free : float64[most]
-        When each slot is free; those of the epoch before, then those of this one, ascending.
+    `before`, `slots`: slots of the epoch before, and of this epoch. Slots that end have no record,
+    or end after it. `free` (float64[most]): when each slot is free; those of the epoch before, then
+    those of this one, ascending.
     """
     start_s = number * epoch_s
     end_s = start_s + epoch_s

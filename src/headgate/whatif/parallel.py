@@ -21,12 +21,9 @@ def run_all(
 
     Parameters
     ----------
-    work : callable
-        At the top level of a module, so that other processes find it.
-    items : sequence
-        Longest first keeps the cores busy to the end.
-    jobs : int, optional
-        Processes at once; default: one per core.
+    work : callable    At the top level of a module, so that other processes find it.
+    items : sequence    Longest first keeps the cores busy to the end.
+    jobs : int, optional    Processes at once; default: one per core.
     """
     start_s = time.monotonic()
     results: dict[int, Result] = {}

@@ -39,27 +39,18 @@ NO_OUTPUT: F64 = np.zeros((0, 2))
 class Queues:
     """Keeps one FIFO list per slot, over all its key groups, and the clock of each slot.
 
-    Parameters
-    ----------
-    speeds : float64[slots]
-    least_s : float
-        The shortest service time that a rate limit allows a slot of normal speed.
+    `speeds`: float64[slots]. `least_s`: the shortest service time that a rate limit allows a slot
+    of normal speed.
 
     Attributes
     ----------
-    assignment : Assignment
-        In force.
     arrived, completed : float64[G]
         Records since the start, as `Sample` has them. What is enqueued counts as arrived.
     places : int64[slots, 4]
-    clocks : float64[slots, 5]
-        See `kernels`.
-    other_slots : int
-        Slots in force whose speed is not the normal one.
-    histogram : int64[BUCKETS]
-        True latencies of completed records since it was last set to zero.
-    within_s : float
-        The bound of those that a measure with a fourth column counts as within it.
+    clocks : float64[slots, 5]    See `kernels`.
+    other_slots : int    Slots in force whose speed is not the normal one.
+    histogram : int64[BUCKETS]    True latencies of completed records since it was last set to zero.
+    within_s : float    The bound of those that a measure with a fourth column counts as within it.
     """
 
     within_s = math.inf
@@ -98,10 +89,7 @@ class Queues:
     def enqueue(self, records: Records, in_tick: I32) -> None:
         """Append records, none of which arrived before those that are here.
 
-        Parameters
-        ----------
-        in_tick : int32[G]
-            Counts them.
+        `in_tick` (int32[G]): counts them.
         """
         arrival_s, origin_s, demand_s, groups = records
         self._make_room(len(groups))
@@ -124,12 +112,9 @@ class Queues:
     def serve(self, until_s: float, measure: F64, out: F64 = NO_OUTPUT) -> int:
         """Let every slot serve up to `until_s`; return how many records were completed.
 
-        Parameters
-        ----------
-        measure : float64[G, 2 or 3]
-            Is added to: records, their latencies, and their times since the origin.
-        out : float64[n, 2]
-            Receives (completion, origin) of each record, unless n is 0.
+        `measure` (float64[G, 2 or 3]): is added to: records, their latencies, and their times since
+        the origin. `out` (float64[n, 2]): receives (completion, origin) of each record, unless n is
+        0.
         """
         self._free, count = kernels.serve(
             until_s,
@@ -234,12 +219,8 @@ class Queues:
         Records move with their key groups, in the order of arrival; those of a group that is split,
         or whose shares change, are dealt again.
 
-        Parameters
-        ----------
-        survivors : sequence of (int or None)
-            As `Change.survivors`.
-        speeds : float64[new slots]
-            Speeds of the new slots, in their order.
+        `survivors`: as `Change.survivors`. `speeds` (float64[new slots]): speeds of the new slots,
+        in their order.
         """
         before = len(self.places)
         new = [number for number, old in enumerate(survivors) if old is None]

@@ -57,37 +57,21 @@ _SETTINGS: Mapping[str, tuple[tuple[type, ...], float, float]] = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """Holds the last start of a query, up to the end of its journal.
-
-    Attributes
-    ----------
-    batches : tuple of Batch
-        Oldest first; at least two.
-    changes : dict of str to int
-        What a policy decided meanwhile, by kind.
-    """
+    """Holds the last start of a query, up to the end of its journal."""
 
     start: Start
     batches: tuple[Batch, ...]
+    """Oldest first; at least two."""
     changes: dict[str, int]
+    """What a policy decided meanwhile, by kind."""
 
     @classmethod
     def read(cls, checkpoint: str | os.PathLike[str], since_s: float | None = None) -> Recorded:
         """Return the recorded run of a checkpoint.
 
-        Parameters
-        ----------
-        checkpoint : path
-            Or a journal.
-        since_s : float, optional
-            Leaves out what ended longer before the last batch, in seconds.
-
-        Raises
-        ------
-        CheckpointError
-            There is no journal, or it is damaged.
-        ConfigError
-            It does not hold what a replay needs.
+        `checkpoint` (path): or a journal. `since_s`: leaves out what ended longer before the last
+        batch, in seconds. Raises `CheckpointError`: there is no journal, or it is damaged;
+        `ConfigError`: it does not hold what a replay needs.
         """
         start: Start | None = None
         batches: list[Batch] = []

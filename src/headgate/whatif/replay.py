@@ -37,15 +37,7 @@ _SERIES = ("warm_up_s", "jitter_s")
 
 @dataclass(frozen=True)
 class Conditions:
-    """Holds the conditions under which a run is simulated.
-
-    Attributes
-    ----------
-    floor_s : float or None
-        A given floor, in place of the measured one.
-    unsplittable : str
-        As `OperatorSettings.unsplittable`.
-    """
+    """Holds the conditions under which a run is simulated."""
 
     slo: Slo
     operator: str
@@ -54,7 +46,9 @@ class Conditions:
     slots_min: int
     slots_max: int
     floor_s: float | None
+    """A given floor, in place of the measured one."""
     unsplittable: str
+    """As `OperatorSettings.unsplittable`."""
 
 
 _NOT_SAID = "the journal does not say whether its records can be merged"
@@ -73,32 +67,23 @@ def replay(
 ) -> dict[str, Any]:
     """Simulate a recorded run as it was and as it might have been.
 
+    ``real``, ``model`` (the same run simulated), ``error`` (of the model: ``success_points``,
+    ``slots_percent``), ``what_if`` (None where nothing is to be different), ``engine``. A run has
+    ``policy``, ``slo``, ``slots_max``, ``success``, ``success_worst``, ``slots_mean``,
+    ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``; with `oracle` also what
+    `headgate.whatif.advice.beside` adds, and ``oracle`` has what that returns. Raises
+    `CheckpointError`: there is no journal, or it is damaged; `ConfigError`: the journal does not
+    hold what a replay needs, or a policy or SLO is not one.
+
     Parameters
     ----------
-    since_s : float, optional
-        Replay the last so many seconds.
+    since_s : float, optional    Replay the last so many seconds.
     slots_max, policy_text, slo_text
         What is to be different; what is not given stays as recorded.
     like : path, optional
         The checkpoint of another run, which says what batches cost; default: the run itself.
     oracle : bool
         Whether to compare with the fewest slots that the records needed, the future known.
-
-    Returns
-    -------
-    dict
-        ``real``, ``model`` (the same run simulated), ``error`` (of the model: ``success_points``,
-        ``slots_percent``), ``what_if`` (None where nothing is to be different), ``engine``. A run has
-        ``policy``, ``slo``, ``slots_max``, ``success``, ``success_worst``, ``slots_mean``,
-        ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``; with `oracle` also
-        what `headgate.whatif.advice.beside` adds, and ``oracle`` has what that returns.
-
-    Raises
-    ------
-    CheckpointError
-        There is no journal, or it is damaged.
-    ConfigError
-        The journal does not hold what a replay needs, or a policy or SLO is not one.
     """
     recorded = Recorded.read(checkpoint, since_s)
     costs = calibrated(recorded)
@@ -130,12 +115,8 @@ def replayed(
 ) -> dict[str, Any]:
     """Return the result of `replay` for a run that was read already.
 
-    Parameters
-    ----------
-    whole : bool
-        Whether it is the whole run: its success is known since its start only.
-    slots_max, policy_text, slo_text, seed, oracle
-        See `replay`.
+    `whole`: whether it is the whole run: its success is known since its start only. `slots_max`,
+    `policy_text`, `slo_text`, `seed`, `oracle`: see `replay`.
     """
     was = _conditions(recorded)
     if slots_max is not None and not 1 <= slots_max <= KEY_GROUPS_MAX:

@@ -25,31 +25,21 @@ _GROUPS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class RunResult:
-    """Holds the figures and the decisions of one run.
-
-    Attributes
-    ----------
-    policy : str
-        Its name.
-    mode : str
-        *continuous* or *micro-batch*.
-    delta_s : float
-        Length of a tick.
-    settings : mapping of str to OperatorSettings
-        What was asked for, by operator.
-    operators : mapping of str to Measures
-        What happened, by operator.
-    decisions : list of dict
-        See `DecisionLog`.
-    """
+    """Holds the figures and the decisions of one run."""
 
     policy: str
+    """Its name."""
     seed: int
     mode: str
+    """*continuous* or *micro-batch*."""
     delta_s: float
+    """Length of a tick."""
     settings: Mapping[str, OperatorSettings]
+    """What was asked for, by operator."""
     operators: Mapping[str, Measures]
+    """What happened, by operator."""
     decisions: list[dict[str, Any]]
+    """See `DecisionLog`."""
 
     def success(
         self,
@@ -61,12 +51,8 @@ class RunResult:
     ) -> Success:
         """Return how often each key group was within its bound, from true latencies.
 
-        Parameters
-        ----------
-        bound_s, window_s : float, optional
-            Default: the operator's settings; windows are rounded up to whole ticks.
-        from_s : float
-            Leaves out the windows that begin earlier: a warm-up.
+        `bound_s`, `window_s`: default: the operator's settings; windows are rounded up to whole
+        ticks. `from_s`: leaves out the windows that begin earlier: a warm-up.
         """
         measures = self.operators[operator]
         return self._success(operator, measures.latency_sum_s, bound_s, window_s, from_s)
@@ -78,10 +64,8 @@ class RunResult:
 
         Parameters
         ----------
-        operator : str
-            With a model that counts those (`OperatorModel.within_s`).
-        quantile : float
-            The share: 0.95 of a p95.
+        operator : str    With a model that counts those (`OperatorModel.within_s`).
+        quantile : float    The share: 0.95 of a p95.
         window_s, from_s
             See `success`.
         """
@@ -161,12 +145,9 @@ class RunResult:
     def timeline(self, operator: str) -> dict[str, F64]:
         """Return the figures of a plot over time, one entry per step of the operator's measures.
 
-        Returns
-        -------
-        dict of str to float64[steps]
-            ``time_s`` (end of the step), ``arrivals_per_s``, ``completions_per_s``, ``slots``,
-            ``latency_mean_s``, ``latency_min_s``, ``latency_p50_s``, ``latency_p99_s`` (within 5 %,
-            NaN where nothing was completed) and ``backlog``.
+        Result: dict of str to float64[steps]: ``time_s`` (end of the step), ``arrivals_per_s``,
+        ``completions_per_s``, ``slots``, ``latency_mean_s``, ``latency_min_s``, ``latency_p50_s``,
+        ``latency_p99_s`` (within 5 %, NaN where nothing was completed) and ``backlog``.
         """
         measures = self.operators[operator]
         starts = np.arange(0, measures.ticks, measures.step_ticks)
@@ -191,10 +172,7 @@ class RunResult:
     def to_json(self, *, timeline: bool = False) -> dict[str, Any]:
         """Return a summary that a JSON file can hold.
 
-        Parameters
-        ----------
-        timeline : bool
-            Whether to include the timelines and the decisions.
+        `timeline`: whether to include the timelines and the decisions.
         """
         fields: dict[str, Any] = {
             "policy": self.policy,

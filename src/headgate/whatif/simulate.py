@@ -73,39 +73,26 @@ class Mode(StrEnum):
 class WhatIf:
     """Holds a trace, an SLO, and the slots that may be used.
 
-    Attributes
-    ----------
-    slo : Slo
-        On a latency.
-    service_rate_per_s : float
-        Records per second that a slot completes while it works; > 0.
-    slots_max : int
-        Most slots; more than there are key groups are never used.
-    treatment : TreatmentCost
-        What a change costs in continuous mode.
-    engine : MicroBatch
-        What batches cost in micro-batch mode.
-    records : RecordedArrivals or None
-        The records of the trace one by one, where they cost differently.
-    oracle : bool
-        Whether to compare with the oracle and the best constant.
-
-    Raises
-    ------
-    ConfigError
-        The SLO bounds something else, or a number is out of range.
+    Raises `ConfigError`: the SLO bounds something else, or a number is out of range.
     """
 
     trace: Trace
     slo: Slo
+    """On a latency."""
     service_rate_per_s: float
+    """Records per second that a slot completes while it works; > 0."""
     slots_max: int = 64
+    """Most slots; more than there are key groups are never used."""
     seed: int = 1
     mode: Mode = Mode.CONTINUOUS
     treatment: TreatmentCost = field(default_factory=TreatmentCost)
+    """What a change costs in continuous mode."""
     engine: MicroBatch = field(default_factory=MicroBatch)
+    """What batches cost in micro-batch mode."""
     records: RecordedArrivals | None = None
+    """The records of the trace one by one, where they cost differently."""
     oracle: bool = False
+    """Whether to compare with the oracle and the best constant."""
 
     def __post_init__(self) -> None:
         if not self.slo.is_latency:
@@ -198,19 +185,12 @@ def simulate(
 ) -> dict[str, Any]:
     """Return the result of each policy on a trace, in a form that a JSON file can hold.
 
-    Parameters
-    ----------
-    policies : sequence of str
-        As `headgate.control.registry.policy` takes them.
-    timelines : bool
-        Whether to include what `draw` needs.
+    ``rows`` has one flat dict per policy: success (share of windows, mean over key groups), whether
+    each key group meets the SLO, the share of records in time, time-average of slots, latencies,
+    and how many changes of each kind there were.
 
-    Returns
-    -------
-    dict
-        ``rows`` has one flat dict per policy: success (share of windows, mean over key groups), whether
-        each key group meets the SLO, the share of records in time, time-average of slots, latencies, and
-        how many changes of each kind there were.
+    `policies`: as `headgate.control.registry.policy` takes them. `timelines`: whether to include
+    what `draw` needs.
     """
     if len(policies) > _POLICIES_MAX:
         msg = f"{len(policies)} policies are too many to compare; name {_POLICIES_MAX} at most."
@@ -277,13 +257,7 @@ def load_of(what_if: WhatIf) -> Load:
 
 
 def mode(text: str) -> Mode:
-    """Return the mode of that name.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
+    """Return the mode of that name. Raises `ConfigError`: there is none."""
     if text not in set(Mode):
         hint = nearest(text, Mode) or f"; use {' or '.join(Mode)}."
         msg = f'unknown mode "{shown(text, 60)}"{hint}'
@@ -296,19 +270,14 @@ def engine(
 ) -> MicroBatch:
     """Return an engine of micro-batches as a query on Spark would have it.
 
+    Raises `ConfigError`: a value is out of range, or a slot is limited twice.
+
     Parameters
     ----------
-    cores : int or None
-        None for those of this machine.
+    cores : int or None    None for those of this machine.
     budget : str
         Budget as in a query: ``auto`` is a share of the bound, ``none`` serves everything.
-    slot_rate : float or None
-        Records per second that a slot may serve, in place of a budget.
-
-    Raises
-    ------
-    ConfigError
-        A value is out of range, or a slot is limited twice.
+    slot_rate : float or None    Records per second that a slot may serve, in place of a budget.
     """
     if slot_rate is not None and budget not in ("auto", "none"):
         msg = f"a budget of {budget} and a slot rate of {slot_rate:g} both limit a slot; give one."

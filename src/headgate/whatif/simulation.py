@@ -28,18 +28,12 @@ _SOURCE, _RECORDS, _SLOTS = range(3)
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """Holds the operators of a job and their sources.
-
-    Attributes
-    ----------
-    operators : mapping of str to OperatorModel
-        Upstream first.
-    sources : mapping of str to ArrivalStream
-        For each operator without parents, what arrives there.
-    """
+    """Holds the operators of a job and their sources."""
 
     operators: Mapping[str, OperatorModel]
+    """Upstream first."""
     sources: Mapping[str, ArrivalStream]
+    """For each operator without parents, what arrives there."""
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -67,19 +61,16 @@ class Simulation:
 
     Parameters
     ----------
-    policy : Policy
-        Used up by the run: policies keep state.
+    policy : Policy    Used up by the run: policies keep state.
     settings : mapping of str to OperatorSettings
         SLO and limits of each operator. In continuous mode a floor that is to be measured is 0.
     seed : int
         The only source of chance. Policies compared under one seed see the same records, each with
         the same service time.
-    delta_s : float
-        delta: length of a tick, and of a control cycle in continuous mode; seconds.
+    delta_s : float    delta: length of a tick, and of a control cycle in continuous mode; seconds.
     micro_batch : MicroBatch or None
         None for continuous mode. Else the loop runs once per batch.
-    end_to_end_s : float or None
-        As `Observation.end_to_end_s`.
+    end_to_end_s : float or None    As `Observation.end_to_end_s`.
     settings_at : callable or None
         Micro-batch mode: returns the settings of an operator that reads a source, from its name and
         the latency floor in seconds that the engine has measured. Asked after every batch.

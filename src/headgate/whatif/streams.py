@@ -26,11 +26,7 @@ class Inflow:
     The service time is drawn on arrival, so the same seed gives every policy the same records. It is
     multiplied by the record's cost where the source has costs.
 
-    Parameters
-    ----------
-    source : ArrivalFeed or None
-        None for an operator that is fed by its parents.
-    generator : numpy.random.Generator
+    `source`: None for an operator that is fed by its parents.
     """
 
     def __init__(
@@ -50,10 +46,8 @@ class Inflow:
     def until(self, time_s: float, feeds: Sequence[F64]) -> Records:
         """Return the records that arrive after the last call and up to `time_s`.
 
-        Parameters
-        ----------
-        feeds : sequence of float64[n, 2]
-            (completion, origin) of what each parent completed since the last call.
+        `feeds` (sequence of float64[n, 2]): (completion, origin) of what each parent completed
+        since the last call.
         """
         if self._source is not None:
             arrival_s, groups = self._source.until(time_s)

@@ -15,31 +15,22 @@ from headgate.workloads.traces import Trace, column_names, read_rows, trace_of
 
 @dataclass(frozen=True)
 class TraceColumns:
-    """Holds the columns and the pace of a log; see `headgate.workloads.traces.read_keyed`.
-
-    Attributes
-    ----------
-    key : str or None
-        None for the column *key* where there is one, else for no keys.
-    count, cost : str or None
-        How many records a row stands for, and what each of them costs; None for the columns *count*
-        and *cost* where there are such, else one, and all the same.
-    slice_s : float or None
-        For how long a row's records are spread; None for the file's own interval, or for no spreading
-        where its times have fractions of a second.
-    speed : float
-        Seconds of the file per second of the trace; > 0.
-    unit : str or None
-        Of times that are numbers: s, ms, us, ns; None for what they can be since 1970, else seconds.
-    """
+    """Holds the columns and the pace of a log; see `headgate.workloads.traces.read_rows`."""
 
     time: str = "time"
     key: str | None = None
+    """None for the column *key* where there is one, else for no keys."""
     count: str | None = None
     cost: str | None = None
+    """`count`, `cost`: how many records a row stands for, and what each of them costs; None for the
+    columns *count* and *cost* where there are such, else one, and all the same."""
     slice_s: float | None = None
+    """For how long a row's records are spread; None for the file's own interval, or for no
+    spreading where its times have fractions of a second."""
     speed: float = 1.0
+    """Seconds of the file per second of the trace; > 0."""
     unit: str | None = None
+    """Of times that are numbers: s, ms, us, ns; None for what they can be since 1970, else seconds."""
 
 
 def read_log(
@@ -49,15 +40,8 @@ def read_log(
 
     The records are None where they all cost the same and are only known to lie within a slice.
 
-    Parameters
-    ----------
-    seed : int
-        For where in its slice a record lies.
-
-    Raises
-    ------
-    ConfigError
-        No such file or column, no rows, or values out of range.
+    `seed`: for where in its slice a record lies. Raises `ConfigError`: no such file or column, no
+    rows, or values out of range.
     """
     if not is_file(path):
         msg = f'there is no file "{shown(path)}"; name a CSV file with the columns time, key and count.'

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.rates import RateFunction
 from headgate.workloads.traces import KeyedRows, Trace
 
 F64 = npt.NDArray[np.float64]
@@ -18,7 +17,7 @@ I64 = npt.NDArray[np.int64]
 Chunk = tuple[F64, I64]
 """Arrival times in seconds since the start, ascending, and the key group of each record."""
 
-_CHUNK = 8192
+CHUNK = 8192
 """Records made at once. Chosen, not tuned."""
 
 
@@ -39,24 +38,16 @@ class ArrivalStream(ABC):
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
         """Yield the stream from its start, piece by piece; times never decrease.
 
-        Parameters
-        ----------
-        generator : numpy.random.Generator
-            The only source of chance.
+        `generator`: the only source of chance.
         """
 
 
 class ArrivalFeed:
     """Reads a stream up to one time after another.
 
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-
     Attributes
     ----------
-    costs : float64[n] or None
-        As `ArrivalStream.costs`.
+    costs : float64[n] or None    As `ArrivalStream.costs`.
     """
 
     def __init__(self, arrivals: ArrivalStream, generator: np.random.Generator) -> None:
@@ -86,54 +77,12 @@ class ArrivalFeed:
         self._start = 0
 
 
-class RateArrivals(ArrivalStream):
-    """Streams records at a given rate, spread over key groups by chance.
-
-    Parameters
-    ----------
-    shares : float64[G]
-        Probability of each key group, adding up to 1.
-    poisson : bool
-        Whether gaps are random (a Poisson process of that rate); else each record comes exactly
-        when it is due.
-    """
-
-    def __init__(self, rate: RateFunction, shares: npt.ArrayLike, *, poisson: bool = False) -> None:
-        self.rate = rate
-        self.shares: F64 = np.asarray(shares, dtype=np.float64)
-        self.poisson = poisson
-        if not (np.all(self.shares >= 0.0) and np.isclose(self.shares.sum(), 1.0, rtol=1e-6)):
-            total = float(self.shares.sum())
-            msg = f"shares of the key groups add up to {total:g}; give numbers >= 0 that make 1."
-            raise ConfigError(msg)
-
-    @property
-    def key_groups(self) -> int:
-        """G: one for each share."""
-        return len(self.shares)
-
-    def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
-        """Yield records for ever.
-
-        A Poisson process of any rate is one of rate 1 on the axis of records due.
-        """
-        edges = np.cumsum(self.shares)
-        due = 0.0
-        while True:
-            gaps = generator.standard_exponential(_CHUNK) if self.poisson else np.ones(_CHUNK)
-            at = due + np.cumsum(gaps)
-            due = float(at[-1])
-            # `time_of(i)` is when i + 1 records are due.
-            yield self.rate.time_of(at - 1.0), groups_at(edges, generator.random(_CHUNK))
-
-
 class RecordedArrivals(ArrivalStream):
     """Streams records that are known one by one, each with a cost of its own.
 
     Parameters
     ----------
-    arrival_s : float64[n]
-        Seconds since the start, ascending.
+    arrival_s : float64[n]    Seconds since the start, ascending.
     groups : int64[n]
     costs : float64[n] or None
         Multiples of the service time; >= 0. None: all the same.
@@ -202,12 +151,12 @@ class TraceArrivals(ArrivalStream):
         return int(self.trace.counts.shape[1])
 
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
-        """Yield a few slices at a time: about as many as hold `_CHUNK` records."""
+        """Yield a few slices at a time: about as many as hold `CHUNK` records."""
         trace = self.trace
         ends = np.cumsum(trace.counts.sum(axis=1, dtype=np.int64))
         start, done = 0, 0
         while start < len(ends):
-            stop = max(int(np.searchsorted(ends, done + _CHUNK, side="right")), start + 1)
+            stop = max(int(np.searchsorted(ends, done + CHUNK, side="right")), start + 1)
             done = int(ends[stop - 1])
             yield self._slices(start, stop, generator)
             start = stop
@@ -224,11 +173,7 @@ class TraceArrivals(ArrivalStream):
 def groups_at(edges: F64, draws: F64) -> I64:
     """Return the key groups that uniform draws in [0, 1) fall on.
 
-    Parameters
-    ----------
-    edges : float64[G]
-        Cumulative shares.
-    draws : float64[n]
+    `edges` (float64[G]): cumulative shares. `draws`: float64[n].
     """
     groups: I64 = np.searchsorted(edges, draws * edges[-1], side="right").astype(np.int64)
     return np.minimum(groups, len(edges) - 1)

@@ -45,18 +45,14 @@ StreamSwitch."""
 
 @dataclass(frozen=True)
 class _Curve:
-    """Holds the records due by a time t, piecewise linear from (0, 0).
-
-    Attributes
-    ----------
-    times_s : float64[K]     Knots, strictly increasing; the first is 0.
-    counts : float64[K]      Records due by each knot, never decreasing; the first is 0.
-    tail_per_s : float       Slope after the last knot; 0 means that the curve repeats instead.
-    """
+    """Holds the records due by a time t, piecewise linear from (0, 0)."""
 
     times_s: F64
+    """float64[K]: knots, strictly increasing; the first is 0."""
     counts: F64
+    """float64[K]: records due by each knot, never decreasing; the first is 0."""
     tail_per_s: float
+    """Slope after the last knot; 0 means that the curve repeats instead."""
 
     def value(self, t_s: F64) -> F64:
         """Return the records due by `t_s`, as a real number."""
@@ -98,13 +94,9 @@ class RateFunction(ABC):
     def rate_at(self, t_s: npt.ArrayLike) -> F64:
         """Return the rate at `t_s` >= 0.
 
-        Parameters
-        ----------
-        t_s : float64[...]    Seconds since the start.
+        Result: float64[...]: records/s, >= 0.
 
-        Returns
-        -------
-        float64[...]    Records/s, >= 0.
+        `t_s` (float64[...]): seconds since the start.
         """
 
     @abstractmethod
@@ -113,15 +105,10 @@ class RateFunction(ABC):
     def count(self, t_s: npt.ArrayLike) -> I64:
         """Return how many events are due by `t_s`, that time included.
 
-        Exactly the number of events i with ``time_of(i) <= t_s``.
+        Exactly the number of events i with ``time_of(i) <= t_s``. Result: int64[...]: never
+        decreasing in `t_s`.
 
-        Parameters
-        ----------
-        t_s : float64[...]    Seconds since the start; before it nothing is due.
-
-        Returns
-        -------
-        int64[...]    Never decreasing in `t_s`.
+        `t_s` (float64[...]): seconds since the start; before it nothing is due.
         """
         time_s = np.maximum(np.asarray(t_s, dtype=np.float64), 0.0)
         due = np.floor(_curve(self).value(time_s)).astype(np.int64)
@@ -136,13 +123,9 @@ class RateFunction(ABC):
     def time_of(self, event: npt.ArrayLike) -> F64:
         """Return when each event is due.
 
-        Parameters
-        ----------
-        event : int64[...]    Event numbers, from 0.
+        Result: float64[...]: seconds since the start, never decreasing in `event`.
 
-        Returns
-        -------
-        float64[...]    Seconds since the start, never decreasing in `event`.
+        `event` (int64[...]): event numbers, from 0.
         """
         return _curve(self).inverse(np.asarray(event, dtype=np.float64) + 1.0)
 
@@ -181,10 +164,8 @@ class SquareRate(RateFunction):
 
     first_per_s: float
     """Records/s in the first half; >= 0."""
-
     next_per_s: float
     """Records/s in the second half; >= 0, and above 0 if the first is 0."""
-
     period_s: float = 600.0
     """Seconds; > 0. Default: NEXMark's generator."""
 
@@ -218,10 +199,8 @@ class SineRate(RateFunction):
 
     base_per_s: float
     """The lowest rate, records/s; >= 0."""
-
     amplitude_per_s: float
     """Half of the distance from lowest to highest rate, records/s; >= 0."""
-
     period_s: float = 600.0
     """Seconds; > 0. Default: StreamSwitch, figures 10 to 13."""
 
@@ -285,13 +264,10 @@ class SpikeRate(RateFunction):
 
     base_per_s: float
     """Records/s outside the spike; > 0."""
-
     factor: float
     """What multiplies the base during the spike; >= 0. Below 1 the spike is a dip."""
-
     start_s: float
     """Begin of the spike, seconds since the start; >= 0."""
-
     stop_s: float
     """End of the spike, seconds since the start; later than its begin."""
 
@@ -337,7 +313,6 @@ class ExchangeRate(RateFunction):
 
     speed: float = 1.0
     """Seconds of the day per second; > 0. It squeezes the day and leaves the rates as they are."""
-
     load: float = 1.0
     """What all rates are multiplied by; > 0."""
 
@@ -393,23 +368,12 @@ _CHARACTERS = 10_000
 def parse_rate(text: str) -> RateFunction:
     """Return the rate function that `text` describes.
 
-    Parameters
-    ----------
-    text : str
-        A number of records/s (``20000``), or one of ``constant(rate=20000)``,
-        ``square(first=.., next=.., period=600s)``, ``sine(base=.., amplitude=.., period=600s)``,
-        ``spike(base=.., factor=.., start=60s, stop=70s)``, ``exchange(speed=1, load=1)``,
-        ``steps(10000, 60s=30000, 90s=5000)``. Rates are records/s, times carry their unit;
-        ``period``, ``speed`` and ``load`` may be left out.
-
-    Returns
-    -------
-    RateFunction
-
-    Raises
-    ------
-    ConfigError
-        An unknown shape or argument, one that is missing, malformed or out of range.
+    `text`: a number of records/s (``20000``), or one of ``constant(rate=20000)``,
+    ``square(first=.., next=.., period=600s)``, ``sine(base=.., amplitude=.., period=600s)``,
+    ``spike(base=.., factor=.., start=60s, stop=70s)``, ``exchange(speed=1, load=1)``,
+    ``steps(10000, 60s=30000, 90s=5000)``. Rates are records/s, times carry their unit; ``period``,
+    ``speed`` and ``load`` may be left out. Raises `ConfigError`: an unknown shape or argument, one
+    that is missing, malformed or out of range.
     """
     if len(text) > _CHARACTERS:
         msg = (

@@ -67,18 +67,12 @@ year 5138, and each smaller unit had reached its own by 1973."""
 
 @dataclass(frozen=True)
 class Trace:
-    """Holds counts per slice of time and key group.
-
-    Attributes
-    ----------
-    counts : integer[n, G]
-        Records of key group g in slice i, which is [i slice_s, (i+1) slice_s).
-    slice_s : float
-        Length of a slice, in seconds; > 0.
-    """
+    """Holds counts per slice of time and key group."""
 
     counts: Counts
+    """integer[n, G]: records of key group g in slice i, which is [i slice_s, (i+1) slice_s)."""
     slice_s: float
+    """Length of a slice, in seconds; > 0."""
 
     def __post_init__(self) -> None:
         if not (self.slice_s > 0 and math.isfinite(self.slice_s)):
@@ -108,89 +102,25 @@ def groups_of_keys(keys: npt.ArrayLike, key_groups: int) -> I64:
     return (word % np.uint64(key_groups)).astype(np.int64)
 
 
-def group_shares(key_shares: npt.ArrayLike, key_groups: int) -> F64:
-    """Return the share of each key group, from the share of each key (numbered from 0)."""
-    weights = np.asarray(key_shares, dtype=np.float64)
-    groups = groups_of_keys(np.arange(len(weights)), key_groups)
-    return np.bincount(groups, weights=weights, minlength=key_groups).astype(np.float64)
-
-
 @dataclass(frozen=True)
 class KeyedRows:
-    """Holds the rows of a log.
-
-    Attributes
-    ----------
-    slices : int64[rows]
-        Which slice of time each is in, from 0.
-    groups : int64[rows]
-    counts : float64[rows] or None
-        How many records each stands for; None: one.
-    costs : float64[rows] or None
-        What each of its records costs, on any scale; None: all the same.
-    slice_s : float
-        Length of a slice, in log seconds.
-    times_s : float64[rows] or None
-        When the records of each came, in log seconds since the first slice began; None where the log
-        tells no more than the slice.
-    notes : tuple of str
-        How the log was read where it does not say so itself: the unit of its times, its keys.
-    """
+    """Holds the rows of a log."""
 
     slices: I64
+    """int64[rows]: which slice of time each is in, from 0."""
     groups: I64
+    """int64[rows]."""
     counts: F64 | None
+    """float64[rows] or None: how many records each stands for; None: one."""
     costs: F64 | None
+    """float64[rows] or None: what each of its records costs, on any scale; None: all the same."""
     slice_s: float
+    """Length of a slice, in log seconds."""
     times_s: F64 | None = None
+    """float64[rows] or None: when the records of each came, in log seconds since the first slice
+    began; None where the log tells no more than the slice."""
     notes: tuple[str, ...] = ()
-
-
-def read_keyed(
-    path: str,
-    key_groups: int,
-    *,
-    time_column: str = "time",
-    key_column: str = "key",
-    count_column: str | None = None,
-    slice_s: float | None = 1.0,
-    speed: float = 1.0,
-) -> Trace:
-    """Return the trace of a log with one row per record, or per key and time with a count.
-
-    Parameters
-    ----------
-    path : str
-        A CSV file with a header, plain or gzip (`.gz`).
-    key_groups : int
-        G. Keys are numbered in the order in which they first appear, and hashed.
-    time_column : str
-        Seconds, numbers >= 0, or dates; in any order; a trace begins with the slice of the earliest
-        one.
-    key_column : str
-        Anything.
-    count_column : str or None
-        How many records a row stands for, whole numbers >= 0; None: one.
-    slice_s : float or None
-        Resolution of the log, in log seconds: within it records are spread by chance. None: of
-        counts the least time between two rows, if that is above a second; else a second.
-    speed : float
-        Log seconds per second of the trace; > 0.
-
-    Raises
-    ------
-    ConfigError
-        No such file or column, no rows, or values out of range.
-    """
-    rows = read_rows(
-        path,
-        key_groups,
-        time_column=time_column,
-        key_column=key_column,
-        count_column=count_column,
-        slice_s=slice_s,
-    )
-    return trace_of(rows, path, key_groups, speed)
+    """How the log was read where it does not say so itself: the unit of its times, its keys."""
 
 
 def read_rows(
@@ -204,16 +134,27 @@ def read_rows(
     slice_s: float | None = 1.0,
     time_unit: str | None = None,
 ) -> KeyedRows:
-    """Return the rows of a log; parameters and errors as of `read_keyed`.
+    """Return the rows of a log; one row per record, or per key and time with a count.
+
+    Raises `ConfigError`: no such file or column, no rows, or values out of range.
 
     Parameters
     ----------
+    path : str    A CSV file with a header, plain or gzip (`.gz`).
+    key_groups : int
+        G. Keys are numbered in the order in which they first appear, and hashed.
+    time_column : str
+        Seconds, numbers >= 0, or dates; in any order; a trace begins with the slice of the earliest
+        one.
     key_column : str or None
         None where the log has no keys: its records are dealt to the key groups in turn.
     cost_column : str or None
         What each of a row's records costs, numbers >= 0 on any scale; None: all the same.
+    count_column : str or None    How many records a row stands for, whole numbers >= 0; None: one.
     slice_s : float or None
-        Where it is None, records of a log whose times have fractions of a second come when it says.
+        Resolution of the log, in log seconds: within it records are spread by chance. None: of
+        counts the least time between two rows, if that is above a second; else a second. Records of
+        a log whose times have fractions of a second then come when it says.
     time_unit : str or None
         Of times that are numbers: s, ms, us or ns; None for what such numbers are since 1970.
     """
@@ -303,10 +244,7 @@ def resolution_of(times_s: F64, *, counted: bool) -> tuple[float, bool]:
 def trace_of(rows: KeyedRows, path: str, key_groups: int, speed: float) -> Trace:
     """Return the counts of rows per slice and key group, played `speed` times as fast.
 
-    Raises
-    ------
-    ConfigError
-        Speed is out of range, or there are too many records, or none.
+    Raises `ConfigError`: speed is out of range, or there are too many records, or none.
     """
     if not _SPEED_MIN <= speed <= 1.0 / _SPEED_MIN:
         msg = f"speed {speed:g} is out of range; use {_SPEED_MIN:g} to {1.0 / _SPEED_MIN:g}."
@@ -336,24 +274,16 @@ def read_totals(
 ) -> Trace:
     """Return the trace of a file with one total per row, spread over key groups by chance.
 
+    Raises `ConfigError`: no such file or column, no rows, or values out of range.
+
     Parameters
     ----------
-    path : str
-        A CSV file with a header, plain or gzip (`.gz`); row i is slice i.
-    column : str
-        The totals, whole numbers >= 0.
-    shares : float64[G]
-        Probability of each key group.
-    generator : numpy.random.Generator
+    path : str    A CSV file with a header, plain or gzip (`.gz`); row i is slice i.
+    column : str    The totals, whole numbers >= 0.
+    shares : float64[G]    Probability of each key group.
     slice_s : float
         What a row covers, in log seconds. Default: a minute, as in the World Cup 1998 log.
-    speed : float
-        Log seconds per second of the trace; > 0.
-
-    Raises
-    ------
-    ConfigError
-        No such file or column, no rows, or values out of range.
+    speed : float    Log seconds per second of the trace; > 0.
     """
     totals = _whole(_numbers(_read(path, numbers=[column]), path, column), path).astype(np.int64)
     shares = np.asarray(shares, dtype=np.float64)
@@ -362,13 +292,7 @@ def read_totals(
 
 
 def column_names(path: str) -> list[str]:
-    """Return the names in the header of a CSV file.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read.
-    """
+    """Return the names in the header of a CSV file. Raises `ConfigError`: it cannot be read."""
     with _opened(path) as reader:
         return list(reader.schema.names)
 

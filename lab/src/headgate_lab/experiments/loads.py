@@ -19,11 +19,11 @@ from headgate.whatif import simulate
 from headgate.whatif.model import OperatorModel, ServiceTime
 from headgate.whatif.oracle import Constants, Load, Point, oracle, whole
 from headgate.whatif.parallel import run_all
-from headgate.whatif.regret import regrets
 from headgate.whatif.result import RunResult
-from headgate.whatif.score import Score, score
 from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RecordedArrivals
+from headgate_lab.sim.regret import regrets
+from headgate_lab.sim.score import Score, score
 from headgate_lab.workloads.later import LATER, later
 from headgate_lab.workloads.loads import COUNT, SLOTS, NamedLoad, generated, split, traces
 

@@ -20,9 +20,10 @@ from headgate.core.installed import POLICIES, installed
 from headgate.core.slo import parse_slo
 from headgate.report.plot import panels
 from headgate.whatif.simulate import WhatIf, simulate
-from headgate.workloads.traces import Trace, group_shares, read_totals
+from headgate.workloads.traces import Trace, read_totals
 from headgate_demo.generators.draws import zipf_shares
 from headgate_lab.experiments.registry import Request
+from headgate_lab.workloads.arrivals import group_shares
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure

@@ -12,7 +12,8 @@ from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.slots.projection import F64
-from headgate.control.slots.rescaling import Averages, is_whole, mean_service_rate, rescaled
+from headgate.control.slots.rescaling import mean_service_rate, rescaled
+from headgate_lab.rivals.averages import Averages, is_whole
 
 _PRESSED = 0.1
 """Backpressure in a smaller share of the cycles is none: what Flink shows as OK."""

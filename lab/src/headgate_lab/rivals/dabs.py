@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headgate.control.estimators.forecast import Regression
 from headgate.control.limits import check_range
 from headgate.control.pools.psps import replicas_needed
 from headgate.control.pools.replicas import Interval, ReplicaDecision, refuse_stateful
 from headgate.core.errors import ConfigError
+from headgate_lab.rivals.regression import Regression
 
 
 class Dabs:

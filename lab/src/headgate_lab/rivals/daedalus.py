@@ -12,7 +12,8 @@ import numpy.typing as npt
 from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.slots.rescaling import arrival_rate, processing_rate, rescaled
+from headgate.control.slots.rescaling import arrival_rate, rescaled
+from headgate_lab.rivals.averages import processing_rate
 from headgate_lab.rivals.capacity import CapacityModel
 from headgate_lab.rivals.workload import CheckedForecast
 

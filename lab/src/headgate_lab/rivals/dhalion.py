@@ -14,8 +14,9 @@ from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.slots.projection import F64
-from headgate.control.slots.rescaling import is_whole, rescaled
+from headgate.control.slots.rescaling import rescaled
 from headgate.control.slots.strategies import best_balance, change_of
+from headgate_lab.rivals.averages import is_whole
 
 _NOISE = 0.05
 """Backpressure in a smaller share of the cycles is none; chosen, not tuned."""

@@ -12,7 +12,6 @@ from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.slots.projection import F64, pressure, projected_latency_s
-from headgate.control.slots.rescaling import Averages, is_whole
 from headgate.control.slots.strategies import (
     UnitStrategy,
     best_balance,
@@ -21,6 +20,7 @@ from headgate.control.slots.strategies import (
     change_of,
 )
 from headgate.control.slots.streamswitch import Health, healthiness, latency_seen_s
+from headgate_lab.rivals.averages import Averages, is_whole
 
 _SHORTAGE = 2
 """Give up beyond twice the slots there are, as DRS's code does."""

@@ -8,7 +8,8 @@ from collections import defaultdict
 from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation
-from headgate.control.slots.rescaling import Averages, is_whole, rescaled
+from headgate.control.slots.rescaling import rescaled
+from headgate_lab.rivals.averages import Averages, is_whole
 
 _ROUNDING = 1e-9
 """A demand of exactly 3 slots is 3 slots, also in floating point."""

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from headgate.core.assignment import Assignment
 from headgate.migration import events, instructions
-from headgate.migration.deferral import Deferral, Entry
 from headgate.migration.events import Event
 from headgate.migration.instructions import Instruction
 from headgate.migration.strategy import UNBOUNDED
+from headgate_lab.testing.deferral import Deferral, Entry
 
 Record = tuple[int, int, int]
 """Key, number within the key, watermarks before it; of a watermark: -1, its number, 0."""

@@ -16,8 +16,9 @@ from pyarrow import csv
 
 from headgate.core.errors import ConfigError
 from headgate.whatif.oracle import Load
-from headgate.workloads.traces import group_shares, groups_of_keys
+from headgate.workloads.traces import groups_of_keys
 from headgate_demo.generators.draws import zipf_shares
+from headgate_lab.workloads.arrivals import group_shares
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

@@ -55,26 +55,18 @@ class Examiner:
 
     Feed it every sample with `add`, oldest first, and ask for the `view` at the end of a cycle.
     Samples may be late, missing or absurd: then there is no view, and the reason says why; gaps in
-    the counters are bridged by a straight line as soon as the next valid sample comes.
+    the counters are bridged by a straight line as soon as the next valid sample comes. Raises
+    `ConfigError`: a parameter is out of range.
 
     Parameters
     ----------
-    key_groups : int
-        G.
-    delta_s : float
-        Length of a tick, in seconds.
-    window_s : float
-        T, in seconds; rounded up to whole ticks.
-    eta : float
-        Weight of a new measurement of a slot's service rate, in (0, 1].
+    key_groups : int    G.
+    delta_s : float    Length of a tick, in seconds.
+    window_s : float    T, in seconds; rounded up to whole ticks.
+    eta : float    Weight of a new measurement of a slot's service rate, in (0, 1].
     initial_service_rate : float or None
         mu of slots that have completed nothing yet, in records per second; None: no view before a
         first slot has.
-
-    Raises
-    ------
-    ConfigError
-        A parameter is out of range.
 
     Notes
     -----
@@ -189,15 +181,9 @@ class Examiner:
     ) -> OperatorView:
         """Return the view of the operator at the end of the newest tick.
 
-        Parameters
-        ----------
-        bound_s, alert_s, floor_s, slots_min, slots_max
-            As `OperatorView`.
-
-        Raises
-        ------
-        NotReady
-            A counter is missing or absurd, the window is not full yet, or no service rate is known.
+        `bound_s`, `alert_s`, `floor_s`, `slots_min`, `slots_max`: as `OperatorView`. Raises
+        `NotReady`: a counter is missing or absurd, the window is not full yet, or no service rate
+        is known.
         """
         if self._why:
             raise NotReady(self._why)

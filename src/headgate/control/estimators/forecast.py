@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -48,66 +47,22 @@ class Naive:
 
     def observe(self, value: float) -> None:
         """Keep the value; a missing one changes nothing."""
-        if _present(value):
+        if is_present(value):
             self._last = value
 
     def forecast(self, ahead: int = 1) -> float:
         """Return the last value."""
         if self._last is None:
-            raise _nothing_seen()
+            raise nothing_seen()
         return self._last
-
-
-class Regression:
-    """Forecasts by a straight line through the last values, by least squares.
-
-    Parameters
-    ----------
-    window : int
-        How many values; >= 2.
-
-    References
-    ----------
-    DABS-Storm, as PSPS III describes it: the input is predicted by a regression function.
-    """
-
-    def __init__(self, window: int = 6) -> None:
-        check_range("regression", "window", window, 2)
-        self._values: deque[float] = deque(maxlen=window)
-
-    @property
-    def name(self) -> str:
-        """``regression(6)``."""
-        return f"regression({self._values.maxlen})"
-
-    def observe(self, value: float) -> None:
-        """Keep the value; a missing one lies on the line, or is skipped where there is none."""
-        if _present(value):
-            self._values.append(value)
-        elif self._values:
-            self._values.append(self.forecast())
-
-    def forecast(self, ahead: int = 1) -> float:
-        """Return the line's value."""
-        count = len(self._values)
-        if count == 0:
-            raise _nothing_seen()
-        values = np.array(self._values)
-        if count == 1:
-            return float(values[0])
-        slope, start = np.polyfit(np.arange(count), values, 1)
-        return max(0.0, float(start + slope * (count - 1 + ahead)))
 
 
 class LastChange:
     """Forecasts the last value plus its last change: for loads that rise and fall for several intervals.
 
-    Parameters
-    ----------
-    fall : float
-        The share of a fall that is believed, in [0, 1]. A rise is believed whole, since too few
-        replicas cost more than too many. 0.75: chosen on PSPS's bursts, where all of it leaves events
-        waiting and half of it saves less than PSPS itself.
+    `fall`: the share of a fall that is believed, in [0, 1]. A rise is believed whole, since too few
+    replicas cost more than too many. 0.75: chosen on PSPS's bursts, where all of it leaves events
+    waiting and half of it saves less than PSPS itself.
     """
 
     def __init__(self, fall: float = 0.75) -> None:
@@ -123,14 +78,14 @@ class LastChange:
 
     def observe(self, value: float) -> None:
         """Take the value; a missing one changes nothing."""
-        if _present(value):
+        if is_present(value):
             self._change = 0.0 if self._last is None else value - self._last
             self._last = value
 
     def forecast(self, ahead: int = 1) -> float:
         """Return the last value and `ahead` times its change."""
         if self._last is None:
-            raise _nothing_seen()
+            raise nothing_seen()
         share = 1.0 if self._change > 0.0 else self._fall
         return max(0.0, self._last + ahead * share * self._change)
 
@@ -138,10 +93,7 @@ class LastChange:
 class Smoothed:
     """Forecasts an exponentially smoothed level: for a stream whose noise outweighs its changes.
 
-    Parameters
-    ----------
-    alpha : float
-        Weight of a new value, in [0, 1].
+    `alpha`: weight of a new value, in [0, 1].
     """
 
     def __init__(self, alpha: float) -> None:
@@ -156,14 +108,14 @@ class Smoothed:
 
     def observe(self, value: float) -> None:
         """Take the value; a missing one changes nothing."""
-        if _present(value):
+        if is_present(value):
             level = value if self._level is None else self._level
             self._level = level + self._alpha * (value - level)
 
     def forecast(self, ahead: int = 1) -> float:
         """Return the level."""
         if self._level is None:
-            raise _nothing_seen()
+            raise nothing_seen()
         return self._level
 
 
@@ -182,8 +134,7 @@ class HoltWinters:
 
     Parameters
     ----------
-    period : int
-        Intervals per season; >= 2.
+    period : int    Intervals per season; >= 2.
     alpha, beta, gamma : float
         Weights of a new value in level, trend and season; in [0, 1]. Tuned on the requests per ten
         minutes of the World Cup 1998 site, a season a day: mean error 7 % below the naive forecast.
@@ -223,7 +174,7 @@ class HoltWinters:
 
     def observe(self, value: float) -> None:
         """Take the value; a missing one counts as the forecast, so that the season keeps its place."""
-        if not _present(value):
+        if not is_present(value):
             if not self._seen:
                 return
             value = self.forecast()
@@ -244,7 +195,7 @@ class HoltWinters:
     def forecast(self, ahead: int = 1) -> float:
         """Return the expected value."""
         if not self._seen:
-            raise _nothing_seen()
+            raise nothing_seen()
         if self._seen < 2 * self._period:
             return self._first[-1]
         grown = self._trend * sum(self._damping**h for h in range(1, ahead + 1))
@@ -305,17 +256,17 @@ class Blend:
 
     def observe(self, value: float) -> None:
         """Judge each forecast by the value, and show it to all of them."""
-        if self._seen and _present(value):
+        if self._seen and is_present(value):
             missed = np.abs(self._forecasts(1) - value)
             self._errors = self._memory * self._errors + (1.0 - self._memory) * missed
         for each in self._forecasters:
             each.observe(value)
-        self._seen += _present(value)
+        self._seen += is_present(value)
 
     def forecast(self, ahead: int = 1) -> float:
         """Return the weighted mean of the forecasts."""
         if not self._seen:
-            raise _nothing_seen()
+            raise nothing_seen()
         forecasts = self._forecasts(ahead)
         least = self._errors.min()
         if least == 0.0:
@@ -331,18 +282,17 @@ class Blend:
 def daily_blend(period: int | None) -> Blend:
     """Return a blend for the load of a site: last value, two smoothed levels, and a season.
 
-    Parameters
-    ----------
-    period : int or None
-        Intervals per day; None for a stream of which no two days are known, so no season.
+    `period`: intervals per day; None for a stream of which no two days are known, so no season.
     """
     levels: list[Forecaster] = [Naive(), Smoothed(0.6), Smoothed(0.35)]
     return Blend(levels if period is None else [*levels, HoltWinters(period)])
 
 
-def _present(value: float) -> bool:
+def is_present(value: float) -> bool:
+    """Return whether a value was measured."""
     return math.isfinite(value) and value >= 0.0
 
 
-def _nothing_seen() -> NotReady:
+def nothing_seen() -> NotReady:
+    """Return the error of a forecast without a value."""
     return NotReady("no value has been observed yet.")

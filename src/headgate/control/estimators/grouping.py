@@ -14,12 +14,8 @@ I64 = npt.NDArray[np.int64]
 def utilisation(processed: F64, event_s: float, duration_s: float) -> F64:
     """Return U of each replica at the end of an interval: mu et / td, at most 1.
 
-    Parameters
-    ----------
-    processed : float64[replicas]
-        mu: events each active replica processed in the interval; 0 for a new one.
-    event_s, duration_s : float
-        et and td, in seconds.
+    `processed` (float64[replicas]): mu: events each active replica processed in the interval; 0 for
+    a new one. `event_s`, `duration_s`: et and td, in seconds.
 
     References
     ----------
@@ -31,21 +27,14 @@ def utilisation(processed: F64, event_s: float, duration_s: float) -> F64:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Holds the replica of each event of a batch.
-
-    Attributes
-    ----------
-    replica : int64[events]
-        Index of the active replica that takes each event.
-    load : float64[replicas]
-        U of each replica afterwards.
-    cursor : int
-        Replica at which round robin goes on.
-    """
+    """Holds the replica of each event of a batch."""
 
     replica: I64
+    """int64[events]: index of the active replica that takes each event."""
     load: F64
+    """float64[replicas]: U of each replica afterwards."""
     cursor: int
+    """Replica at which round robin goes on."""
 
 
 def load_aware(events: int, load: F64, step: float, cursor: int = 0) -> Grouping:
@@ -57,14 +46,10 @@ def load_aware(events: int, load: F64, step: float, cursor: int = 0) -> Grouping
 
     Parameters
     ----------
-    events : int
-        Events of the batch; >= 0.
-    load : float64[replicas]
-        U of each active replica; >= 0, at least one replica.
-    step : float
-        et / td: what one event adds; > 0.
-    cursor : int
-        Where round robin goes on.
+    events : int    Events of the batch; >= 0.
+    load : float64[replicas]    U of each active replica; >= 0, at least one replica.
+    step : float    et / td: what one event adds; > 0.
+    cursor : int    Where round robin goes on.
 
     References
     ----------
@@ -88,12 +73,6 @@ def round_robin(events: int, replicas: int, cursor: int = 0) -> Grouping:
     return Grouping(chosen, np.zeros(replicas), (cursor + events) % replicas)
 
 
-def shuffle(events: int, replicas: int, random: np.random.Generator) -> Grouping:
-    """Send each event to a random replica, as Storm's shuffle grouping; loads stay 0."""
-    chosen: I64 = random.integers(0, replicas, size=events, dtype=np.int64)
-    return Grouping(chosen, np.zeros(replicas), 0)
-
-
 def least_work(events: int, work_s: F64, event_s: F64) -> Grouping:
     """Send each event to the replica with the fewest expected seconds of work; the first of equals.
 
@@ -102,12 +81,10 @@ def least_work(events: int, work_s: F64, event_s: F64) -> Grouping:
 
     Parameters
     ----------
-    events : int
-        Events of the batch; >= 0.
+    events : int    Events of the batch; >= 0.
     work_s : float64[replicas]
         What waits at each active replica, in seconds of its work; >= 0, at least one replica.
-    event_s : float64[replicas]
-        What one event takes each replica, in seconds; > 0.
+    event_s : float64[replicas]    What one event takes each replica, in seconds; > 0.
 
     References
     ----------

@@ -36,12 +36,8 @@ def check(arrived: F64, completed: F64, known_arrived: F64, known_completed: F64
     An entry is missing if it is not a number from 0 to `COUNTER_MAX`, or if more was completed than
     arrived; it has fallen if it is below the last known one, as after a counter's reset.
 
-    Parameters
-    ----------
-    arrived, completed : float64[G]
-        Counters of one tick; changed in place.
-    known_arrived, known_completed : float64[G]
-        The last values that were used; NaN before the first.
+    `arrived`, `completed` (float64[G]): counters of one tick; changed in place. `known_arrived`,
+    `known_completed` (float64[G]): the last values that were used; NaN before the first.
     """
     worst = VALID
     for g in range(len(arrived)):
@@ -90,21 +86,16 @@ def commit_groups(
 
     Parameters
     ----------
-    tick, row : int
-        m, and its row in the rings of the window.
-    arrived, completed : float64[G]
-        a[m] and c[m], without gaps.
+    tick, row : int    m, and its row in the rings of the window.
+    arrived, completed : float64[G]    a[m] and c[m], without gaps.
     last_arrived, last_completed : float64[G]
         a[m-1] and c[m-1]; changed in place to a[m] and c[m].
-    queue_tick, queue_upto : [G, capacity]
-        With room for one entry more in each row.
+    queue_tick, queue_upto : [G, capacity]    With room for one entry more in each row.
     head, length : int64[G]
-    column_of : int64[G]
-        Column of the slot that owned each group in this tick.
+    column_of : int64[G]    Column of the slot that owned each group in this tick.
     group_count, group_ticks : float64[W, G]
         Completions and the sum of their waiting times in ticks.
-    slot_count, slot_ticks : float64[W, columns]
-        The same per slot.
+    slot_count, slot_ticks : float64[W, columns]    The same per slot.
     """
     capacity = queue_tick.shape[1]
     slot_count[row, :] = 0.0
@@ -150,31 +141,22 @@ def commit_slots(
 ) -> int:
     """Measure the service rate of each slot in one tick, and smooth it.
 
+    The new `seen`.
+
     Parameters
     ----------
     useful_s : float64[N]
         Useful time of each slot; what is not a number from 0 to `USEFUL_MAX_S` is missing.
     worked : float64[N]
         Records that each slot worked on in it; what is not above 0 is no measurement.
-    columns : int64[N]
-        Column of each slot.
-    slot_useful : float64[W, columns]
-        Receives the useful time; NaN where missing.
-    service_rate : float64[columns]
-        mu, changed in place; NaN before the first measurement.
+    columns : int64[N]    Column of each slot.
+    slot_useful : float64[W, columns]    Receives the useful time; NaN where missing.
+    service_rate : float64[columns]    mu, changed in place; NaN before the first measurement.
     carried_s : float64[columns]
         Useful time since work was last done: the record that takes longer than a tick.
-    eta : float
-        Weight of the new measurement.
-    costs : float64[n, 2]
-        A ring of measurements: records, and useful seconds for each of them.
-    seen : int
-        How many measurements there have been; the next one goes to row ``seen % n``.
-
-    Returns
-    -------
-    int
-        The new `seen`.
+    eta : float    Weight of the new measurement.
+    costs : float64[n, 2]    A ring of measurements: records, and useful seconds for each of them.
+    seen : int    How many measurements there have been; the next one goes to row ``seen % n``.
     """
     slot_useful[row, :] = np.nan
     for i in range(len(columns)):
@@ -209,8 +191,7 @@ def mean_latency(count: F64, ticks: F64, columns: I64, delta_s: float, latency_s
     ----------
     count, ticks : float64[W, columns]
     columns : int64[n]
-    latency_s : float64[n]
-        Receives the means, in seconds.
+    latency_s : float64[n]    Receives the means, in seconds.
     """
     for i in range(len(columns)):
         records = 0.0
@@ -227,11 +208,9 @@ def mean_utilisation(useful_s: F64, columns: I64, delta_s: float, utilisation: F
 
     Parameters
     ----------
-    useful_s : float64[W, columns]
-        NaN where missing.
+    useful_s : float64[W, columns]    NaN where missing.
     columns : int64[n]
-    utilisation : float64[n]
-        Receives the shares; 0 where nothing is known.
+    utilisation : float64[n]    Receives the shares; 0 where nothing is known.
     """
     for i in range(len(columns)):
         useful = 0.0

@@ -10,12 +10,8 @@ from headgate.control.limits import check_range
 class ServiceTimeEstimate:
     """Estimates a mean time per event that follows the measurements.
 
-    Parameters
-    ----------
-    event_s : float
-        The benchmark's value, in seconds; > 0.
-    weight : float
-        Weight of a new interval, in [0, 1]; 0 keeps the benchmark's value, as PSPS does.
+    `event_s`: the benchmark's value, in seconds; > 0. `weight`: weight of a new interval, in [0,
+    1]; 0 keeps the benchmark's value, as PSPS does.
 
     References
     ----------

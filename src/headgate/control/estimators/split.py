@@ -21,27 +21,21 @@ class BoundSplit:
 
     Ask for `bound_s` when the views of a cycle are made, and give the views to `observe`. Success
     of an operator is the share of its slots' latencies l_i that are within its bound; at the end of
-    every interval, operators below the mean success of a path take from those above it.
+    every interval, operators below the mean success of a path take from those above it. Raises
+    `ConfigError`: there is no operator, or a parameter is out of range.
 
     Parameters
     ----------
     paths : sequence of sequence of str
         One or more, each with the operators on it; see `paths_of`.
-    end_to_end_s : float
-        L, in seconds.
-    interval_s : float
-        Time for which success is observed before the bounds move.
+    end_to_end_s : float    L, in seconds.
+    interval_s : float    Time for which success is observed before the bounds move.
     gain : float
         Share of L that moves for a difference in success of 1. Chosen, not tuned: operators that
         differ by ten points move 5 % of L per interval.
     least : float
         The least that an operator keeps, as a share of an even split, in (0, 1). It has to stay
         above the alert threshold. Chosen, not tuned; the paper tries down to half an even split.
-
-    Raises
-    ------
-    ConfigError
-        There is no operator, or a parameter is out of range.
 
     References
     ----------
@@ -127,10 +121,8 @@ class _Path:
 
     Attributes
     ----------
-    places : int64[O]
-        Indices of the path's operators among all operators.
-    bounds : float64[O]
-        In seconds; they add up to the end-to-end bound.
+    places : int64[O]    Indices of the path's operators among all operators.
+    bounds : float64[O]    In seconds; they add up to the end-to-end bound.
     """
 
     def __init__(
@@ -154,10 +146,7 @@ def paths_of(
 ) -> list[tuple[str, ...]]:
     """Return every path from an operator that reads a source to one that no other operator reads.
 
-    Parameters
-    ----------
-    parents : mapping of str to sequence of str
-        Which of them each one reads; none where it reads a source.
+    `parents`: which of them each one reads; none where it reads a source.
     """
     read = {parent for above in parents.values() for parent in above}
 

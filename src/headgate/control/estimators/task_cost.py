@@ -111,10 +111,8 @@ class TaskCost:
     def add(self, tasks: Sequence[tuple[int, float, float]]) -> None:
         """Take the tasks of a batch into account.
 
-        Parameters
-        ----------
-        tasks : sequence of (slot, records, ms)
-            One without records says nothing about them, and may have spared itself work.
+        `tasks` (sequence of (slot, records, ms)): one without records says nothing about them, and
+        may have spared itself work.
         """
         self._follow(tasks)
         self._batches += any(records > 0 for _, records, _ in tasks)
@@ -188,12 +186,7 @@ class TaskCost:
 def makespan_ms(tasks_ms: Sequence[float], at_once: int) -> float:
     """Return how long tasks take together, each begun in its turn as soon as one of the cores is free.
 
-    Parameters
-    ----------
-    tasks_ms : sequence of float
-        In the order in which they begin.
-    at_once : int
-        How many run at a time, at least 1.
+    `tasks_ms`: in the order in which they begin. `at_once`: how many run at a time, at least 1.
     """
     if len(tasks_ms) <= at_once:
         return max(tasks_ms, default=0.0)

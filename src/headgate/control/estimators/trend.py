@@ -15,15 +15,13 @@ _SAMPLES_MIN = 3
 class Trend:
     """Fits the recent trend of a rate; cycles of a control loop may come unevenly.
 
-    Parameters
-    ----------
-    look_back_s : float
-        How far back the line goes, seconds; it says nothing before half of that was seen.
+    `look_back_s`: how far back the line goes, seconds; it says nothing before half of that was
+    seen.
 
     References
     ----------
     PSPS III describes DABS-Storm's forecast as a regression over intervals, which
-    `headgate.control.estimators.forecast.Regression` is; differs in that times are given.
+    `headgate_lab.rivals.regression.Regression` is; differs in that times are given.
     """
 
     def __init__(self, look_back_s: float) -> None:

@@ -25,17 +25,10 @@ def extra_slots(congestion: float, threshold: float, per_unit: float) -> int:
 def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
     """Return `wanted`, cut down in proportion where it exceeds `room`.
 
-    Parameters
-    ----------
-    wanted : mapping of str to int
-        Slots wanted, by operator; >= 0.
-    room : int
-        How many there are; nothing is given where it is negative.
+    Operators that get something, with what they get; largest remainders are rounded up.
 
-    Returns
-    -------
-    dict of str to int
-        Operators that get something, with what they get; largest remainders are rounded up.
+    `wanted`: slots wanted, by operator; >= 0. `room`: how many there are; nothing is given where it
+    is negative.
     """
     total, room = sum(wanted.values()), max(room, 0)
     if total <= room:
@@ -52,12 +45,8 @@ def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
 def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[str, int]:
     """Return the operators of `job` that lose slots, with the slots that each keeps.
 
-    Parameters
-    ----------
-    congested : mapping of str to bool
-        By operator; congested ones keep what they have.
-    cut : float
-        The share that is taken away, in (0, 1).
+    `congested`: by operator; congested ones keep what they have. `cut`: the share that is taken
+    away, in (0, 1).
 
     References
     ----------

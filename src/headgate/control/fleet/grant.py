@@ -8,19 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Grant:
-    """Holds the most slots, or active replicas, that each operator of a job may hold.
-
-    Attributes
-    ----------
-    slots : mapping of str to int
-        By operator, each at least 1; one that is not named may hold whatever its job allows.
-    by, reason : str
-        Who granted it and why, for the journal.
-    """
+    """Holds the most slots, or active replicas, that each operator of a job may hold."""
 
     slots: Mapping[str, int] = field(default_factory=dict)
+    """By operator, each at least 1; one that is not named may hold whatever its job allows."""
     by: str = ""
     reason: str = ""
+    """`by`, `reason`: who granted it and why, for the journal."""
 
     def most(self, operator: str, otherwise: int) -> int:
         """Return the most slots of an operator, of which its job allows `otherwise`."""

@@ -69,8 +69,7 @@ class Granted(Decorator):
 
     Attributes
     ----------
-    grant : Grant
-        Replaced with each new grant of the fleet; used from the next decision on.
+    grant : Grant    Replaced with each new grant of the fleet; used from the next decision on.
     requests : dict of str to int
         By operator: slots that the policy would like, each more than granted. Replaced, never changed.
     """
@@ -112,8 +111,7 @@ class GrantedPools:
 
     Attributes
     ----------
-    grant : Grant
-        Replaced with each new grant of the fleet; used from the next decision on.
+    grant : Grant    Replaced with each new grant of the fleet; used from the next decision on.
     requests : dict of str to int
         By stage: replicas that the policy would like, each more than granted. Replaced, never changed.
     """

@@ -58,64 +58,46 @@ class HengeParameters:
 
     goal: Goal = Goal.TOTAL
     """What is maximised."""
-
     round_s: float = 10.0
     """Time between two rounds, in seconds; > 0. Henge 5.1."""
-
     observe_s: float = 900.0
     """How long a new fleet is only watched, in seconds; >= 0. Henge 8."""
-
     fresh_s: float = 300.0
     """How long statistics must flow again after a gap, in seconds; >= 0. Henge 8.4.2."""
-
     settle_s: float = 60.0
     """How long utilities are left alone after an action, in seconds; >= 0. Henge 5.1: about a minute;
     also the length of the windows they are measured over."""
-
     settle_max_s: float = 300.0
     """When an action is judged although utilities still move, in seconds; chosen, not tuned."""
-
     settle_tolerance: float = 0.01
     """Two rounds closer than this are settled, and a smaller loss is no drop; at most 0.99."""
-
     congestion_threshold: float = 0.3
     """An operator above it is congested; > 0. Henge 5.1."""
-
     slots_per_unit: float = 10.0
     """Slots given per threshold of excess congestion; > 0. Henge 5.1, equation 4."""
-
     gain: float = 0.05
     """Delta: a job that gains less from slots is passed over for a while; >= 0. Henge 5.1."""
-
     blacklist_s: float = 3600.0
     """For how long, in seconds; >= 0. Henge 5.1."""
-
     stable_rounds: int = 4
     """Rounds at the maximum before the cluster counts as converged; >= 0. Henge 5.1."""
-
     reduction: float = 0.8
     """Share of its slots that a reduced operator loses; above 0, at most 0.99. Henge 5.2."""
-
     drop: float = 0.05
     """A larger loss in a converged cluster means that the workload changed; above 0, at most 0.99.
     Henge 5.3."""
-
     input_change: float = 0.1
     """A larger change of a job's input allows another reduction; >= 0. Chosen, not tuned."""
-
     input_steady: float = 0.02
     """A job whose input changed by more while an action took effect says nothing about it; >= 0.
     Chosen, not tuned."""
-
     blame_falling: bool = True
     """Whether a job that was losing utility before an action, or bound to, counts in its judgement.
     Where changes lose nothing, what waits at a late job makes it later in every round, and for a while
     also once it has the slots that it needs."""
-
     patience_rounds: int = 2
     """Rounds in a row for which a miss or a drop must last to count, so that a burst within one
     sub-window causes no action (Henge 6); >= 1."""
-
     measure: Callable[[FleetOperator], float] = capacity
     """Congestion of an operator; another measure (queue length, ...) needs its own threshold."""
 
@@ -138,20 +120,6 @@ class HengeParameters:
 class Indicators:
     """Holds the figures about the cluster that Henge shows to a human operator.
 
-    Attributes
-    ----------
-    state : ClusterState
-    touched : mapping of str to int
-        Reconfigurations per job, most first: the hungry ones.
-    blacklisted : mapping of str to float
-        Jobs passed over, with the time in seconds at which they are candidates again.
-    oversubscribed : bool
-        Whether the cluster converged and still some job misses its SLO.
-    satisfaction : float
-        Mean share of the maximum total utility over the last hour of rounds, in [0, 1].
-    action_s : mapping of str to float
-        Time from each action to its judgement, summed per job that it touched, in seconds.
-
     References
     ----------
     Henge 5.5 (indicator of resource crunches), 8.1.1 (time taken by actions).
@@ -159,10 +127,15 @@ class Indicators:
 
     state: ClusterState
     touched: Mapping[str, int]
+    """Reconfigurations per job, most first: the hungry ones."""
     blacklisted: Mapping[str, float]
+    """Jobs passed over, with the time in seconds at which they are candidates again."""
     oversubscribed: bool
+    """Whether the cluster converged and still some job misses its SLO."""
     satisfaction: float
+    """Mean share of the maximum total utility over the last hour of rounds, in [0, 1]."""
     action_s: Mapping[str, float]
+    """Time from each action to its judgement, summed per job that it touched, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -198,10 +171,6 @@ class Henge:
     utilities have settled the action is judged. After a drop, jobs that meet their SLO are reduced
     if the cluster is congested and they have not been yet; otherwise the best configuration on
     record is restored. A job that hardly gained is passed over for a while.
-
-    Parameters
-    ----------
-    parameters : HengeParameters
 
     References
     ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -13,45 +13,26 @@ from headgate.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Flow:
-    """Counts the records along one edge of the operator graph in a window of time.
-
-    Attributes
-    ----------
-    parent, child : str
-        An operator without parents is a spout. Where records wait in front of a job, make the
-        source the spout and let its flow say how many arrived and how many were read.
-    sent : float
-        Records the parent sent to this child, counted at the parent, so that losses show.
-    executed : float
-        Records of this parent that the child processed, whatever it made of them.
-    waiting : float
-        Records of this parent that the child has yet to process at the end of the window.
-    """
+    """Counts the records along one edge of the operator graph in a window of time."""
 
     parent: str
     child: str
+    """`parent`, `child`: an operator without parents is a spout. Where records wait in front of a
+    job, make the source the spout and let its flow say how many arrived and how many were read."""
     sent: float
+    """Records the parent sent to this child, counted at the parent, so that losses show."""
     executed: float
+    """Records of this parent that the child processed, whatever it made of them."""
     waiting: float = 0.0
+    """Records of this parent that the child has yet to process at the end of the window."""
 
 
 def operator_juice(flows: Sequence[Flow]) -> dict[str, float]:
     """Return the juice of each operator, summed over the spouts.
 
-    Parameters
-    ----------
-    flows : sequence of Flow
-        One per edge of an acyclic graph.
+    By operator, parents before children; >= 0, at most the number of spouts.
 
-    Returns
-    -------
-    dict of str to float
-        By operator, parents before children; >= 0, at most the number of spouts.
-
-    Raises
-    ------
-    ConfigError
-        The graph has a cycle.
+    `flows`: one per edge of an acyclic graph. Raises `ConfigError`: the graph has a cycle.
 
     References
     ----------
@@ -77,17 +58,10 @@ def operator_juice(flows: Sequence[Flow]) -> dict[str, float]:
 def job_juice(flows: Sequence[Flow], sink_weights: Mapping[str, float] | None = None) -> float:
     """Return the juice of a job, in [0, 1].
 
-    Parameters
-    ----------
-    flows : sequence of Flow
-        One per edge of an acyclic graph; none for a job of one operator, whose juice is 1.
-    sink_weights : mapping of str to float, optional
-        How much a record counts at each sink; > 0, 1 where a sink is not named.
-
-    Raises
-    ------
-    ConfigError
-        The graph has a cycle, a weight is not above 0, or it names an operator that is no sink.
+    `flows`: one per edge of an acyclic graph; none for a job of one operator, whose juice is 1.
+    `sink_weights`: how much a record counts at each sink; > 0, 1 where a sink is not named. Raises
+    `ConfigError`: the graph has a cycle, a weight is not above 0, or it names an operator that is
+    no sink.
 
     References
     ----------
@@ -127,43 +101,3 @@ def _upstream_first(graph: Mapping[str, Iterable[str]]) -> list[str]:
     except CycleError as error:
         msg = f"operators {error.args[1]} form a cycle; a job's graph must have none."
         raise ConfigError(msg) from error
-
-
-class JuiceWindow:
-    """Keeps the flows of a sliding window, in sub-windows.
-
-    Parameters
-    ----------
-    subwindows : int
-        How many sub-windows make a window.
-
-    References
-    ----------
-    Henge 6: one minute in sub-windows of 10 s, so that a burst shorter than a sub-window moves
-    little and parts of the cluster need to agree on the time only loosely.
-    """
-
-    def __init__(self, subwindows: int = 6) -> None:
-        check_range("juice window", "subwindows", subwindows, 1)
-        self._kept: deque[tuple[Flow, ...]] = deque(maxlen=subwindows)
-
-    def add(self, flows: Iterable[Flow]) -> None:
-        """Take the flows of the sub-window that just ended; the oldest is forgotten."""
-        self._kept.append(tuple(flows))
-
-    def flows(self) -> list[Flow]:
-        """Return the flows of the whole window: counts added up, `waiting` as of the last one."""
-        sent: dict[tuple[str, str], float] = defaultdict(float)
-        executed: dict[tuple[str, str], float] = defaultdict(float)
-        waiting: dict[tuple[str, str], float] = {}
-        for flows in self._kept:
-            for flow in flows:
-                edge = (flow.parent, flow.child)
-                sent[edge] += flow.sent
-                executed[edge] += flow.executed
-                waiting[edge] = flow.waiting
-        return [Flow(*edge, sent[edge], executed[edge], waiting[edge]) for edge in sent]
-
-    def juice(self, sink_weights: Mapping[str, float] | None = None) -> float:
-        """Return the job's juice over the window; see `job_juice`."""
-        return job_juice(self.flows(), sink_weights)

@@ -25,10 +25,7 @@ class Ledger:
     is carried out in two parts, and at no time do both jobs have the slots. Jobs that come with more
     slots than there is room for keep one slot per operator, whatever the budget.
 
-    Parameters
-    ----------
-    budget : int
-        Slots of all jobs together; >= 1.
+    `budget`: slots of all jobs together; >= 1.
 
     References
     ----------
@@ -62,12 +59,8 @@ class Ledger:
     def enter(self, job: str, held: Mapping[str, int], taken: int) -> dict[str, int]:
         """Enter a job with the slots that it holds, up to the free slots; return its grant.
 
-        Parameters
-        ----------
-        held : mapping of str to int
-            Slots that it comes with, by operator.
-        taken : int
-            Slots of the budget that others have.
+        `held`: slots that it comes with, by operator. `taken`: slots of the budget that others
+        have.
         """
         extra = {operator: slots - 1 for operator, slots in held.items()}
         room = self.budget - taken - len(held)
@@ -100,12 +93,8 @@ class Ledger:
     def settle(self, held: Slots, reserved: int = 0) -> dict[str, dict[str, int]]:
         """Return the grants that change now, by job and operator.
 
-        Parameters
-        ----------
-        held : mapping of str to mapping of str to int
-            Slots in force, by job and operator.
-        reserved : int
-            Slots of the budget that are kept for jobs that start.
+        `held`: slots in force, by job and operator. `reserved`: slots of the budget that are kept
+        for jobs that start.
         """
         changed: dict[str, dict[str, int]] = {}
         for job, account in self._accounts.items():

@@ -42,8 +42,7 @@ def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any)
 
     Parameters
     ----------
-    round_s : float
-        Time between two rounds, in seconds.
+    round_s : float    Time between two rounds, in seconds.
     observe_s : float, optional
         How long a new fleet is only watched; 90 rounds where it is not given.
     **changes
@@ -71,12 +70,7 @@ def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> 
 def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -> UnifiedFleet:
     """Return the unified policy over a fleet whose changes stop no job.
 
-    Parameters
-    ----------
-    round_s, observe_s
-        See `in_rounds`.
-    **changes
-        Other fields of `UnifiedFleetParameters`.
+    `round_s`, `observe_s`: see `in_rounds`. `**changes`: other fields of `UnifiedFleetParameters`.
     """
     parameters = UnifiedFleetParameters(
         epsilon=_FREE_MARGIN,
@@ -107,11 +101,8 @@ def names() -> tuple[str, ...]:
 def check(name: str, goal: str = Goal.TOTAL) -> None:
     """Refuse a name that no fleet policy has, and a goal that is not the policy's.
 
-    Raises
-    ------
-    ConfigError
-        There is no such policy or goal, only Henge has that goal, or what another distribution
-        brings cannot be loaded.
+    Raises `ConfigError`: there is no such policy or goal, only Henge has that goal, or what another
+    distribution brings cannot be loaded.
     """
     others = {} if name in _POLICIES else installed(FLEET_POLICIES)
     if name in others:
@@ -134,21 +125,16 @@ def fleet_policy(
 ) -> FleetPolicy:
     """Return the fleet policy of a name.
 
+    Raises `ConfigError`: as `check`.
+
     Parameters
     ----------
     name : str
         One of `names`, or one that another distribution brings (`headgate.core.installed`).
-    round_s : float
-        Time between two rounds, in seconds.
+    round_s : float    Time between two rounds, in seconds.
     observe_s : float, optional
         How long a new fleet is only watched, by policies that watch first; 90 rounds by default.
-    goal : str
-        What Henge maximises: *total* or *max-min*.
-
-    Raises
-    ------
-    ConfigError
-        As `check`.
+    goal : str    What Henge maximises: *total* or *max-min*.
     """
     check(name, goal)
     if name in _POLICIES:

@@ -39,27 +39,20 @@ class UnifiedFleetParameters:
     epsilon: float = 0.4
     """As of `Unified`: how much more than is needed is given, so that the next change is far away; a
     change of a job may stop it."""
-
     ahead_s: float = 120.0
     """How far the input of a job is forecast, seconds; >= 0: as long as a change takes to show."""
-
     look_back_s: float = 120.0
     """What its trend is taken over, seconds; > 0."""
-
     observe_s: float = 900.0
     """How long a new fleet is only watched, seconds; >= 0. Henge 8."""
-
     settle_s: float = 60.0
     """How long a job is left alone after a change, seconds; >= 0. Henge 5.1."""
-
     catch_up_s: float = 300.0
     """Time within which waiting records are to be served, seconds; > 0. Chosen: Henge's longest wait
     for an action to take effect."""
-
     kept: int = 2
     """How many times what it needs an operator keeps when it gives slots back; >= 1. To be short of
     slots costs a change."""
-
     bound_s: float = 1.0
     """The bound on a job's waiting where no intent of it says one, seconds; > 0."""
 

@@ -20,32 +20,22 @@ SATURATED = 0.98
 
 @dataclass(frozen=True)
 class FleetOperator:
-    """Holds the slots, the load and the limits of one operator of one job.
-
-    Attributes
-    ----------
-    slots : int
-        Slots granted now; >= 1.
-    capacity : float
-        Share of the time that its busiest slot works, in [0, 1]; see `operator_capacity`.
-    backlog_s : float
-        How long the waiting records would keep the operator busy, in seconds.
-    source : bool
-        Whether it is a source (Henge's spout), which is never reduced.
-    slots_min, slots_max : int
-        How many slots it may have; ``1 <= slots_min <= slots_max``.
-    request : int or None
-        Of a job whose own policy spends what is granted: the slots that it would like, `slots` where
-        these are enough. None of a job that holds what it is granted.
-    """
+    """Holds the slots, the load and the limits of one operator of one job."""
 
     slots: int
+    """Slots granted now; >= 1."""
     capacity: float
+    """Share of the time that its busiest slot works, in [0, 1]; see `operator_capacity`."""
     backlog_s: float = 0.0
+    """How long the waiting records would keep the operator busy, in seconds."""
     source: bool = False
+    """Whether it is a source (Henge's spout), which is never reduced."""
     slots_min: int = 1
     slots_max: int = 128
+    """`slots_min`, `slots_max`: how many slots it may have; ``1 <= slots_min <= slots_max``."""
     request: int | None = None
+    """Of a job whose own policy spends what is granted: the slots that it would like, `slots` where
+    these are enough. None of a job that holds what it is granted."""
 
     @property
     def requested(self) -> int:
@@ -61,23 +51,16 @@ class FleetOperator:
 
 @dataclass(frozen=True)
 class FleetJob:
-    """Holds the utility, the measured values and the operators of one job.
-
-    Attributes
-    ----------
-    utility : Utility
-        Its intents and its priority, as they are now.
-    values : tuple of float or None
-        What was measured for each intent over the last window (one minute). A job with nothing to
-        do reports what that is worth: latency 0, juice 1. None, or NaN, where nothing is known.
-    input_rate : float
-        Records per second that arrive at its sources.
-    """
+    """Holds the utility, the measured values and the operators of one job."""
 
     utility: Utility
+    """Its intents and its priority, as they are now."""
     values: tuple[float, ...] | None
+    """What was measured for each intent over the last window (one minute). A job with nothing to do
+    reports what that is worth: latency 0, juice 1. None, or NaN, where nothing is known."""
     operators: Mapping[str, FleetOperator]
     input_rate: float = 0.0
+    """Records per second that arrive at its sources."""
 
     @property
     def reported(self) -> bool:
@@ -100,26 +83,18 @@ class FleetJob:
 
 @dataclass(frozen=True)
 class FleetView:
-    """Holds all jobs of a fleet at the end of one round.
-
-    Attributes
-    ----------
-    time_s : float
-        Time since the fleet started, in seconds.
-    slots_max : int
-        The budget: how many slots all operators of all jobs may have together.
-    hosts : int
-        How many hosts there are.
-    hosts_congested : int
-        Hosts whose slot tasks were runnable (running, or waiting for a core) for longer than
-        cores x interval.
-    """
+    """Holds all jobs of a fleet at the end of one round."""
 
     time_s: float
+    """Time since the fleet started, in seconds."""
     jobs: Mapping[str, FleetJob]
     slots_max: int
+    """The budget: how many slots all operators of all jobs may have together."""
     hosts: int = 1
+    """How many hosts there are."""
     hosts_congested: int = 0
+    """Hosts whose slot tasks were runnable (running, or waiting for a core) for longer than cores x
+    interval."""
 
     @property
     def slots(self) -> dict[str, dict[str, int]]:
@@ -165,25 +140,17 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class FleetDecision:
-    """Holds the slots that a fleet policy wants now.
-
-    Attributes
-    ----------
-    slots : mapping of str to mapping of str to int
-        New number of slots, by job and operator, of the operators that change.
-    reason : str
-        One sentence that somebody on call understands, with its numbers.
-    rule : str
-        The rule that fired, a short name: ``drop -> reversion``.
-    numbers : mapping of str to float
-        The figures behind it.
-    """
+    """Holds the slots that a fleet policy wants now."""
 
     action: Action = Action.NOTHING
     slots: Slots = field(default_factory=dict)
+    """New number of slots, by job and operator, of the operators that change."""
     reason: str = ""
+    """One sentence that somebody on call understands, with its numbers."""
     rule: str = ""
+    """The rule that fired, a short name: ``drop -> reversion``."""
     numbers: Mapping[str, float] = field(default_factory=dict)
+    """The figures behind it."""
 
     def __bool__(self) -> bool:
         return bool(self.slots)
@@ -207,18 +174,11 @@ class FleetPolicy(Protocol):
 def operator_capacity(worked_s: Collection[float], window_s: float) -> float:
     """Return the share of a window for which the busiest slot of an operator worked.
 
-    Parameters
-    ----------
-    worked_s : collection of float
-        How long each slot worked in the window, in seconds: the records that it executed times the
-        mean time that each took. A rate-limited slot takes 1 / rate.
-    window_s : float
-        Length of the window, in seconds; > 0.
+    In [0, 1]; 0 where no slot did anything.
 
-    Returns
-    -------
-    float
-        In [0, 1]; 0 where no slot did anything.
+    `worked_s`: how long each slot worked in the window, in seconds: the records that it executed
+    times the mean time that each took. A rate-limited slot takes 1 / rate. `window_s`: length of
+    the window, in seconds; > 0.
 
     References
     ----------

@@ -21,27 +21,18 @@ DEFAULT = "load-aware"
 
 @dataclass(frozen=True)
 class Groupings:
-    """Holds the grouping of each stage of a query.
-
-    Attributes
-    ----------
-    default : str
-        Of stages that are not named.
-    stages : mapping of str to str
-        By stage.
-    """
+    """Holds the grouping of each stage of a query."""
 
     default: str = DEFAULT
+    """Of stages that are not named."""
     stages: Mapping[str, str] = field(default_factory=dict)
+    """By stage."""
 
     @classmethod
     def parse(cls, text: str) -> Groupings:
         """Return the groupings of a text: ``least-work``, or ``round-robin, map-1: shuffle``.
 
-        Raises
-        ------
-        ConfigError
-            A name is unknown, or said twice.
+        Raises `ConfigError`: a name is unknown, or said twice.
         """
         default, stages = None, {}
         for part in text.split(","):

@@ -24,23 +24,17 @@ _ROUNDING = 1e-9
 class Prediction:
     """Holds the predicted events of one operator in the next interval.
 
-    Attributes
-    ----------
-    theta : float
-        Events it receives per event of the input data; above 1 behind one that replicates.
-    received : float
-        Events it will receive, rounded up.
-    queued : float
-        Events it has received and not processed.
-
     References
     ----------
     PSPS IV, equations 2 to 4.
     """
 
     theta: float
+    """Events it receives per event of the input data; above 1 behind one that replicates."""
     received: float
+    """Events it will receive, rounded up."""
     queued: float
+    """Events it has received and not processed."""
 
     @property
     def total(self) -> float:
@@ -51,12 +45,8 @@ class Prediction:
 def edge_shares(interval: Interval, before: Mapping[Edge, float]) -> dict[Edge, float]:
     """Return theta_i^p of every edge: events sent along it per event its predecessor processed.
 
-    Parameters
-    ----------
-    interval : Interval
-    before : mapping of Edge to float
-        The shares of the last interval, kept where a predecessor processed nothing; 1 where it
-        never has.
+    `before`: the shares of the last interval, kept where a predecessor processed nothing; 1 where
+    it never has.
 
     References
     ----------
@@ -94,12 +84,8 @@ def predict(
 
     Parameters
     ----------
-    interval : Interval
-        The interval that ended.
-    shares : mapping of Edge to float
-        See `edge_shares`.
-    input_events : float
-        lambda_G: events the input data will send.
+    shares : mapping of Edge to float    See `edge_shares`.
+    input_events : float    lambda_G: events the input data will send.
     predecessor_queues : bool
         Whether what waits upstream counts as received in the next interval, too (PSPS VI names it
         as future work).
@@ -158,12 +144,8 @@ class Psps:
     first operator to the last. Plan: `plan`. Execute: the engine activates and deactivates replicas
     of the pool, without a restart.
 
-    Parameters
-    ----------
-    forecaster : Forecaster, optional
-        Forecasts lambda_G; PSPS's own takes the last value.
-    predecessor_queues : bool
-        See `predict`.
+    `forecaster`: forecasts lambda_G; PSPS's own takes the last value. `predecessor_queues`: see
+    `predict`.
 
     References
     ----------
@@ -187,15 +169,9 @@ class Psps:
     def decide(self, interval: Interval) -> ReplicaDecision:
         """Return the replicas that have to be active in the next interval.
 
-        An interval with a sample that is missing or absurd changes nothing.
-
-        Raises
-        ------
-        UnsupportedQuery
-            An operator keeps state.
-        ConfigError
-            The first valid interval is not longer than one event needs through the job, or the graph has
-            a cycle.
+        An interval with a sample that is missing or absurd changes nothing. Raises
+        `UnsupportedQuery`: an operator keeps state; `ConfigError`: the first valid interval is not
+        longer than one event needs through the job, or the graph has a cycle.
         """
         if not interval.valid:
             return ReplicaDecision(reason="A sample is missing or absurd: nothing is changed.")

@@ -13,56 +13,36 @@ from headgate.core.errors import ConfigError, UnsupportedQuery
 
 @dataclass(frozen=True)
 class OperatorInterval:
-    """Counts the events of one operator in an interval.
-
-    Attributes
-    ----------
-    active : int
-        Active replicas; 1 <= active <= `pool`.
-    pool : int
-        Replicas allocated at the start, active or not.
-    event_s : float
-        et: mean time of one event, in seconds; > 0.
-    processed : float
-        mu: events processed.
-    received : mapping of str to float
-        lambda^p: events received from each predecessor; empty for an initial operator.
-    from_source : float
-        Events received from the input data; 0 for an operator with predecessors.
-    queued : float
-        q: events received and not processed at the end, over all its replicas, also inactive
-        ones.
-    stateful : bool
-        Whether it keeps state from event to event.
-    least : int
-        Replicas that stay active whatever the load; 1 <= least <= `pool`.
-    """
+    """Counts the events of one operator in an interval."""
 
     active: int
+    """Active replicas; 1 <= active <= `pool`."""
     pool: int
+    """Replicas allocated at the start, active or not."""
     event_s: float
+    """et: mean time of one event, in seconds; > 0."""
     processed: float
+    """mu: events processed."""
     received: Mapping[str, float] = field(default_factory=dict)
+    """lambda^p: events received from each predecessor; empty for an initial operator."""
     from_source: float = 0.0
+    """Events received from the input data; 0 for an operator with predecessors."""
     queued: float = 0.0
+    """q: events received and not processed at the end, over all its replicas, also inactive ones."""
     stateful: bool = False
+    """Whether it keeps state from event to event."""
     least: int = 1
+    """Replicas that stay active whatever the load; 1 <= least <= `pool`."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Counts the events of a job in one interval.
-
-    Attributes
-    ----------
-    duration_s : float
-        td, in seconds; > 0.
-    input_events : float
-        lambda_G: events sent by the input data.
-    """
+    """Counts the events of a job in one interval."""
 
     duration_s: float
+    """td, in seconds; > 0."""
     input_events: float
+    """lambda_G: events sent by the input data."""
     operators: Mapping[str, OperatorInterval]
 
     @property
@@ -100,21 +80,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class ReplicaDecision:
-    """Holds the active replicas that a replica policy wants in the next interval.
-
-    Attributes
-    ----------
-    active : mapping of str to int
-        Active replicas of the operators that change.
-    restart : bool
-        Whether the change restarts the job, which loses what is queued (DABS); a pool never does.
-    reason : str
-        One sentence with its numbers.
-    """
+    """Holds the active replicas that a replica policy wants in the next interval."""
 
     active: Mapping[str, int] = field(default_factory=dict)
+    """Active replicas of the operators that change."""
     restart: bool = False
+    """Whether the change restarts the job, which loses what is queued (DABS); a pool never does."""
     reason: str = ""
+    """One sentence with its numbers."""
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -136,17 +109,13 @@ class ReplicaPolicy(Protocol):
 class ReplicaPool:
     """Holds the replicas of one operator, allocated at the start; each is active or inactive.
 
-    Parameters
-    ----------
-    active : tuple of bool
-        One entry per replica; at least one is active.
-
     References
     ----------
     PSPS IV, figure 2. Which replica is (de)activated is left open there.
     """
 
     active: tuple[bool, ...]
+    """One entry per replica; at least one is active."""
 
     def __post_init__(self) -> None:
         if not any(self.active):
@@ -156,13 +125,9 @@ class ReplicaPool:
     def resized(self, wanted: int, queued: Sequence[float]) -> ReplicaPool:
         """Return the pool with `wanted` active replicas, as few of them changed as possible.
 
-        Parameters
-        ----------
-        wanted : int
-            Clamped to 1 and the size of the pool.
-        queued : sequence of float
-            Events waiting at each replica. The fullest are activated first and the emptiest
-            deactivated first, lower numbers first; a deactivated replica keeps and serves its queue.
+        `wanted`: clamped to 1 and the size of the pool. `queued`: events waiting at each replica.
+        The fullest are activated first and the emptiest deactivated first, lower numbers first; a
+        deactivated replica keeps and serves its queue.
         """
         wanted = max(1, min(wanted, len(self.active)))
         numbers = range(len(self.active))

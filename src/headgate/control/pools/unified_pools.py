@@ -31,12 +31,9 @@ class UnifiedPools:
 
     Parameters
     ----------
-    bound_s : float
-        The bound on the mean time in an operator, seconds; > 0.
-    epsilon : float
-        See `Unified`.
-    forecaster : Forecaster, optional
-        Forecasts the input; default: `burst_blend`.
+    bound_s : float    The bound on the mean time in an operator, seconds; > 0.
+    epsilon : float    See `Unified`.
+    forecaster : Forecaster, optional    Forecasts the input; default: `burst_blend`.
 
     References
     ----------
@@ -61,10 +58,7 @@ class UnifiedPools:
     def decide(self, interval: Interval) -> ReplicaDecision:
         """Return the replicas that have to be active in the next interval.
 
-        Raises
-        ------
-        UnsupportedQuery, ConfigError
-            As `check_interval`.
+        Raises `UnsupportedQuery`, `ConfigError`: as `check_interval`.
         """
         if not interval.valid:
             return ReplicaDecision(reason="A sample is missing or absurd: nothing is changed.")

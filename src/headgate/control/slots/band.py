@@ -30,10 +30,8 @@ class Band:
 
     high: float
     """Scale out above this load."""
-
     target: float
     """The load to arrive at."""
-
     low: float
     """Scale in below this load; ``0 < low < target < high``."""
 

@@ -85,17 +85,11 @@ class RuleChange:
 class FollowsRules:
     """Chooses the slots of one operator by following the best rule.
 
-    Parameters
-    ----------
-    view : OperatorView
-        The first one.
-    epsilon : float
-        Share of the load that every rule has to spare, at least.
+    `view`: the first one. `epsilon`: share of the load that every rule has to spare, at least.
 
     Attributes
     ----------
-    key_groups : int
-        G of the operator.
+    key_groups : int    G of the operator.
     """
 
     def __init__(self, view: OperatorView, epsilon: float) -> None:

@@ -13,19 +13,16 @@ def projected_latency_s(
 ) -> F64:
     """Return the steady-state latency of servers with a queue, in seconds.
 
+    Result: float64[...]: ``1 / ((1 - epsilon) mu - lambda)``; infinite where lambda >= (1 -
+    epsilon) mu.
+
     Parameters
     ----------
-    rate : float64[...]
-        lambda: arrivals per second; >= 0.
+    rate : float64[...]    lambda: arrivals per second; >= 0.
     service_rate : float64[...]
         mu: records per second that the server can complete; >= 0. Broadcast against `rate`.
     epsilon : float
         Safety margin in [0, 1): the share of the service rate that is not to be used.
-
-    Returns
-    -------
-    float64[...]
-        ``1 / ((1 - epsilon) mu - lambda)``; infinite where lambda >= (1 - epsilon) mu.
 
     References
     ----------
@@ -43,17 +40,10 @@ def pressure(rate: npt.ArrayLike, service_rate: npt.ArrayLike, epsilon: float = 
 
     Projected latencies compare as ``lambda - (1 - epsilon) mu``, which is negative; overloaded
     servers, whose latencies are all infinite, compare by ``lambda / mu``, which is not. For one
-    service rate it never falls as the rate grows.
+    service rate it never falls as the rate grows. Result: float64[...]: no unit: for comparison
+    only. Infinite where `service_rate` is 0.
 
-    Parameters
-    ----------
-    rate, service_rate, epsilon
-        As for `projected_latency_s`.
-
-    Returns
-    -------
-    float64[...]
-        No unit: for comparison only. Infinite where `service_rate` is 0.
+    `rate`, `service_rate`, `epsilon`: as for `projected_latency_s`.
     """
     rates = np.asarray(rate, dtype=np.float64)
     service = np.asarray(service_rate, dtype=np.float64)

@@ -23,19 +23,11 @@ def repacked(view: OperatorView, wanted: int, load: F64) -> Change | None:
 
     Slots that go are those with the least load. A slot sheds groups, the heaviest that fit first,
     while it has more than its even share and a bit; a group that is more than that alone is left
-    alone there. What was shed goes to the least loaded slots, the heaviest first (LPT).
+    alone there. What was shed goes to the least loaded slots, the heaviest first (LPT). None where
+    nothing would change.
 
-    Parameters
-    ----------
-    wanted : int
-        From 1 to the number of key groups.
-    load : float64[G]
-        What each key group brings, in any unit.
-
-    Returns
-    -------
-    Change or None
-        None where nothing would change.
+    `wanted`: from 1 to the number of key groups. `load` (float64[G]): what each key group brings,
+    in any unit.
 
     References
     ----------

@@ -85,14 +85,10 @@ def hottest_at(view: OperatorView, slot: int, which: Flags) -> int | None:
 def best_split(view: OperatorView, epsilon: float, group: int) -> UnitStrategy | None:
     """Return the split of a key group over the fewest slots on which it is within the bound.
 
-    Slots that have a share keep it; others get one that are within the bound with it, those with the
-    least load first; new slots are added where these are too few and more are allowed. Where no number
-    of slots is enough, it is the split whose busiest share is best off.
-
-    Returns
-    -------
-    UnitStrategy or None
-        None where no slot can be had, or where none of that helps.
+    Slots that have a share keep it; others get one that are within the bound with it, those with
+    the least load first; new slots are added where these are too few and more are allowed. Where no
+    number of slots is enough, it is the split whose busiest share is best off. None where no slot
+    can be had, or where none of that helps.
     """
     held = view.assignment.shares_of(group)
     most = min(view.slots_max, view.assignment.key_groups)

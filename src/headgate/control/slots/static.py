@@ -11,10 +11,7 @@ from headgate.control.slots.rescaling import rescaled
 class Static:
     """Keeps every operator at n slots.
 
-    Parameters
-    ----------
-    n : int or None
-        Slots per operator, at least 1; None for what each operator has.
+    `n`: slots per operator, at least 1; None for what each operator has.
 
     References
     ----------

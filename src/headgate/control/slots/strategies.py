@@ -27,52 +27,37 @@ _NO_SLOT_YET = -1
 
 @dataclass(frozen=True)
 class UnitStrategy:
-    """Holds one move of key groups: `groups` go from `source` to `destination`.
-
-    Attributes
-    ----------
-    kind : ChangeKind
-        Scale-out, scale-in or balance.
-    groups : tuple of int
-        K: the key groups that move, in the order in which they were chosen.
-    source, destination : int
-        s and d, by the numbers that hold now; a new slot has the next number.
-    survivors : tuple of (int or None)
-        As `Change.survivors`: the old number of each slot that there is afterwards.
-    latency_s : float64[len(survivors)]
-        Projected latency of each slot that there is afterwards.
-    split : mapping of int to tuple of int, or None
-        For a split, and for its end: what is split afterwards, and over which slots. None: as before.
-    """
+    """Holds one move of key groups: `groups` go from `source` to `destination`."""
 
     kind: ChangeKind
+    """Scale-out, scale-in or balance."""
     groups: tuple[int, ...]
+    """K: the key groups that move, in the order in which they were chosen."""
     source: int
     destination: int
+    """`source`, `destination`: s and d, by the numbers that hold now; a new slot has the next
+    number."""
     survivors: tuple[int | None, ...]
+    """As `Change.survivors`: the old number of each slot that there is afterwards."""
     latency_s: F64
+    """float64[len(survivors)]: projected latency of each slot that there is afterwards."""
     split: Mapping[int, tuple[int, ...]] | None = None
+    """For a split, and for its end: what is split afterwards, and over which slots. None: as
+    before."""
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Holds the first groups of a source, to be moved.
-
-    Attributes
-    ----------
-    rate, kept : float
-        Arrivals per second of these groups, and of those that stay.
-    pressure : float
-        The larger pressure of source and destination afterwards.
-    pressure_before : float
-        Pressure of the source before the move.
-    """
+    """Holds the first groups of a source, to be moved."""
 
     groups: tuple[int, ...]
     rate: float
     kept: float
+    """`rate`, `kept`: arrivals per second of these groups, and of those that stay."""
     pressure: float
+    """The larger pressure of source and destination afterwards."""
     pressure_before: float
+    """Pressure of the source before the move."""
 
 
 def change_of(view: OperatorView, strategy: UnitStrategy) -> Change:
@@ -141,22 +126,15 @@ def best_prefix(
 ) -> Prefix | None:
     """Return the groups to move from `source` so that the worse of the two slots is best off.
 
+    The shortest of the best; None where nothing may move: some group always stays, as moving all of
+    them would replace the slot.
+
     Parameters
     ----------
-    epsilon : float
-        Safety margin in [0, 1).
-    mu_destination : float
-        Service rate of the destination.
-    rate_destination : float
-        Arrivals per second of the destination, before the move.
-    fixed : bool[G] or None
-        Key groups that are not to move; None for none.
-
-    Returns
-    -------
-    Prefix or None
-        The shortest of the best; None where nothing may move: some group always stays, as moving
-        all of them would replace the slot.
+    epsilon : float    Safety margin in [0, 1).
+    mu_destination : float    Service rate of the destination.
+    rate_destination : float    Arrivals per second of the destination, before the move.
+    fixed : bool[G] or None    Key groups that are not to move; None for none.
 
     References
     ----------
@@ -176,10 +154,7 @@ def best_balance(
 ) -> UnitStrategy | None:
     """Return the best move from `source` to another slot; None where none relieves it.
 
-    Parameters
-    ----------
-    view, epsilon, source, fixed
-        As for `best_prefix`.
+    `view`, `epsilon`, `source`, `fixed`: as for `best_prefix`.
 
     References
     ----------
@@ -210,10 +185,7 @@ def best_scale_out(
 ) -> UnitStrategy | None:
     """Return the best move from `source` to a new slot; None where none relieves it.
 
-    Parameters
-    ----------
-    view, epsilon, source, fixed
-        As for `best_prefix`.
+    `view`, `epsilon`, `source`, `fixed`: as for `best_prefix`.
 
     References
     ----------
@@ -331,8 +303,7 @@ def _best_lengths(
     ----------
     kept, moved : float64[K]
         What the source keeps and gives away with 1, 2, ... K groups moved; K >= 1.
-    mu, rate : float64[D]
-        Service rate and present arrival rate of each destination.
+    mu, rate : float64[D]    Service rate and present arrival rate of each destination.
 
     Returns
     -------
@@ -369,12 +340,9 @@ def _least_pair(now: F64, merged: F64, pairs: Flags) -> tuple[int, int]:
 
     Parameters
     ----------
-    now : float64[N]
-        Pressure of each slot.
-    merged : float64[N, N]
-        Entry (s, d): pressure of d with all of s.
-    pairs : bool[N, N]
-        Entry (s, d): whether the pair is to be looked at.
+    now : float64[N]    Pressure of each slot.
+    merged : float64[N, N]    Entry (s, d): pressure of d with all of s.
+    pairs : bool[N, N]    Entry (s, d): whether the pair is to be looked at.
     """
     slots = len(now)
     source, destination = np.nonzero(pairs)

@@ -350,12 +350,10 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
 
     Parameters
     ----------
-    view : OperatorView
-        Gives l, L and the floor.
+    view : OperatorView    Gives l, L and the floor.
     latency_s : float64[n]
         l_i, one entry per slot that there would be; where it is NaN the slot is not good.
-    projected_s : float64[n]
-        L_i(x) of the same slots.
+    projected_s : float64[n]    L_i(x) of the same slots.
 
     References
     ----------

@@ -14,10 +14,7 @@ class Threshold:
     Load is demand over capacity, lambda / (N mu), so that it exceeds 1 in overload: measured
     utilisation cannot, and would ask for too few slots.
 
-    Parameters
-    ----------
-    high, target, low : float
-        As `Band`.
+    `high`, `target`, `low`: as `Band`.
 
     References
     ----------

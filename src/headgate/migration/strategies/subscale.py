@@ -21,32 +21,7 @@ _PREFETCHED = (Phase.PREFETCH, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.
 class Subscales(Base):
     """Implements DRRS with its three mechanisms, each of which can be switched off.
 
-    Parameters
-    ----------
-    decoupling : bool
-        On: the old slot serves until the new host has caught up. Off: groups are held from their
-        start until they are installed.
-    scheduling : bool
-        On: a slot serves its ready groups first, and defers at most `deferred` records. Off: a
-        slot with a group that is not ready serves nothing.
-    division : bool
-        On: independent sets, scheduled by fewest held groups. Off: one set.
-    early_route : bool
-        Route a group at once instead of when it caught up; needs `decoupling`.
-    share : bool
-        Moves within a host are routed only, as `shared` does; off to measure the mechanisms on
-        one host.
-    deferred : int
-        Records a slot may defer before it serves nothing; >= 1. DRRS has 200, the default no bound.
-    per_host : int
-        Subscales a host takes part in at once while their state is brought; >= 1.
-    groups_min : int
-        Least groups of a subscale; >= 1.
-
-    Raises
-    ------
-    ConfigError
-        A number is below 1, or `early_route` goes without `decoupling`.
+    Raises `ConfigError`: a number is below 1, or `early_route` goes without `decoupling`.
 
     References
     ----------
@@ -58,13 +33,24 @@ class Subscales(Base):
     name: ClassVar[str] = "subscale"
 
     decoupling: bool = True
+    """On: the old slot serves until the new host has caught up. Off: groups are held from their
+    start until they are installed."""
     scheduling: bool = True
+    """On: a slot serves its ready groups first, and defers at most `deferred` records. Off: a slot
+    with a group that is not ready serves nothing."""
     division: bool = True
+    """On: independent sets, scheduled by fewest held groups. Off: one set."""
     early_route: bool = False
+    """Route a group at once instead of when it caught up; needs `decoupling`."""
     share: bool = True
+    """Moves within a host are routed only, as `shared` does; off to measure the mechanisms on one
+    host."""
     deferred: int = UNBOUNDED
+    """Records a slot may defer before it serves nothing; >= 1. DRRS has 200, the default no bound."""
     per_host: int = PER_HOST_MAX
+    """Subscales a host takes part in at once while their state is brought; >= 1."""
     groups_min: int = SUBSCALE_GROUPS_MIN
+    """Least groups of a subscale; >= 1."""
 
     def __post_init__(self) -> None:
         for name in ("deferred", "per_host", "groups_min"):

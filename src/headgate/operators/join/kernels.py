@@ -29,6 +29,8 @@ def compare_keyed(
 ) -> tuple[int, int]:
     """Find the stored records of each probe record's key with ``probe[c] <= stored[c]`` for all c.
 
+    Return the pairs found, and the first probe record not done: n when all are.
+
     Parameters
     ----------
     probe_of : int64[n]           The number of each probe record's key, -1 for one that has none.
@@ -38,10 +40,6 @@ def compare_keyed(
     band : int                    -1; or the number of a comparison that is replaced by
                                   ``stored[0] <= probe[band]``, within a key sorted by ``stored[0]``.
     probe_out, stored_out : int64[room]    Filled with the positions of the pairs that match.
-
-    Returns
-    -------
-    count, next : int    Pairs found; the first probe record not done, n when all are.
     """
     count = 0
     comparisons = probe.shape[0]

@@ -30,18 +30,12 @@ _WORTH_SORTING = 16
 
 @dataclass(frozen=True)
 class SideRecords:
-    """Holds the records of one side, ready to be matched.
-
-    Parameters
-    ----------
-    of : int64[n]
-        The number of each record's key, -1 for a record that cannot match.
-    bounds : int64[c, n]
-        The result of `bounds_of`.
-    """
+    """Holds the records of one side, ready to be matched."""
 
     of: I64
+    """int64[n]: the number of each record's key, -1 for a record that cannot match."""
     bounds: I64
+    """int64[c, n]: the result of `bounds_of`."""
 
 
 def ordered(words: I64, kind: Kind) -> I64:
@@ -62,12 +56,9 @@ def bounds_of(
 
     Parameters
     ----------
-    side : int
-        LEFT or RIGHT.
-    columns : list of int64[n]
-        What this side compares, in order (`ordered`), one per comparison.
-    count : int
-        n.
+    side : int    LEFT or RIGHT.
+    columns : list of int64[n]    What this side compares, in order (`ordered`), one per comparison.
+    count : int    n.
 
     Returns
     -------
@@ -89,12 +80,7 @@ def bounds_of(
 def pairs(probe: SideRecords, stored: SideRecords, keys: int, *, probe_side: int) -> Pairs:
     """Return the positions of the records that meet, by probe record.
 
-    Parameters
-    ----------
-    keys : int
-        How many keys there are.
-    probe_side : int
-        LEFT or RIGHT: whose records `probe` are.
+    `keys`: how many keys there are. `probe_side`: LEFT or RIGHT: whose records `probe` are.
     """
     order = np.argsort(stored.of, kind="stable")
     order = order[np.searchsorted(stored.of[order], 0) :]

@@ -46,42 +46,28 @@ _NUMBER_SHIFT = 32
 
 @dataclass(frozen=True)
 class SideLayout:
-    """Maps the leaves of one side to the words of a row's value part.
-
-    Attributes
-    ----------
-    at : tuple of int
-        Word of each leaf; strings first, so that no other word of a row ever holds one.
-    """
+    """Maps the leaves of one side to the words of a row's value part."""
 
     leaves: tuple[Leaf, ...]
     at: tuple[int, ...]
+    """Word of each leaf; strings first, so that no other word of a row ever holds one."""
 
 
 @dataclass(frozen=True)
 class JoinLayout:
-    """Maps the parts of a joined row to its words.
-
-    Attributes
-    ----------
-    key_at : tuple of int
-        Word of each key leaf within the key part.
-    side_at : int
-        Word of the side within the key part; the number follows it.
-    expiry_at, matched_at : int
-        Words of the value part.
-    sides : (SideLayout, SideLayout)
-    string_words : tuple of int
-        Words of a whole row that hold interned strings.
-    """
+    """Maps the parts of a joined row to its words."""
 
     table: TableLayout
     key_at: tuple[int, ...]
+    """Word of each key leaf within the key part."""
     side_at: int
+    """Word of the side within the key part; the number follows it."""
     expiry_at: int
     matched_at: int
+    """`expiry_at`, `matched_at`: words of the value part."""
     sides: tuple[SideLayout, SideLayout]
     string_words: tuple[int, ...]
+    """Words of a whole row that hold interned strings."""
 
 
 def join_layout(spec: JoinSpec) -> JoinLayout:
@@ -113,49 +99,34 @@ def join_layout(spec: JoinSpec) -> JoinLayout:
 
 @dataclass(frozen=True)
 class _Arrived:
-    """Holds one side's records of a step.
-
-    Attributes
-    ----------
-    at : int64[n], ascending
-        Their places among all records of the step.
-    keys, values : codec.Words
-    groups : int64[n]
-        Key group of each.
-    may_match : bool[n]
-    expiry_us : int64[n]
-    numbers : int64[n]
-    met : bool[n]
-        Which have met a record of the other side before they came here.
-    """
+    """Holds one side's records of a step."""
 
     at: I64
+    """int64[n], ascending: Their places among all records of the step."""
     keys: codec.Words
     values: codec.Words
     groups: I64
+    """int64[n]: key group of each."""
     may_match: Mask
+    """bool[n]."""
     expiry_us: I64
+    """int64[n]."""
     numbers: I64
+    """int64[n]."""
     met: Mask
+    """bool[n]: which have met a record of the other side before they came here."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Holds the records of one side in one key group, old ones first.
-
-    Attributes
-    ----------
-    rows : int64[n, width]
-        As in the table; strings are interned.
-    index : int64[m]
-        Where the first m of them, the old ones, are in the table.
-    matched : bool[n]
-        Which have met a record of the other side in this step.
-    """
+    """Holds the records of one side in one key group, old ones first."""
 
     rows: I64
+    """int64[n, width]: as in the table; strings are interned."""
     index: I64
+    """int64[m]: where the first m of them, the old ones, are in the table."""
     matched: Mask
+    """bool[n]: which have met a record of the other side in this step."""
 
 
 class JoinOperator(Groupwise):

@@ -37,48 +37,34 @@ class JoinKind(IntEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Holds ``left < right`` or another comparison of two leaves.
-
-    Parameters
-    ----------
-    left, right : int
-        Positions of the leaves among those of their side; integers or floats, both the same.
-    op : str
-        ``<``, ``<=``, ``>`` or ``>=``; NaN is the largest, as in Spark.
-    """
+    """Holds ``left < right`` or another comparison of two leaves."""
 
     left: int
     right: int
+    """`left`, `right`: positions of the leaves among those of their side; integers or floats, both
+    the same."""
     op: str
+    """``<``, ``<=``, ``>`` or ``>=``; NaN is the largest, as in Spark."""
 
 
 @dataclass(frozen=True)
 class JoinSpec(OperatorSpec):
-    """Describes a join of two streams.
-
-    Parameters
-    ----------
-    keys : tuple of Leaf
-        Empty for a join without an equality: then every slot sees every record, and the slot of its
-        key group stores it ([STRETCH] operator 3, ScaleJoin).
-    sides : (tuple of Leaf, tuple of Leaf)
-        What is kept of a left and of a right record; what comes out first.
-    put_out : (int, int)
-        How many leaves of either side come out.
-    time : TimeKey or None
-        Of size 0: the event time by which a record is late.
-    holds_us : int or None
-        When the watermark is W, nothing older than W + `holds_us` comes out any more; None where a
-        side is kept for ever.
-    """
+    """Describes a join of two streams."""
 
     keys: tuple[Leaf, ...]
+    """Empty for a join without an equality: then every slot sees every record, and the slot of its
+    key group stores it ([STRETCH] operator 3, ScaleJoin)."""
     sides: tuple[tuple[Leaf, ...], tuple[Leaf, ...]]
+    """What is kept of a left and of a right record; what comes out first."""
     put_out: tuple[int, int]
+    """How many leaves of either side come out."""
     kind: JoinKind
     comparisons: tuple[Comparison, ...]
     time: TimeKey | None
+    """Of size 0: the event time by which a record is late."""
     holds_us: int | None = 0
+    """When the watermark is W, nothing older than W + `holds_us` comes out any more; None where a
+    side is kept for ever."""
     mode: OutputMode = OutputMode.APPEND
 
     @property

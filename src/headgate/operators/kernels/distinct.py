@@ -25,14 +25,11 @@ def number(rows: I64, hashes: I64, index: I64, first: I64, of: I64) -> int:
     Parameters
     ----------
     rows : int64[n, w]
-    hashes : int64[n]
-        Not negative; equal for equal rows.
+    hashes : int64[n]    Not negative; equal for equal rows.
     index : int64[power of two]
         All 0, longer than n. Receives number + 1 of the distinct rows, by hash.
-    first : int64[n]
-        Receives the index of the first occurrence of each distinct row.
-    of : int64[n]
-        Receives the number of each row.
+    first : int64[n]    Receives the index of the first occurrence of each distinct row.
+    of : int64[n]    Receives the number of each row.
     """
     mask = len(index) - 1
     count = 0

@@ -191,27 +191,19 @@ def merge(
 ) -> int:
     """Merge buffer j of `incoming` into value row ``index[j]`` of `rows`, for every j in order.
 
+    OK or OVERFLOW.
+
     Parameters
     ----------
-    rows : int64[capacity, v]
-        Value parts of a table's rows; a view with any row stride.
-    rows_float : float64[capacity, v]
-        The same memory.
+    rows : int64[capacity, v]    Value parts of a table's rows; a view with any row stride.
+    rows_float : float64[capacity, v]    The same memory.
     index : int64[n]
-    incoming : int64[n, v]
-        Buffers in the same layout; strings are already the table's ids + 1.
-    incoming_float : float64[n, v]
-        The same memory.
+    incoming : int64[n, v]    Buffers in the same layout; strings are already the table's ids + 1.
+    incoming_float : float64[n, v]    The same memory.
     ops : int64[A, 6]
     leaves : int64[L, 5]
     offsets : int64[m + 1]
-    data : uint8[]
-        The table's strings.
-
-    Returns
-    -------
-    int
-        OK or OVERFLOW.
+    data : uint8[]    The table's strings.
     """
     for j in range(index.shape[0]):
         i = index[j]
@@ -284,22 +276,17 @@ def expand_windows(
 ) -> int:
     """List every (row, window end) with ``after < end <= until`` for rows that cover `span` of time.
 
-    A row ``[start, start + span)`` is in a window that holds all of it.
+    A row ``[start, start + span)`` is in a window that holds all of it. How many pairs were
+    written.
 
     Parameters
     ----------
-    starts : int64[n]
-        Where rows start, microseconds.
+    starts : int64[n]    Where rows start, microseconds.
     within : int
         0; or the length of blocks, from `offset` on: a row is not listed for a window that holds all of
         the row's block.
     out : int64[m, 2]
         Filled with (position in `starts`, window end); long enough for n x overlap pairs.
-
-    Returns
-    -------
-    int
-        How many pairs were written.
     """
     written = 0
     for i in range(starts.shape[0]):

@@ -1,4 +1,4 @@
-"""The start of a streaming query whose sources may need Python processes of their own.
+"""Starts a streaming query whose sources may need Python processes of their own.
 
 Spark gives such a process 10 s to appear, which a busy machine may not have, and ends the query when it
 does not: that query has read and written nothing, and can be started again.
@@ -30,14 +30,8 @@ def begin(
 ) -> StreamingQuery:
     """Start a query; again if Spark gave up waiting for the Python process of a source.
 
-    Parameters
-    ----------
-    start : callable
-        Starts it.
-    frame : DataFrame
-        What it reads. Without a Python source nothing is waited for.
-    begun : callable
-        Whether a batch has begun.
+    `frame`: what it reads. Without a Python source nothing is waited for. `begun`: whether a batch
+    has begun.
     """
     inner = start()
     if not reads_python(frame):

@@ -32,14 +32,10 @@ def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
     """Compare two DataFrames as bags of rows, and their column names and types.
 
     Floating-point columns that may come from arithmetic over many rows match within a tolerance
-    (`headgate.core.near`), all others exactly. NaN equals NaN, and -0.0 equals 0.0.
-
-    Returns
-    -------
-    dict
-        ``verified`` (None where both have no row), ``rows_compared``, ``missing``, ``extra``,
-        ``differing`` (up to three of the rows: ``want`` and ``got``, texts by column, or None) and
-        ``within_tolerance``, the columns that were compared so.
+    (`headgate.core.near`), all others exactly. NaN equals NaN, and -0.0 equals 0.0. ``verified``
+    (None where both have no row), ``rows_compared``, ``missing``, ``extra``, ``differing`` (up to
+    three of the rows: ``want`` and ``got``, texts by column, or None) and ``within_tolerance``, the
+    columns that were compared so.
     """
     if names_a_class(output) and not names_a_class(expected):
         msg = "the output has a user-defined type, whose code is not loaded; the query has none."

@@ -43,10 +43,7 @@ def machine_cores(spark: SparkSession) -> int | None:
 def job_config(settings: QuerySettings, cores: int) -> JobConfig:
     """Return the settings of a job on so many cores.
 
-    Raises
-    ------
-    ConfigError
-        Numbers of slots are not in order, or exceed the key groups.
+    Raises `ConfigError`: numbers of slots are not in order, or exceed the key groups.
     """
     least, most, start = settings.slots
     most_slots = settings.key_groups if most == "auto" else int(most)
@@ -189,20 +186,9 @@ def pool_config(
 ) -> PoolConfig:
     """Return the settings of pools.
 
-    Parameters
-    ----------
-    slots : tuple
-        Least, most and first number of replicas; most is "auto" for the cores granted, at least 4,
-        first is "auto" for the least.
-    options : mapping
-        The writer's.
-    box_s : float or None
-        Time a replica may serve per batch.
-
-    Raises
-    ------
-    ConfigError
-        The numbers are not ascending, or an option is no duration.
+    `slots`: least, most and first number of replicas; most is "auto" for the cores granted, at
+    least 4, first is "auto" for the least. `box_s`: time a replica may serve per batch. Raises
+    `ConfigError`: the numbers are not ascending, or an option is no duration.
     """
     least, most, first = slots
     size = max(4, spark.sparkContext.defaultParallelism) if most == "auto" else int(most)

@@ -1,4 +1,4 @@
-"""The end of a query: why it came, what is done then, and those who wait for it."""
+"""Ends a query: says why, does what is left, and lets those go on who wait for the end."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.errors import EngineError, EngineGone
 from headgate.spark.jvm.life import JvmLife
 from headgate.spark.step.batch_thread import BrokenOff
+from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import QueryFailed, told
 
 _POLL_S = 0.02
@@ -33,30 +34,6 @@ _AGAIN_S = 1.0
 """Seconds between two attempts to cancel jobs that are still running."""
 
 
-class Batches(Protocol):
-    """Declares the part of the step machine that the end of a query needs."""
-
-    stopping: threading.Event
-    """Set where no batch shall be done any more."""
-
-    idle: threading.Event
-    """Set while no batch is under way."""
-
-    interrupted: threading.Event
-    """Set where the batch under way is broken off, and repeated after the next start."""
-
-    @property
-    def failed(self) -> Exception | None:
-        """Return the error that made the query fail, if headgate knows it."""
-
-    @property
-    def is_of_this_thread(self) -> bool:
-        """Return whether this thread does the batch under way: its user's code asks."""
-
-    def cancel(self, run: str, *, raising: bool) -> None:
-        """Cancel the jobs of a run of Spark's query; if `raising`, raise from its user's code."""
-
-
 class Ending:
     """Waits for the end of a query in a thread of its own; whatever ended it, those who wait go on.
 
@@ -66,8 +43,7 @@ class Ending:
         Called when Spark's query has ended by itself: what is left to do for a finite one.
     close : callable
         Given the failure, or None: writes it down and gives back all that the query held.
-    before : callable, optional
-        Called when the query is to stop and no batch is under way.
+    before : callable, optional    Called when the query is to stop and no batch is under way.
     look : callable, optional
         Called every second while the query runs: whether a request to stop is there.
     reads : callable, optional
@@ -77,7 +53,7 @@ class Ending:
     def __init__(
         self,
         inner: StreamingQuery,
-        batches: Batches,
+        batches: StepMachine[Any],
         life: JvmLife,
         *,
         rest: Callable[[], None] | None,
@@ -128,11 +104,7 @@ class Ending:
     def wait(self, timeout_s: float | None) -> bool:
         """Return whether the query has ended; raise its failure.
 
-        Raises
-        ------
-        QueryFailed, EngineGone
-        EngineError
-            The query's own batch waits for its end.
+        Raises `QueryFailed`, `EngineGone`. `EngineError`: the query's own batch waits for its end.
         """
         if self._batches.is_of_this_thread:
             msg = (
@@ -147,15 +119,10 @@ class Ending:
     def stop(self) -> None:
         """End the query at the next batch boundary, or break off a batch that takes too long.
 
-        Within a batch, in its user's function, it returns at once, and the query ends with the batch.
-
-        Raises
-        ------
-        EngineGone
-            It had ended, or ends, because Spark's JVM did.
-        EngineError
-            User's code has not returned, or Spark's own thread has not ended in
-            ``spark.sql.streaming.stopTimeout``.
+        Within a batch, in its user's function, it returns at once, and the query ends with the
+        batch. Raises `EngineGone`: it had ended, or ends, because Spark's JVM did; `EngineError`:
+        User's code has not returned, or Spark's own thread has not ended in
+        ``spark.sql.streaming.stopTimeout``.
         """
         self._asked.put(True)
         if self._batches.is_of_this_thread:

@@ -53,9 +53,7 @@ _runs: dict[str, ActiveRun] = {}
 def check_name(spark: SparkSession, name: str | None) -> None:
     """Refuse the name of a query that is active in a session, as Spark does.
 
-    Raises
-    ------
-    ConfigError
+    Raises `ConfigError`.
     """
     if name is not None and any(query.name == name for query in spark.streams.active):
         msg = (
@@ -74,13 +72,7 @@ def register_run(where: Place, run: Q) -> Q:
 
 
 def _replace_run(spark: SparkSession, where: Place) -> None:
-    """Stop a query of this process that runs on a checkpoint, as Spark does for a new run.
-
-    Raises
-    ------
-    CheckpointError
-        Spark's setting says that none is stopped.
-    """
+    """Stop a query of this process that runs on a checkpoint, as Spark does for a new run."""
     run = _runs.get(_same(where))
     if run is None or not run.isActive:
         return
@@ -113,19 +105,9 @@ def opened(
 ) -> tuple[Checkpoint, str, Callable[[], None]]:
     """Return a checkpoint, its uuid, and what gives up its lock, which this driver holds from now on.
 
-    Parameters
-    ----------
-    identity : mapping
-        What of a query its checkpoint depends on.
-    undo : ExitStack
-        Gives up the lock if the query does not start.
-
-    Raises
-    ------
-    CheckpointError
-        It belongs to something else, is held, or is damaged.
-    EngineError
-        A query of this process that runs on it does not stop.
+    `identity`: what of a query its checkpoint depends on. `undo`: gives up the lock if the query
+    does not start. Raises `CheckpointError`: it belongs to something else, is held, or is damaged;
+    `EngineError`: a query of this process that runs on it does not stop.
     """
     if where.url is not None:
         # no lock: whose manifest is there first goes on, and the other stops
@@ -157,12 +139,9 @@ def launched(
 
     Parameters
     ----------
-    writer : DataStreamWriter
-        Writer of the machine's stream.
-    undo : ExitStack
-        Stops the machine if the query does not start as it should.
-    finite : bool
-        Whether the sources end, so that no tick has to begin batches.
+    writer : DataStreamWriter    Writer of the machine's stream.
+    undo : ExitStack    Stops the machine if the query does not start as it should.
+    finite : bool    Whether the sources end, so that no tick has to begin batches.
     """
     intake = machine.work.intake
     writer = writer.foreachBatch(machine.process)

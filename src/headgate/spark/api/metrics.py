@@ -28,10 +28,7 @@ def show_metrics(
 ) -> Callable[[], None]:
     """Show the metrics of a journal where an option or Spark's setting says so; return what ends that.
 
-    Raises
-    ------
-    ConfigError
-        Nothing can be served there, or the extra ``metrics`` is not installed.
+    Raises `ConfigError`: nothing can be served there, or the extra ``metrics`` is not installed.
     """
     address = own.METRICS.of(options)
     end = _show_in_spark(spark, journal)

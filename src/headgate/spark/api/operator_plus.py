@@ -1,4 +1,4 @@
-"""`hg.stateful`: STRETCH's generalised stateful operator O+ over streaming DataFrames.
+"""Implements `hg.stateful`: STRETCH's generalised stateful operator O+ over streaming DataFrames.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The handle of a running query of pools."""
+"""Gives a user the handle of a running query of pools."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ class PoolQuery(RunningQuery[ReplicaReport]):
     ) -> None:
         """Have so many replicas active, as `activate`; a fleet gives slots so.
 
-        Raises
-        ------
-        ConfigError, HeadgateError
-            As `activate`.
+        Raises `ConfigError`, `HeadgateError`: as `activate`.
         """
         self._activate(slots, operator, by, reason)
 
@@ -55,19 +52,9 @@ class PoolQuery(RunningQuery[ReplicaReport]):
     def activate(self, replicas: int, *, stage: str | None = None) -> None:
         """Have so many replicas active from the next batch on; the others serve what they hold.
 
-        Parameters
-        ----------
-        replicas : int
-            1 to the size of the pool.
-        stage : str, optional
-            One stage; all when absent.
-
-        Raises
-        ------
-        ConfigError
-            There is no such stage, the pool is smaller, or a fleet grants fewer.
-        HeadgateError
-            The query has ended.
+        `replicas`: 1 to the size of the pool. `stage`: one stage; all when absent. Raises
+        `ConfigError`: there is no such stage, the pool is smaller, or a fleet grants fewer;
+        `HeadgateError`: the query has ended.
         """
         self._activate(replicas, stage, "user", "")
 

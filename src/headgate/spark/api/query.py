@@ -1,4 +1,4 @@
-"""The handle of a running query of stateful operators."""
+"""Gives a user the handle of a running query of stateful operators."""
 
 from __future__ import annotations
 

@@ -18,13 +18,8 @@ from headgate.report.notebook import NotebookView
 class QueryView:
     """Shows one query of this process.
 
-    Parameters
-    ----------
-    journal : Path
-    checkpoint : str
-        The checkpoint's location, as the commands on the page show it.
-    is_active : callable
-        Says whether the query runs.
+    `checkpoint`: the checkpoint's location, as the commands on the page show it. `is_active`: says
+    whether the query runs.
     """
 
     def __init__(self, journal: Path, checkpoint: str, is_active: Callable[[], bool]) -> None:
@@ -42,14 +37,7 @@ class QueryView:
     def display(self, every_s: float) -> None:
         """Show the query in the output of a cell; refresh it each `every_s` seconds until the query ends.
 
-        Parameters
-        ----------
-        every_s : float
-
-        Raises
-        ------
-        ConfigError
-            There is no IPython here.
+        Raises `ConfigError`: there is no IPython here.
         """
         try:
             shell: Any = importlib.import_module("IPython.display")

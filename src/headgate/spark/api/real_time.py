@@ -42,13 +42,7 @@ _LEAVE_OUT = "leave out trigger(realTime=...)"
 
 @dataclass(frozen=True)
 class RealTimeFlow:
-    """A query that can run in real time.
-
-    Attributes
-    ----------
-    plan : PipePlan
-    feeds : Feeds
-    """
+    """A query that can run in real time."""
 
     plan: PipePlan
     feeds: Feeds
@@ -56,7 +50,7 @@ class RealTimeFlow:
     def begin_sink(self, sink: Sink, settings: QuerySettings) -> None:
         """Have a sink write in real time, before it begins."""
         if isinstance(sink, KafkaSink):
-            sink.hurry()
+            sink.send_early()
             if own.RELEASE.of(settings.options) == own.EARLY:
                 sink.write_early()
 
@@ -70,7 +64,7 @@ class RealTimeFlow:
             self.feeds.check(json.dumps(latest.engine["sources"]))
         write_identity(log)
         work.begin(self.plan, self.feeds, next_watermark_us(log, latest))
-        work.write_to(machine.sink)
+        work.write_to(machine.steps.sink)
         done = -1 if latest is None else latest.spark_batch
         epochs = Epochs(
             machine,
@@ -117,9 +111,7 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
 def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) -> RealTimeFlow:
     """Return what feeds the first operators of a query, if all of that can run in real time.
 
-    Raises
-    ------
-    UnsupportedQuery
+    Raises `UnsupportedQuery`.
     """
     plan = PipePlan.of(spark, [chain[0] for chain in query.sources], key_groups)
     if any(branch.stages for branch in plan.branches) and not adapter().pipelines_python:
@@ -143,9 +135,7 @@ def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) 
 def check_settings(settings: QuerySettings) -> None:
     """Refuse settings that have no meaning in real time.
 
-    Raises
-    ------
-    UnsupportedQuery, ConfigError
+    Raises `UnsupportedQuery`, `ConfigError`.
     """
     if not own.REAL_TIME.of(settings.options):
         msg = (

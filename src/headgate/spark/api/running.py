@@ -1,4 +1,4 @@
-"""The handle of a running query, of whatever kind."""
+"""Gives a user the handle of a running query, of whatever kind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from headgate.spark.jvm.completing import complete_events
 from headgate.spark.jvm.life import JvmLife
 from headgate.spark.jvm.plans import analysed
 from headgate.spark.read.brokers import kafka_sources
-from headgate.spark.step.machine import StepMachine, drained
+from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.record import StepRecorder
+from headgate.spark.step.steps import drained
 from headgate.spark.step.stop_requests import StopRequests
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The side of a writer that is Spark's: where to, how often, and in whose name."""
+"""Keeps the side of a writer that is Spark's: where to, how often, and in whose name."""
 
 from __future__ import annotations
 

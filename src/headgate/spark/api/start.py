@@ -87,24 +87,11 @@ def start(
 ) -> Query:
     """Start a query.
 
-    Parameters
-    ----------
-    df : DataFrame
-        The user's.
-    settings : QuerySettings
-    watch : callable, optional
-        What a fleet puts around the query's own control loop.
-    watch_pools : callable, optional
-        Likewise where the query runs on pools of replicas.
-
-    Raises
-    ------
-    UnsupportedQuery
-        A part of the query cannot run elastically.
-    ConfigError
-        A setting is out of range, or no broker answers where the query reads Kafka.
-    CheckpointError
-        The checkpoint belongs to something else, is held, or is damaged.
+    `watch`: what a fleet puts around the query's own control loop. `watch_pools`: likewise where
+    the query runs on pools of replicas. Raises `UnsupportedQuery`: a part of the query cannot run
+    elastically; `ConfigError`: a setting is out of range, or no broker answers where the query
+    reads Kafka; `CheckpointError`: the checkpoint belongs to something else, is held, or is
+    damaged.
     """
     if settings.is_real_time and settings.fallback == MICRO_BATCH:
         try:
@@ -162,17 +149,8 @@ def _started(
 def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
     """Return a query as its settings have it run in slots.
 
-    Parameters
-    ----------
-    df : DataFrame
-    settings : QuerySettings
-    arrivals : bool
-        False for a query that is only looked at: nobody asks when its records arrived.
-
-    Raises
-    ------
-    UnsupportedQuery
-        A part of the query cannot run elastically.
+    `arrivals`: False for a query that is only looked at: nobody asks when its records arrived.
+    Raises `UnsupportedQuery`: a part of the query cannot run elastically.
     """
     return read(
         df,
@@ -224,7 +202,7 @@ def _start_pools(
         name = settings.name or pipeline.stages[-1].id
         recorder.started(uuid, name, work.states, latest, parameters, loop.dropped())
         recorder.progress.begin(spark, sink)
-        machine.redeliver_drained()
+        machine.steps.redeliver_drained()
         writer = configured.inner_writer(work.intake.stream, settings, where)
         finite = "availableNow" in settings.trigger
         inner = launched(machine, writer, undo, finite=finite)
@@ -291,7 +269,7 @@ def _start_slots(
         recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
         held = recorder.operators(job.states, [])
         recorder.progress.begin(spark, sink, held, counted=bool(held))
-        machine.redeliver_drained()
+        machine.steps.redeliver_drained()
         if controller is not None:
             controller.start()
             undo.callback(controller.stop)

@@ -1,4 +1,4 @@
-"""Comparing what a job put out with Spark's own batch answer on the same input."""
+"""Compares the output of a job with Spark's own batch answer on the same input."""
 
 from __future__ import annotations
 
@@ -36,13 +36,9 @@ class BatchSession:
 
     Everything else is the session's own, so the user's function runs unchanged.
 
-    Parameters
-    ----------
-    until : list of (str or None)
-        End offset (JSON) of each source, in the order of the query: of installed ones (`SOURCES`), which
-        take it as option ``until``, and of Kafka.
-    since : list of (str or None), optional
-        Offset at which each source began, where it keeps that.
+    `until`: end offset (JSON) of each source, in the order of the query: of installed ones
+    (`SOURCES`), which take it as option ``until``, and of Kafka. `since`: offset at which each
+    source began, where it keeps that.
     """
 
     def __init__(
@@ -152,12 +148,8 @@ _EARLIEST = -2
 def kafka_range(since: str | None, until: str) -> tuple[str, str]:
     """Return the options ``startingOffsets`` and ``endingOffsets`` for what a job has read of Kafka.
 
-    Parameters
-    ----------
-    since : str or None
-        Where its source began; a partition that it does not name was made later.
-    until : str
-        Up to where it came.
+    `since`: where its source began; a partition that it does not name was made later. `until`: up
+    to where it came.
     """
     began = {} if since is None else json.loads(since)
     ends = json.loads(until)
@@ -286,12 +278,9 @@ def closed(batch: DataFrame, query: PlannedQuery, latest: Manifest) -> DataFrame
 
     Parameters
     ----------
-    batch : DataFrame
-        The batch form of `query`.
-    query : PlannedQuery
-        The streaming form, as headgate reads it.
-    latest : Manifest
-        The job's last manifest: every key group knows up to where it has emitted.
+    batch : DataFrame    The batch form of `query`.
+    query : PlannedQuery    The streaming form, as headgate reads it.
+    latest : Manifest    The job's last manifest: every key group knows up to where it has emitted.
     """
     spark, plan = batch.sparkSession, analysed(batch)
     facts = latest.engine["operators"]

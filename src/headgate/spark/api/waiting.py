@@ -20,12 +20,8 @@ def report_progress(
 ) -> Iterator[None]:
     """Write a line every ten seconds with the done tasks of Spark's running stages, within the context.
 
-    Parameters
-    ----------
-    what : str
-        The work that is waited for, for the line.
-    tell : callable, optional
-        Takes a line; default: writes it on stderr.
+    `what`: the work that is waited for, for the line. `tell`: takes a line; default: writes it on
+    stderr.
     """
     over = threading.Event()
     say = tell or _on_stderr

@@ -1,4 +1,4 @@
-"""`hg.writeStream`: PySpark's ``DataFrame.writeStream`` with elastic slots."""
+"""Implements `hg.writeStream`: PySpark's ``DataFrame.writeStream`` with elastic slots."""
 
 from __future__ import annotations
 

@@ -35,23 +35,14 @@ def follow_slots(
 ) -> Following:
     """Let executors follow the slots of a query that is about to start.
 
-    Nothing is asked for in ``local`` mode, nor where Spark's dynamic allocation decides.
+    Nothing is asked for in ``local`` mode, nor where Spark's dynamic allocation decides. Raises
+    `ConfigError`: `choice` is neither.
 
     Parameters
     ----------
-    specs : sequence of Spec
-        Specs of the query's operators.
-    run : str
-        Unique within the application.
-    write : callable
-        Appends an event to the journal.
-    choice : str
-        ``follow``, or ``keep`` for leaving executors alone.
-
-    Raises
-    ------
-    ConfigError
-        `choice` is neither.
+    specs : sequence of Spec    Specs of the query's operators.
+    run : str    Unique within the application.
+    choice : str    ``follow``, or ``keep`` for leaving executors alone.
     """
     if choice not in ("follow", "keep"):
         msg = f'headgate.executors="{choice}" is not known; use follow or keep.'

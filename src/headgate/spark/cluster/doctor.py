@@ -1,4 +1,4 @@
-"""A look at every executor before a job runs: what is wrong there, in one sentence each."""
+"""Looks at every executor before a job runs, and says in one sentence each what is wrong there."""
 
 from __future__ import annotations
 
@@ -47,15 +47,10 @@ _REGISTER_S = 30.0
 
 @dataclass(frozen=True)
 class Needs:
-    """Holds the demands of a job on each host.
-
-    Attributes
-    ----------
-    state_bytes : int
-        State that one host may have to hold: all of it, where the others are lost.
-    """
+    """Holds the demands of a job on each host."""
 
     state_bytes: int
+    """State that one host may have to hold: all of it, where the others are lost."""
 
 
 def doctor(
@@ -147,11 +142,8 @@ def run(
 def check_contract() -> dict[str, Any]:
     """Compare the private members that headgate calls with those of Spark, without a session.
 
-    Returns
-    -------
-    dict
-        sound; contract: minor (the release that Spark is taken for), members (that were compared);
-        problems: a sentence for each member that is not there.
+    sound; contract: minor (the release that Spark is taken for), members (that were compared);
+    problems: a sentence for each member that is not there.
     """
     java, minor = jvm_alone(), adapter().name
     members = [call for call in contract.calls() if minor in call.minors]
@@ -194,12 +186,7 @@ def _outcome(
 def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> list[str]:
     """Return the problems of an executor, one sentence each.
 
-    Parameters
-    ----------
-    facts : HostFacts
-        What it said.
-    off_s : float
-        By how many seconds at least its clock is ahead of the driver's.
+    `facts`: what it said. `off_s`: by how many seconds at least its clock is ahead of the driver's.
     """
     who = f"executor {facts.executor} on {facts.host}"
     return [

@@ -13,11 +13,10 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from headgate.journal.hosts import ExecutorChange
 from headgate.journal.schema import Event
-from headgate.spark.jvm.executors import Executor
+from headgate.spark.jvm.executors import Executor, ExecutorPool
 
 GRANT_S = 30.0
 """How long a cluster manager may take to start what was asked for."""
@@ -28,41 +27,17 @@ AGAIN_S = 300.0
 _POLL_S = 0.1
 
 
-class Pool(Protocol):
-    """The executors of an application; see `headgate.spark.jvm.executors.ExecutorPool`."""
-
-    @property
-    def cores(self) -> int:
-        """Cores that tasks can use at present."""
-
-    def living(self) -> list[Executor]:
-        """Return the registered executors."""
-
-    def request(self, total: int) -> bool:
-        """Ask for `total` executors in all; False if that is not possible."""
-
-    def give_back(self, executors: Sequence[Executor]) -> bool:
-        """End these executors; False if that is not possible."""
-
-
 @dataclass
 class SharedNeeds:
-    """Adds up the executors that the queries of one application need; they share them.
-
-    Attributes
-    ----------
-    floor : int or None
-        Executors that are kept whatever slots need: as many as the user asked for, or as there were
-        when more were asked for first; None until then.
-    slots : dict of str to int
-        By query.
-    hosts : dict of str to frozenset of str
-        Where each query's slots are.
-    """
+    """Adds up the executors that the queries of one application need; they share them."""
 
     floor: int | None = None
+    """Executors that are kept whatever slots need: as many as the user asked for, or as there were
+    when more were asked for first; None until then."""
     slots: dict[str, int] = field(default_factory=dict)
+    """By query."""
     hosts: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Where each query's slots are."""
 
     @property
     def cores(self) -> int:
@@ -95,21 +70,16 @@ class ExecutorFollower:
 
     Parameters
     ----------
-    needs : SharedNeeds
-        Shared by the queries of the application.
-    query : str
-        Unique within the application.
-    write : callable
-        Appends an event to the journal.
+    needs : SharedNeeds    Shared by the queries of the application.
+    query : str    Unique within the application.
     grown : callable
         Called when executors have come, before slots may use them: readies their workers.
-    start : callable
-        Runs a function beside the batches; by default in a thread.
+    start : callable    Runs a function beside the batches; by default in a thread.
     """
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ExecutorPool,
         needs: SharedNeeds,
         query: str,
         write: Callable[[Event], None],

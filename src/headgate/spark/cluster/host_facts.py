@@ -34,57 +34,39 @@ _TRIED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class HostFacts:
-    """One Python worker's view of its host.
-
-    Attributes
-    ----------
-    executor, host : str
-        As Spark names them, where the worker can tell.
-    versions : dict of str to (str or None)
-        python, headgate and `PACKAGES`; None where one is not installed.
-    arena : str
-        Directory for state; empty where there is none to be had.
-    arena_problem : str or None
-        Why state cannot live there, in one sentence.
-    arena_bytes, arena_free_bytes : int
-        Size and room of its file system.
-    address_bytes : int or None
-        RLIMIT_AS of a worker, which ``spark.executor.pyspark.memory`` sets; None for no limit.
-    mapped_bytes : int
-        Addresses that the worker uses already.
-    disk : str
-        The first of Spark's local directories.
-    clock_s : float
-        Wall clock when this was taken, seconds since 1970.
-    checkpoint_problem : str or None
-        Why the checkpoint directory is of no use here; None also where none was asked about.
-    store_problem : str or None
-        The same of a checkpoint's store, with its remedy.
-    """
+    """One Python worker's view of its host."""
 
     executor: str
     host: str
+    """`executor`, `host`: as Spark names them, where the worker can tell."""
     versions: dict[str, str | None]
+    """python, headgate and `PACKAGES`; None where one is not installed."""
     arena: str
+    """Directory for state; empty where there is none to be had."""
     arena_problem: str | None
+    """Why state cannot live there, in one sentence."""
     arena_bytes: int
     arena_free_bytes: int
+    """`arena_bytes`, `arena_free_bytes`: size and room of its file system."""
     address_bytes: int | None
+    """RLIMIT_AS of a worker, which ``spark.executor.pyspark.memory`` sets; None for no limit."""
     mapped_bytes: int
+    """Addresses that the worker uses already."""
     disk: str
+    """The first of Spark's local directories."""
     disk_free_bytes: int
     clock_s: float
+    """Wall clock when this was taken, seconds since 1970."""
     checkpoint_problem: str | None
+    """Why the checkpoint directory is of no use here; None also where none was asked about."""
     store_problem: str | None = None
+    """The same of a checkpoint's store, with its remedy."""
 
 
 def collect_facts(mark: Path | StoreMark | None = None) -> HostFacts:
     """Return the facts that this process can find out about its host.
 
-    Parameters
-    ----------
-    mark : path or StoreMark, optional
-        A file that the driver has written into the checkpoint directory, or on its store.
+    `mark`: a file that the driver has written into the checkpoint directory, or on its store.
     """
     clock_s = time.time()
     executor, host = executor_and_host()

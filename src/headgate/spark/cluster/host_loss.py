@@ -1,4 +1,4 @@
-"""A host that is lost on purpose: a fault for experiments."""
+"""Loses a host on purpose: a fault for experiments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from headgate.spark.jvm.executors import ExecutorPool
 def kill_executor(spark: SparkSession) -> str:
     """Kill the executor of the highest number, which Spark replaces; return which it was.
 
-    Its Python workers die with it, and so does what they hold in memory.
-
-    Raises
-    ------
-    ConfigError
-        Tasks run in the driver's own process, or there is no executor to kill.
+    Its Python workers die with it, and so does what they hold in memory. Raises `ConfigError`:
+    Tasks run in the driver's own process, or there is no executor to kill.
     """
     pool = ExecutorPool(spark)
     living = pool.living()

@@ -1,4 +1,4 @@
-"""The Python that a session's workers would be, looked at before they are started."""
+"""Checks the Python that a session's workers would be, before they are started."""
 
 from __future__ import annotations
 
@@ -22,13 +22,9 @@ _WAIT_S = 60.0
 def check_interpreter(spark: SparkSession) -> None:
     """Refuse a local session whose Python workers could not run headgate.
 
-    An environment that is not activated is the usual reason: workers are then ``python3`` of the PATH,
-    and die with a traceback each. Executors elsewhere are left to `headgate.doctor`.
-
-    Raises
-    ------
-    ConfigError
-        That Python cannot be run, has no headgate, or is of another minor version.
+    An environment that is not activated is the usual reason: workers are then ``python3`` of the
+    PATH, and die with a traceback each. Executors elsewhere are left to `headgate.doctor`. Raises
+    `ConfigError`: that Python cannot be run, has no headgate, or is of another minor version.
     """
     context = spark.sparkContext
     named = context.pythonExec
@@ -53,12 +49,8 @@ def check_interpreter(spark: SparkSession) -> None:
 def _problem(python: str, environment: tuple[tuple[str, str], ...], shipped: bool) -> str:
     """Return why `python` cannot be a worker, as the rest of a sentence; empty where it can.
 
-    Parameters
-    ----------
-    environment : tuple of pairs
-        What Spark adds to that of its workers.
-    shipped : bool
-        Whether Spark brings modules of the user's to them: headgate may be one.
+    `environment` (tuple of pairs): what Spark adds to that of its workers. `shipped`: whether Spark
+    brings modules of the user's to them: headgate may be one.
     """
     try:
         words = subprocess.run(

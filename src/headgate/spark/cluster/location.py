@@ -28,28 +28,19 @@ _FORCED = "spark.sql.streaming.forceDeleteTempCheckpointLocation"
 
 @dataclass(frozen=True)
 class Place:
-    """A query's checkpoint.
-
-    Attributes
-    ----------
-    path : Path
-        The directory, absolute. Of a checkpoint on an object store the one on the driver's disk where
-        Spark's own log and the journal are written, and from where they are taken to the store.
-    temporary : bool
-        Whether nobody asked for it, so that it goes when the query has ended well.
-    forced : bool
-        Whether it goes after a failure, too.
-    url : str or None
-        Address of a checkpoint on an object store.
-    options : mapping
-        Of that store, see `headgate.core.stores`.
-    """
+    """A query's checkpoint."""
 
     path: Path
+    """The directory, absolute. Of a checkpoint on an object store the one on the driver's disk
+    where Spark's own log and the journal are written, and from where they are taken to the store."""
     temporary: bool = False
+    """Whether nobody asked for it, so that it goes when the query has ended well."""
     forced: bool = False
+    """Whether it goes after a failure, too."""
     url: str | None = None
+    """Address of a checkpoint on an object store."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of that store, see `headgate.core.stores`."""
 
     @property
     def uri(self) -> str:
@@ -79,23 +70,17 @@ def place(
 ) -> Place:
     """Return where a query's checkpoint lies, chosen as Spark chooses it.
 
+    Raises `ConfigError`: there is no place; `CheckpointError`: it is no path, or lies on another
+    file system than the local one.
+
     Parameters
     ----------
-    given : str or None
-        The option ``checkpointLocation``.
+    given : str or None    The option ``checkpointLocation``.
     name : str or None
         The query's; its directory below ``spark.sql.streaming.checkpointLocation``.
     one_time : bool
         Whether the sink is one that Spark runs without a checkpoint, in a temporary directory.
-    options : mapping, optional
-        The writer's, among them those of a store.
-
-    Raises
-    ------
-    ConfigError
-        There is no place.
-    CheckpointError
-        It is no path, or lies on another file system than the local one.
+    options : mapping, optional    The writer's, among them those of a store.
     """
     root = spark.conf.get(_DEFAULT, None) if given is None else None
     last = name or str(uuid.uuid4())
@@ -129,14 +114,10 @@ def place(
 def resolved(spark: SparkSession, location: str) -> Path:
     """Return the directory that `location` is to Spark.
 
-    Spark resolves a path without a scheme by ``fs.defaultFS``, and a relative one by the directory that
-    its JVM was started in. No file system but the local one is touched.
-
-    Raises
-    ------
-    CheckpointError
-        It is no path, or lies on another file system than the local one: Spark's log would be there,
-        and headgate's state would not.
+    Spark resolves a path without a scheme by ``fs.defaultFS``, and a relative one by the directory
+    that its JVM was started in. No file system but the local one is touched. Raises
+    `CheckpointError`: it is no path, or lies on another file system than the local one: Spark's log
+    would be there, and headgate's state would not.
     """
     try:
         path = HadoopPath(spark, location)
@@ -171,10 +152,8 @@ def _by_default(location: str, default: str) -> str:
 def check_seen(spark: SparkSession, file: Path) -> None:
     """Refuse a directory in which Spark does not see a file that is there.
 
-    Raises
-    ------
-    CheckpointError
-        The JVM reads names in another encoding, or looks into another file system.
+    Raises `CheckpointError`: the JVM reads names in another encoding, or looks into another file
+    system.
     """
     path = HadoopPath(spark, uri(file))
     try:

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that keep a small batch small."""
+"""Makes a Spark session with the settings that keep a small batch small."""
 
 from __future__ import annotations
 
@@ -26,23 +26,16 @@ from headgate.spark.jvm.sessions import has_jvm, is_running, start_jvm
 
 @dataclass(frozen=True)
 class Setting:
-    """A Spark setting that headgate asks for.
-
-    Attributes
-    ----------
-    why : str
-        What it buys, measured on a tiny batch where a time is given.
-    running : bool
-        True where it can be set in a session that runs already.
-    local_only : bool
-        True where it is meant for checkpoints on a local disk.
-    """
+    """A Spark setting that headgate asks for."""
 
     key: str
     value: str
     why: str
+    """What it buys, measured on a tiny batch where a time is given."""
     running: bool = False
+    """True where it can be set in a session that runs already."""
     local_only: bool = False
+    """True where it is meant for checkpoints on a local disk."""
 
 
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -159,10 +152,7 @@ def session(
 def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of spark-submit and of the cluster's files; starts the JVM, which reads them.
 
-    Parameters
-    ----------
-    asked : mapping
-        What the JVM must know when it starts: its memory, its class path.
+    `asked`: what the JVM must know when it starts: its memory, its class path.
     """
     if not has_jvm():
         _launched_with.update(asked)
@@ -265,12 +255,8 @@ def _missing(spark: SparkSession) -> list[str]:
 def check(spark: SparkSession, location: str) -> None:
     """Refuse a session that cannot run a query; warn of what `advice` says, once per process.
 
-    Called by what a user's `start` calls.
-
-    Raises
-    ------
-    ConfigError
-        Speculation is on, or the Python of its workers cannot run headgate.
+    Called by what a user's `start` calls. Raises `ConfigError`: speculation is on, or the Python of
+    its workers cannot run headgate.
     """
     if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
         msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
@@ -302,10 +288,7 @@ def advice(spark: SparkSession, location: str) -> str | None:
 
     Settings that can be changed in a running session, and that its user left alone, are changed here.
 
-    Parameters
-    ----------
-    location : str
-        Location of a query's checkpoint.
+    `location`: location of a query's checkpoint.
     """
     for setting in SETTINGS:
         if not setting.running:

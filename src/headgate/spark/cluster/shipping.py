@@ -1,4 +1,4 @@
-"""A user's module that executors cannot import: it travels with what is made of it."""
+"""Ships a user's module that executors cannot import along with the objects made of it."""
 
 from __future__ import annotations
 

@@ -13,18 +13,12 @@ from headgate.core.errors import CheckpointError
 
 @dataclass(frozen=True)
 class StoreMark:
-    """A file that the driver has left on a store, for every worker to read.
-
-    Attributes
-    ----------
-    url : str
-        A `headgate.core.stores.store_url`.
-    name : str
-        Name of the file.
-    """
+    """A file that the driver has left on a store, for every worker to read."""
 
     url: str
+    """A `headgate.core.stores.store_url`."""
     name: str
+    """Name of the file."""
 
     def problem(self, who: str) -> str | None:
         """Read the mark and write beside it, as tasks do; return what of that did not work."""
@@ -42,10 +36,7 @@ class StoreMark:
 def marked_store(url: str) -> Iterator[tuple[StoreMark | None, list[str]]]:
     """Leave a mark on a store meanwhile; yield it, or what is wrong there.
 
-    Parameters
-    ----------
-    url : str
-        A `headgate.core.stores.store_url`; who asks is found in the environment.
+    `url`: a `headgate.core.stores.store_url`; who asks is found in the environment.
     """
     files, mark = files_at(url), StoreMark(url, f"doctor-{secrets.token_hex(8)}")
     try:

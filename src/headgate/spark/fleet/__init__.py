@@ -1,4 +1,4 @@
-"""Many queries in one Spark application under one budget of slots.
+"""Runs many queries in one Spark application under one budget of slots.
 
 Belongs here: what a fleet measures of its queries (probe, pool_probe), what it knows of each (member),
 the jobs that it admits (admission), its journal (fleet_journal) and its grants (fleet_grants), and the

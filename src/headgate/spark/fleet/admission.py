@@ -33,19 +33,14 @@ class FleetLimits:
 
     slots: int
     """The budget: slots of all operators of all jobs together; >= 1."""
-
     round_s: float = 10.0
     """Time between two rounds, in seconds; > 0. Henge 5.1."""
-
     actions_per_minute: int = 6
     """The most actions within a minute; >= 1."""
-
     hang_s: float = 60.0
     """How long a job's batch may take before nothing is decided about the job, in seconds; > 0."""
-
     advise: bool = False
     """Decide and write down, and change nothing."""
-
     cooldown_s: float = 0.0
     """How long nothing is decided after an action, in seconds; >= 0."""
 
@@ -59,19 +54,14 @@ class FleetLimits:
 
 @dataclass
 class Prepared:
-    """A job that was added to a fleet and has not been started.
-
-    Attributes
-    ----------
-    own_policy : bool
-        Whether the job's own policy spends what it is granted; else the fleet's says how many slots.
-    """
+    """A job that was added to a fleet and has not been started."""
 
     df: DataFrame
     settings: QuerySettings
     probe: Probe | PoolProbe
     utility: Utility
     own_policy: bool
+    """Whether the job's own policy spends what it is granted; else the fleet's says how many slots."""
 
     def first_slots(self, cores: int) -> int:
         """Return the job's first slots, if known before its plan is read."""
@@ -84,14 +74,9 @@ def taken_over(
 ) -> tuple[str, Prepared]:
     """Return a job's name, and the job as the fleet runs it.
 
-    Of its SLOs the query keeps the latencies: to be steered by where it has a policy of its own, else
-    to report on them. A stateless query with Python stages and without a policy gets pools, under
-    ``psps``. The user's writer stays as it is.
-
-    Raises
-    ------
-    ConfigError
-        As `Fleet.add`.
+    Of its SLOs the query keeps the latencies: to be steered by where it has a policy of its own,
+    else to report on them. A stateless query with Python stages and without a policy gets pools,
+    under ``psps``. The user's writer stays as it is. Raises `ConfigError`: as `Fleet.add`.
     """
     asked = writer.settings
     name, policy = asked.name, asked.policy

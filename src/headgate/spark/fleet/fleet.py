@@ -1,4 +1,4 @@
-"""`hg.Fleet`: many queries in one Spark application, under one budget of slots."""
+"""Implements `hg.Fleet`: many queries in one Spark application, under one budget of slots."""
 
 from __future__ import annotations
 

@@ -23,12 +23,9 @@ class FleetGrants:
 
     Parameters
     ----------
-    budget : int
-        Slots of all jobs together.
-    members : mapping of str to Member
-        The fleet's, which it changes under `lock`.
-    promised : callable
-        Returns the slots that jobs not started yet will begin with.
+    budget : int    Slots of all jobs together.
+    members : mapping of str to Member    The fleet's, which it changes under `lock`.
+    promised : callable    Returns the slots that jobs not started yet will begin with.
     """
 
     def __init__(

@@ -26,17 +26,12 @@ _KEPT_ROUNDS = 10_000
 class FleetJournal:
     """Keeps what a fleet did, and writes it to its journal where it has one.
 
-    Parameters
-    ----------
-    path : path or None
-        Path of the journal.
+    `path`: path of the journal.
 
     Attributes
     ----------
-    began_s : float
-        When the fleet began to decide, on the monotonic clock.
-    took_s : deque of float
-        How long rounds took, in seconds.
+    began_s : float    When the fleet began to decide, on the monotonic clock.
+    took_s : deque of float    How long rounds took, in seconds.
     """
 
     def __init__(self, path: str | Path | None) -> None:

@@ -30,42 +30,29 @@ _SIDES = ("left ", "right ")
 
 @dataclass(frozen=True)
 class Entrance:
-    """Names a place where records of a source enter the graph: an operator, or one side of a join.
-
-    Attributes
-    ----------
-    place : int
-        Which input of the operator.
-    name : str
-        Name of the source, if Spark reports nothing of it.
-    sources : tuple of int
-        The sources that feed it, by their places among those of Spark's progress.
-    """
+    """Names a place where records of a source enter the graph: an operator, or one side of a join."""
 
     operator: str
     place: int
+    """Which input of the operator."""
     name: str
+    """Name of the source, if Spark reports nothing of it."""
     sources: tuple[int, ...] = ()
+    """The sources that feed it, by their places among those of Spark's progress."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph of a query.
-
-    Attributes
-    ----------
-    parents : mapping of str to str
-        Of each operator that reads another one.
-    lossless : collection of str
-        Operators that get every row which their parent puts out: what is between drops and makes none.
-    windows_us : mapping of str to int
-        As `Origins` has it.
-    """
+    """The graph of a query."""
 
     entrances: tuple[Entrance, ...]
     parents: Mapping[str, str]
+    """Of each operator that reads another one."""
     lossless: Collection[str] = ()
+    """Operators that get every row which their parent puts out: what is between drops and makes
+    none."""
     windows_us: Mapping[str, int] = field(default_factory=dict)
+    """As `Origins` has it."""
 
     @classmethod
     def of(cls, operators: Sequence[PlannedOperator]) -> Graph:
@@ -111,53 +98,37 @@ class Graph:
 
 @dataclass(frozen=True)
 class Told:
-    """Holds the counts of one operator in one step, all slots together.
-
-    Attributes
-    ----------
-    put_out : int
-        Rows.
-    """
+    """Holds the counts of one operator in one step, all slots together."""
 
     inputs: tuple[InputCounts, ...]
     put_out: int
+    """Rows."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """Holds the flows of a committed step.
-
-    Attributes
-    ----------
-    batch : int
-        Spark's.
-    read_s, done_s : float
-        When Spark had asked the sources for it, and when it was committed; on one clock.
-    """
+    """Holds the flows of a committed step."""
 
     batch: int
+    """Spark's."""
     read_s: float
     done_s: float
+    """`read_s`, `done_s`: when Spark had asked the sources for it, and when it was committed; on
+    one clock."""
     operators: Mapping[str, Told]
 
 
 @dataclass(frozen=True)
 class Span:
-    """The steps of a window, between two commits.
-
-    Attributes
-    ----------
-    before : Read or None
-        The step whose commit begins the window.
-    reads : sequence of Read
-        Those since; one or more.
-    read_s : float
-        Up to when all that arrived was read; later than the last step where nothing arrived after it.
-    """
+    """The steps of a window, between two commits."""
 
     before: Read | None
+    """The step whose commit begins the window."""
     reads: Sequence[Read]
+    """Those since; one or more."""
     read_s: float
+    """Up to when all that arrived was read; later than the last step where nothing arrived after
+    it."""
     now_s: float
 
     @property
@@ -202,10 +173,7 @@ def flows_of(
 ) -> tuple[list[Flow], float]:
     """Return the flow along each edge, and the records per second that arrived at the sources.
 
-    Parameters
-    ----------
-    waiting : mapping of (str, int) to float
-        Records that slots have and have not served, by operator and its input.
+    `waiting`: records that slots have and have not served, by operator and its input.
 
     References
     ----------

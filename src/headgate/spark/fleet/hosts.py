@@ -17,38 +17,25 @@ ANYWHERE = ""
 
 @dataclass(frozen=True)
 class HostTime:
-    """Holds the measurements of the tasks on one host.
-
-    Attributes
-    ----------
-    runnable_s : float
-        How long they ran or waited for a core, summed.
-    load : float or None
-        The machine's load average over a minute, as the last of them saw it.
-    """
+    """Holds the measurements of the tasks on one host."""
 
     runnable_s: float
+    """How long they ran or waited for a core, summed."""
     load: float | None = None
+    """The machine's load average over a minute, as the last of them saw it."""
 
 
 @dataclass(frozen=True)
 class HostLoad:
-    """Holds the load of one host.
-
-    Attributes
-    ----------
-    cores : int
-        Cores of the host's executors.
-    runnable : float
-        Tasks that were runnable (ran, or waited for a core) at a time, mean of the round.
-    load : float or None
-        See `HostTime`; shown to people only.
-    """
+    """Holds the load of one host."""
 
     host: str
     cores: int
+    """Cores of the host's executors."""
     runnable: float
+    """Tasks that were runnable (ran, or waited for a core) at a time, mean of the round."""
     load: float | None = None
+    """See `HostTime`; shown to people only."""
 
     @property
     def congested(self) -> bool:
@@ -63,10 +50,7 @@ class HostLoad:
 class Hosts:
     """The hosts of a session's executors.
 
-    Parameters
-    ----------
-    cores : int
-        Cores of a local session, which is one host.
+    `cores`: cores of a local session, which is one host.
     """
 
     def __init__(self, spark: SparkSession, cores: int) -> None:
@@ -77,10 +61,7 @@ class Hosts:
     def loads(self, jobs: Iterable[Mapping[str, HostTime]], seconds: float) -> list[HostLoad]:
         """Return how busy each host was, by name; one without tasks was not.
 
-        Parameters
-        ----------
-        jobs : iterable of mapping of str to HostTime
-            What the tasks of each job measured within the last `seconds`, by host.
+        `jobs`: what the tasks of each job measured within the last `seconds`, by host.
         """
         return loads_of(self._cores(), jobs, seconds)
 
@@ -151,10 +132,8 @@ def times_of(
 
     Parameters
     ----------
-    reports : sequence of Report
-        Reports of all operators of the step.
-    slots_s : float
-        How long the step was at its slots, in seconds.
+    reports : sequence of Report    Reports of all operators of the step.
+    slots_s : float    How long the step was at its slots, in seconds.
     usual_s : float
         The least `beside_s` of any step of the query: what Spark takes though no core is waited for.
     """

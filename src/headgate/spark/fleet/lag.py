@@ -14,20 +14,14 @@ _KEPT = 200
 
 @dataclass(frozen=True)
 class SourceAt:
-    """One source in one batch.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that the batch read.
-    read, behind : float
-        Between the offsets that the batch read, and from there to the newest one, in the source's own
-        units: records, files, seconds.
-    """
+    """One source in one batch."""
 
     rows: int
+    """Rows that the batch read."""
     read: float
     behind: float
+    """`read`, `behind`: between the offsets that the batch read, and from there to the newest one,
+    in the source's own units: records, files, seconds."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +88,8 @@ class SourceLag:
 def distance(start: object, end: object) -> float:
     """Return how far `end` is behind `start`: the sum over all numbers that both have.
 
-    Parameters
-    ----------
-    start, end : object
-        Offsets as a progress has them: JSON, or text that is; what is in one only counts nothing.
+    `start`, `end`: offsets as a progress has them: JSON, or text that is; what is in one only
+    counts nothing.
     """
     start, end = _parsed(start), _parsed(end)
     if isinstance(start, Mapping) and isinstance(end, Mapping):

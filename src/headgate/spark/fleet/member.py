@@ -1,4 +1,4 @@
-"""One query of a fleet: its intents, how it stands, and what its end means to the others."""
+"""Holds one query of a fleet: its intents, how it stands, and what its end means to the others."""
 
 from __future__ import annotations
 
@@ -63,10 +63,8 @@ class Member:
 
     Parameters
     ----------
-    utility : Utility
-        Its intents and its priority; replaced when the priority changes.
-    hang_s : float
-        How long a batch may take before the query counts as hung, in seconds.
+    utility : Utility    Its intents and its priority; replaced when the priority changes.
+    hang_s : float    How long a batch may take before the query counts as hung, in seconds.
     own_policy : bool
         Whether a policy of its own spends what it is granted; else it holds what it is granted.
     """
@@ -229,10 +227,7 @@ class Member:
     def stop(self, late: Callable[[str], None]) -> None:
         """Ask the query to stop, and do not wait for it.
 
-        Parameters
-        ----------
-        late : callable
-            Called with why, if it has not stopped after a while.
+        `late`: called with why, if it has not stopped after a while.
         """
         with self._lock:
             self.state = JobState.LEAVING

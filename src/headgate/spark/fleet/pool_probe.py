@@ -42,28 +42,19 @@ class _Replica:
 
 @dataclass(frozen=True)
 class _PoolStep:
-    """One committed step.
-
-    Attributes
-    ----------
-    began_s : float
-        On the engine's clock; for differences only.
-    ended_s : float
-        On the monotonic clock.
-    sink_s : float
-        From the end of the stages' work until the sink had taken the step's rows.
-    hosts : dict of str to HostTime
-        How long replicas' tasks ran, by host.
-    waiting : dict of str to int
-        Rows that wait at each stage after it.
-    """
+    """One committed step."""
 
     began_s: float
+    """On the engine's clock; for differences only."""
     ended_s: float
+    """On the monotonic clock."""
     replicas: tuple[_Replica, ...]
     sink_s: float
+    """From the end of the stages' work until the sink had taken the step's rows."""
     hosts: dict[str, HostTime]
+    """How long replicas' tasks ran, by host."""
     waiting: dict[str, int]
+    """Rows that wait at each stage after it."""
 
 
 class PoolProbe:
@@ -71,10 +62,7 @@ class PoolProbe:
 
     Called by the batches' thread; asked by the fleet's.
 
-    Parameters
-    ----------
-    window_s : float
-        How far back it looks, in seconds: Henge's sliding minute.
+    `window_s`: how far back it looks, in seconds: Henge's sliding minute.
     """
 
     def __init__(self, window_s: float) -> None:

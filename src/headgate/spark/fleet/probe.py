@@ -30,39 +30,26 @@ _LEAST_S = 1e-3
 
 @dataclass(frozen=True)
 class _Step:
-    """One committed step.
-
-    Attributes
-    ----------
-    began_s : float
-        On the engine's clock; for differences only.
-    ended_s : float
-        On the monotonic clock.
-    read : Read
-        What it read and put out.
-    reports : tuple of Report
-        Reports of all operators, without their output.
-    results : list of Finished
-        What left the last operators, where its age is not that of the records that came.
-    sink_s : float
-        From the end of the slots' work until the sink had taken the step's rows.
-    hosts : dict of str to HostTime
-        How long its slot tasks ran or waited for a core, by host.
-    waiting : dict of str to int
-        Records that wait at each operator after it.
-    rate_per_s : dict of str to float
-        Records per second that each operator's slots serve together, if known.
-    """
+    """One committed step."""
 
     began_s: float
+    """On the engine's clock; for differences only."""
     ended_s: float
+    """On the monotonic clock."""
     read: Read
+    """What it read and put out."""
     reports: tuple[Report, ...]
+    """Reports of all operators, without their output."""
     results: list[Finished]
+    """What left the last operators, where its age is not that of the records that came."""
     sink_s: float
+    """From the end of the slots' work until the sink had taken the step's rows."""
     hosts: dict[str, HostTime]
+    """How long its slot tasks ran or waited for a core, by host."""
     waiting: dict[str, int]
+    """Records that wait at each operator after it."""
     rate_per_s: dict[str, float]
+    """Records per second that each operator's slots serve together, if known."""
 
 
 class Probe:
@@ -70,12 +57,8 @@ class Probe:
 
     Called by the batches' thread; asked by the fleet's.
 
-    Parameters
-    ----------
-    window_s : float
-        How far back it looks, in seconds: Henge's sliding minute.
-    slots_min : int
-        The fewest slots that its user allows for an operator.
+    `window_s`: how far back it looks, in seconds: Henge's sliding minute. `slots_min`: the fewest
+    slots that its user allows for an operator.
     """
 
     def __init__(self, window_s: float, slots_min: int = 1) -> None:
@@ -306,10 +289,7 @@ def _monotonic_s(at_ms: float) -> float:
 def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -> float | None:
     """Return the latency that an intent is about, until the sink had the rows; None without any.
 
-    Parameters
-    ----------
-    first : collection of str
-        See `_aged`.
+    `first`: see `_aged`.
     """
     aged = [_aged(step, first) for step in steps]
     merged = histogram.merge(part for part, _ in aged)
@@ -327,11 +307,8 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
 def _aged(step: _Step, first: Collection[str]) -> tuple[histogram.Sparse, float]:
     """Return how old what a step put out was, and the sum of that, in ms.
 
-    Parameters
-    ----------
-    first : collection of str
-        Operators of which the records that came count as well: results are put out with them, or
-        none was due for long.
+    `first`: operators of which the records that came count as well: results are put out with them,
+    or none was due for long.
     """
     entering = [report for report in step.reports if report.operator in first]
     latencies = histogram.merge([*(r.histogram for r in entering), sparse(step.results)])

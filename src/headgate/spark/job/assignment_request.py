@@ -28,36 +28,26 @@ class RequestState(StrEnum):
 
 @dataclass(frozen=True)
 class AssignmentRequest:
-    """Holds a requested assignment of one operator, and how far it is.
-
-    Attributes
-    ----------
-    assignment : Assignment
-        What is requested; of a change that moves or is in force, what holds with the batch that begins.
-    by, reason : str
-        Source and reason of the request, for the journal.
-    survivors : tuple of (int or None)
-        As `Change.survivors`.
-    decided : bool
-        True if the control loop decided the change; the loop is notified when it is in force.
-    before : Assignment or None
-        What held when it came into force or began to move; None until then. While it moves, and only of
-        what `Migrations.begin` returns, what held before the batch that begins.
-    numbers : tuple of int
-        By slot of the requested assignment: the number that it has until its migration ends.
-    moved_bytes : int
-        Of state, by a migration.
-    """
+    """Holds a requested assignment of one operator, and how far it is."""
 
     assignment: Assignment
+    """What is requested; of a change that moves or is in force, what holds with the batch that
+    begins."""
     by: str
     reason: str
+    """`by`, `reason`: source and reason of the request, for the journal."""
     survivors: tuple[int | None, ...]
+    """As `Change.survivors`."""
     decided: bool = False
+    """True if the control loop decided the change; the loop is notified when it is in force."""
     state: RequestState = RequestState.REQUESTED
     before: Assignment | None = None
+    """What held when it came into force or began to move; None until then. While it moves, and only
+    of what `Migrations.begin` returns, what held before the batch that begins."""
     numbers: tuple[int, ...] = ()
+    """By slot of the requested assignment: the number that it has until its migration ends."""
     moved_bytes: int = 0
+    """Of state, by a migration."""
 
     @property
     def target(self) -> Assignment:

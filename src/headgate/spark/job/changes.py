@@ -27,12 +27,9 @@ class Changes:
 
     Parameters
     ----------
-    states : mapping of str to OperatorState
-        By operator; changed by `put_in_force` only.
-    slots_max : int
-        The most slots that may be asked for.
-    executors : Executors
-        Says whether the slots of a change have executors; it waits otherwise.
+    states : mapping of str to OperatorState    By operator; changed by `put_in_force` only.
+    slots_max : int    The most slots that may be asked for.
+    executors : Executors    Says whether the slots of a change have executors; it waits otherwise.
     """
 
     def __init__(
@@ -67,10 +64,7 @@ class Changes:
     def freeze(self, until_s: float = float("inf")) -> list[str]:
         """Forbid changes before `until_s`, seconds since 1970; what is asked for already is given up.
 
-        Returns
-        -------
-        list of str
-            Operators of which something was given up. A control loop that waits for it has to be told.
+        Operators of which something was given up. A control loop that waits for it has to be told.
         """
         with self._lock:
             self._frozen_until_s = until_s
@@ -85,10 +79,7 @@ class Changes:
     def hold(self, until_s: Mapping[str, float]) -> None:
         """Keep the number of slots of operators, from policies and fleets, in place of earlier holds.
 
-        Parameters
-        ----------
-        until_s : mapping of str to float
-            By operator, seconds since 1970; operators that are absent are not held.
+        `until_s`: by operator, seconds since 1970; operators that are absent are not held.
         """
         with self._lock:
             self._held_until_s = dict(until_s)
@@ -151,15 +142,8 @@ class Changes:
     ) -> dict[str, Assignment]:
         """Return assignments with `slots` slots for one operator or for all.
 
-        Parameters
-        ----------
-        partitioning : str
-            ``minimal`` moves the fewest key groups, ``uniform`` gives contiguous ranges.
-
-        Raises
-        ------
-        ConfigError
-            `slots` is out of range, or there is no such partitioning.
+        `partitioning`: ``minimal`` moves the fewest key groups, ``uniform`` gives contiguous
+        ranges. Raises `ConfigError`: `slots` is out of range, or there is no such partitioning.
         """
         if partitioning not in _PLANNERS:
             msg = f'unknown partitioning "{partitioning}"{nearest(partitioning, _PLANNERS) or "."}'
@@ -204,16 +188,8 @@ class Changes:
     ) -> dict[str, Assignment]:
         """Return the assignments of an earlier epoch, for a rollback.
 
-        Parameters
-        ----------
-        past : iterable of (int, mapping)
-            What came into force with epochs that are not remembered any more, from wherever it was
-            written down; only looked at.
-
-        Raises
-        ------
-        ConfigError
-            The epoch is unknown.
+        `past`: what came into force with epochs that are not remembered any more, from wherever it
+        was written down; only looked at. Raises `ConfigError`: the epoch is unknown.
         """
         held: dict[int, dict[str, Assignment]] = {}
         with self._lock:
@@ -241,12 +217,8 @@ class Changes:
     def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
         """Ask for new assignments in which slots keep their numbers.
 
-        Requests of a policy are dropped.
-
-        Raises
-        ------
-        ConfigError
-            Assignments are frozen, or a fleet grants fewer slots.
+        Requests of a policy are dropped. Raises `ConfigError`: assignments are frozen, or a fleet
+        grants fewer slots.
         """
         with self._lock:
             if self.frozen:
@@ -341,10 +313,7 @@ class Changes:
     def put_in_force(self, kept: Collection[str] = ()) -> dict[str, AssignmentRequest]:
         """Put requested changes in force; return them by operator.
 
-        Parameters
-        ----------
-        kept : collection of str
-            Operators that are left alone: their changes are carried out by a migration.
+        `kept`: operators that are left alone: their changes are carried out by a migration.
         """
         with self._lock:
             requests = self._ready()

@@ -38,16 +38,12 @@ _WITHIN_POINTS = 40
 class SlotFaults:
     """Holds the faults to inject into one slot's work in one attempt of a step.
 
-    Parameters
-    ----------
-    faults : sequence of mapping
-        Each with ``kind`` and ``slot``; optionally ``step`` or ``from_step`` (default: every step),
-        ``attempts`` (the first so many attempts of a step, default 1) and ``groups`` (key groups
-        written before it strikes, default 1). Kinds: ``raise`` (once the file ``after`` is there,
-        where one is named); ``kill`` (SIGKILL to itself);
-        ``pause`` (SIGSTOP for ``ms``; afterwards it goes on, as a zombie if the step was retried);
-        ``slow`` (``us_per_row`` more for each row served, in every attempt). With ``trace`` (a path)
-        it notes what it does there.
+    `faults`: each with ``kind`` and ``slot``; optionally ``step`` or ``from_step`` (default: every
+    step), ``attempts`` (the first so many attempts of a step, default 1) and ``groups`` (key groups
+    written before it strikes, default 1). Kinds: ``raise`` (once the file ``after`` is there, where
+    one is named); ``kill`` (SIGKILL to itself); ``pause`` (SIGSTOP for ``ms``; afterwards it goes
+    on, as a zombie if the step was retried); ``slow`` (``us_per_row`` more for each row served, in
+    every attempt). With ``trace`` (a path) it notes what it does there.
     """
 
     def __init__(
@@ -126,12 +122,7 @@ _passed = 0
 def crash_point(point: str, step: int) -> None:
     """Die with SIGKILL if `HEADGATE_CRASH` says to die here; otherwise nothing.
 
-    Parameters
-    ----------
-    point : str
-        One of `POINTS` or `MIGRATION_POINTS`.
-    step : int
-        Or the count, of a migration's point.
+    `point`: one of `POINTS` or `MIGRATION_POINTS`. `step`: or the count, of a migration's point.
     """
     wanted = os.environ.get(CRASH)
     if not wanted:

@@ -22,113 +22,78 @@ records that its rows stood for, of what a share has merged for its owner."""
 
 @dataclass(frozen=True)
 class JobConfig:
-    """The settings of a job.
-
-    Attributes
-    ----------
-    name : str
-        The query's name.
-    key_groups : int
-        G, fixed in the checkpoint.
-    slots : int
-        Slots to start with.
-    slots_max : int
-        The most that `scale` takes.
-    budget_s : float or None
-        Time a slot may serve per batch; None serves everything, as plain Spark does.
-    mode : str
-        append, update or complete.
-    snapshot_every : int or None
-        Steps between two full sections of a key group; None: as `headgate.checkpoint.snapshots` has it.
-    attempts : int
-        Executions of a batch before the query fails.
-    preaggregate : str
-        auto, on or off: aggregation before the exchange.
-    keep_late : bool
-        Keep late records in the checkpoint, for `headgate verify`.
-    show_keys : bool
-        Write the value of the hottest key into the journal.
-    backlog_bytes_max : int
-        Above this a slot serves past its budget, so that the source buffers again.
-    backlog_age_max_s : float
-        Likewise for the oldest waiting record.
-    slot_rate : float or None
-        Experiment: records per wall second that a slot of an operator that reads the source serves.
-    delta_ms : float
-        Length of the time slots that the control loop counts in; 0 where there is none.
-    processor_limit_s : float
-        How long one call of a processor may take; 0 for any time.
-    memory_max : int or None
-        Bytes of a host's memory that state may take; None for any.
-    migration : str
-        Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it; empty:
-        the default for each change.
-    faults : list of dict
-        What `headgate_lab.testing.faults` injects; empty outside tests.
-    """
+    """The settings of a job."""
 
     name: str
+    """The query's name."""
     key_groups: int = 128
+    """G, fixed in the checkpoint."""
     slots: int = 2
+    """Slots to start with."""
     slots_max: int = 128
+    """The most that `scale` takes."""
     budget_s: float | None = None
+    """Time a slot may serve per batch; None serves everything, as plain Spark does."""
     mode: str = "append"
+    """append, update or complete."""
     snapshot_every: int | None = None
+    """Steps between two full sections of a key group; None: as `headgate.checkpoint.snapshots` has
+    it."""
     attempts: int = 4
+    """Executions of a batch before the query fails."""
     preaggregate: str = "auto"
+    """auto, on or off: aggregation before the exchange."""
     keep_late: bool = False
+    """Keep late records in the checkpoint, for `headgate verify`."""
     show_keys: bool = False
+    """Write the value of the hottest key into the journal."""
     backlog_bytes_max: int = 256 * 2**20
+    """Above this a slot serves past its budget, so that the source buffers again."""
     backlog_age_max_s: float = 60.0
+    """Likewise for the oldest waiting record."""
     slot_rate: float | None = None
+    """Experiment: records per wall second that a slot of an operator that reads the source serves."""
     delta_ms: float = 0.0
+    """Length of the time slots that the control loop counts in; 0 where there is none."""
     processor_limit_s: float = 0.0
+    """How long one call of a processor may take; 0 for any time."""
     memory_max: int | None = None
+    """Bytes of a host's memory that state may take; None for any."""
     migration: str = ""
+    """Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it;
+    empty: the default for each change."""
     faults: list[dict[str, Any]] = field(default_factory=list)
+    """What `headgate_lab.testing.faults` injects; empty outside tests."""
 
 
 @dataclass
 class OperatorState:
-    """Holds the position of an operator's key groups; arrays have one entry per key group.
-
-    Attributes
-    ----------
-    tokens : list of str
-        State of each group.
-    steps : list of int
-        Step whose manifest holds the group's newest section; -1 for none.
-    full_steps : list of int
-        Step of its newest full section; -1 for none.
-    rows : list of int
-        Entries in the group's table.
-    backlog : dict of int to list of Segment
-        Waiting records, oldest first, by key group; by `Assignment.share_key` those that wait for
-        another share of a split group than its owner's.
-    rate_per_s : dict of int to float
-        Rows each slot serves per second of useful time; absent where nothing is known.
-    held : frozenset of int
-        Key groups that are not served at present because a migration has them; not written down,
-        since it follows from the migration.
-    stands_us : dict of int to int
-        Of key groups that are split, or were in the last step: the watermark that all records allow
-        that came before the next step.
-    changed_rows : float or None
-        Entries that a step changes, smoothed; None where nothing is known. Not written down.
-    """
+    """Holds the position of an operator's key groups; arrays have one entry per key group."""
 
     assignment: Assignment
     tokens: list[str]
+    """State of each group."""
     steps: list[int]
+    """Step whose manifest holds the group's newest section; -1 for none."""
     full_steps: list[int]
+    """Step of its newest full section; -1 for none."""
     emitted_us: list[int]
     due_us: list[int]
     rows: list[int]
+    """Entries in the group's table."""
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
+    """Waiting records, oldest first, by key group; by `Assignment.share_key` those that wait for
+    another share of a split group than its owner's."""
     rate_per_s: dict[int, float] = field(default_factory=dict)
+    """Rows each slot serves per second of useful time; absent where nothing is known."""
     held: frozenset[int] = frozenset()
+    """Key groups that are not served at present because a migration has them; not written down,
+    since it follows from the migration."""
     stands_us: dict[int, int] = field(default_factory=dict)
+    """Of key groups that are split, or were in the last step: the watermark that all records allow
+    that came before the next step."""
     changed_rows: float | None = None
+    """Entries that a step changes, smoothed; None where nothing is known. Not written down."""
 
     @classmethod
     def fresh(cls, slots: int, key_groups: int) -> OperatorState:
@@ -282,10 +247,7 @@ class OperatorState:
     def assign(self, assignment: Assignment, survivors: Sequence[int | None] = ()) -> None:
         """Take a new assignment; slots that stay keep their rate, new ones get a typical one.
 
-        Parameters
-        ----------
-        survivors : sequence of (int or None)
-            As `Change.survivors`; slots keep their numbers when it is empty.
+        `survivors`: as `Change.survivors`; slots keep their numbers when it is empty.
         """
         before_split, self.assignment = self.assignment.split, assignment
         for group in before_split.keys() | assignment.split.keys():

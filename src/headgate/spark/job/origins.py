@@ -23,41 +23,28 @@ oldest. Chosen, not tuned."""
 
 @dataclass(frozen=True)
 class Finished:
-    """Results that an operator put out together.
-
-    Attributes
-    ----------
-    at_ms : float
-        When, ms since 1970.
-    latency_ms : float
-        From the newest contributing input's arrival at the source.
-    """
+    """Results that an operator put out together."""
 
     at_ms: float
+    """When, ms since 1970."""
     latency_ms: float
+    """From the newest contributing input's arrival at the source."""
     count: int
 
 
 @dataclass
 class _Kept:
-    """Holds the origins of one operator's open results.
-
-    Attributes
-    ----------
-    window_us : int or None
-        Length of the windows whose results it puts out when their time is over; None if it puts
-        out results at once.
-    newest_ms : dict of int to (dict of int to float)
-        When the newest record of each key group and slice came to it.
-    put_out : deque of (float, float, float)
-        For each of the last steps: time of its results, their mean and least latency, ms.
-    """
+    """Holds the origins of one operator's open results."""
 
     window_us: int | None
+    """Length of the windows whose results it puts out when their time is over; None if it puts out
+    results at once."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
+    """When the newest record of each key group and slice came to it."""
     put_out: deque[tuple[float, float, float]] = field(
         default_factory=lambda: deque(maxlen=_KEPT_STEPS)
     )
+    """For each of the last steps: time of its results, their mean and least latency, ms."""
 
 
 class Origins:
@@ -69,12 +56,8 @@ class Origins:
 
     Kept in memory: of windows begun before a start nothing is known, and they are not counted.
 
-    Parameters
-    ----------
-    parents : mapping of str to sequence of str
-        Which operators each one reads, upstream first; none where it reads the source.
-    windows_us : mapping of str to int
-        Lengths of the windows of operators that put results out when their time is over.
+    `parents`: which operators each one reads, upstream first; none where it reads the source.
+    `windows_us`: lengths of the windows of operators that put results out when their time is over.
 
     References
     ----------

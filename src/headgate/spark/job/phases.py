@@ -26,10 +26,7 @@ class Beside:
 
     What fails is raised by the next `do` or `wait`, so that it ends the query as it would have at once.
 
-    Parameters
-    ----------
-    name : str
-        Name of the thread.
+    `name`: name of the thread.
     """
 
     def __init__(self, name: str) -> None:

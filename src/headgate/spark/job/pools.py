@@ -52,75 +52,51 @@ def stride(count: int, replicas: int) -> int:
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """Holds the settings of pools on Spark.
-
-    Attributes
-    ----------
-    least, most, start : int
-        Active replicas of each stage; `most` is the pool.
-    interval_s : float
-        td: time between two decisions, rounded up to whole batches.
-    box_s : float or None
-        Time a replica may serve per batch; what exceeds it waits with this replica. None serves all.
-    replica_rate : float or None
-        Experiment: rows that a replica serves per second of wall time.
-    restart_s : float
-        How long a policy that restarts the job stops it.
-    attempts : int
-        Executions of a batch before the query fails.
-    groupings : Groupings
-        Which replica of a stage a row goes to.
-    timeout_s : float or None
-        t_out: a row that is older when its turn comes is dropped; None drops none.
-    queue_max : int or None
-        q_size: rows that may wait at a stage; what comes beyond is dropped. None is no bound.
-    """
+    """Holds the settings of pools on Spark."""
 
     least: int
     most: int
     start: int
+    """`least`, `most`, `start`: active replicas of each stage; `most` is the pool."""
     interval_s: float = 10.0
+    """td: time between two decisions, rounded up to whole batches."""
     box_s: float | None = None
+    """Time a replica may serve per batch; what exceeds it waits with this replica. None serves all."""
     replica_rate: float | None = None
+    """Experiment: rows that a replica serves per second of wall time."""
     restart_s: float = 5.0
+    """How long a policy that restarts the job stops it."""
     attempts: int = 4
+    """Executions of a batch before the query fails."""
     groupings: Groupings = field(default_factory=Groupings)
+    """Which replica of a stage a row goes to."""
     timeout_s: float | None = None
+    """t_out: a row that is older when its turn comes is dropped; None drops none."""
     queue_max: int | None = None
+    """q_size: rows that may wait at a stage; what comes beyond is dropped. None is no bound."""
 
 
 @dataclass
 class PoolState:
-    """One stage's pool.
-
-    Attributes
-    ----------
-    backlog : dict of int to list of Segment
-        What each replica holds, oldest first; also of inactive ones.
-    received : Counter of int
-        Rows that came since the interval began, by the number of the stage they came from.
-    processed, useful_s : float
-        Since the interval began.
-    event : ServiceTimeEstimate or None
-        None until something was measured.
-    grouping : str
-        Which replica a row goes to; see `headgate.control.pools.groupings`.
-    speeds : dict of int to ServiceTimeEstimate
-        Time of a row at each replica that has served some, batch by batch.
-    dropped : Counter of str
-        Rows dropped since the query's first start: too old (`TOO_OLD`), or come to a full queue
-        (`QUEUE_FULL`).
-    """
+    """One stage's pool."""
 
     pool: ReplicaPool
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
+    """What each replica holds, oldest first; also of inactive ones."""
     received: Counter[int] = field(default_factory=Counter)
+    """Rows that came since the interval began, by the number of the stage they came from."""
     processed: float = 0.0
     useful_s: float = 0.0
+    """`processed`, `useful_s`: since the interval began."""
     event: ServiceTimeEstimate | None = None
+    """None until something was measured."""
     grouping: str = DEFAULT
+    """Which replica a row goes to; see `headgate.control.pools.groupings`."""
     speeds: dict[int, ServiceTimeEstimate] = field(default_factory=dict)
+    """Time of a row at each replica that has served some, batch by batch."""
     dropped: Counter[str] = field(default_factory=Counter)
+    """Rows dropped since the query's first start: too old (`TOO_OLD`), or come to a full queue
+    (`QUEUE_FULL`)."""
     _expected: int = 0
     _cursor: int = 0
     _done: Counter[int] = field(default_factory=Counter)
@@ -186,10 +162,7 @@ class PoolState:
 
         Shuffled rows have no order: for them it is the lanes of all active replicas.
 
-        Parameters
-        ----------
-        rows : int or None
-            Rows of the batch; None where that is not known, then as many as in the last one.
+        `rows`: rows of the batch; None where that is not known, then as many as in the last one.
 
         References
         ----------
@@ -299,10 +272,7 @@ class PoolState:
     def interval(self, config: PoolConfig, parents: Mapping[int, str]) -> OperatorInterval | None:
         """Return the stage's work since the last call; None while the time per row is unknown.
 
-        Parameters
-        ----------
-        parents : mapping of int to str
-            The stages that it reads, by their numbers; empty for one that reads the source.
+        `parents`: the stages that it reads, by their numbers; empty for one that reads the source.
         """
         if config.replica_rate is not None:
             self.event = ServiceTimeEstimate(1.0 / config.replica_rate)

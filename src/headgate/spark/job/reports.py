@@ -22,91 +22,31 @@ from headgate.tables.tiers import Tiering
 
 @dataclass(frozen=True)
 class Payload:
-    """Bytes that a slot task made: either here, or in a file of the checkpoint.
-
-    Attributes
-    ----------
-    name : str or None
-        File name within the checkpoint's directory for this kind.
-    """
+    """Bytes that a slot task made: either here, or in a file of the checkpoint."""
 
     data: bytes | None
     name: str | None
+    """File name within the checkpoint's directory for this kind."""
     length: int
     crc32: int
 
 
 @dataclass(frozen=True)
 class Ran:
-    """Holds the place and the times of one task.
-
-    Attributes
-    ----------
-    host : str
-        As Spark names it; the machine's own name in a local session.
-    began_ms, ended_ms : float
-        On the host's wall clock, since 1970.
-    load : float or None
-        The machine's load average over a minute; None where it tells none.
-    """
+    """Holds the place and the times of one task."""
 
     host: str
+    """As Spark names it; the machine's own name in a local session."""
     began_ms: float
     ended_ms: float
+    """`began_ms`, `ended_ms`: on the host's wall clock, since 1970."""
     load: float | None
+    """The machine's load average over a minute; None where it tells none."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Holds the work of one execution of a slot task.
-
-    Attributes
-    ----------
-    consumed : tuple of str
-        Tokens of the upstream slots whose rows it read.
-    groups : dict of int to (emitted_us, due_us, rows)
-        Key groups whose state has the new token.
-    sections : dict of int to SectionRef
-        Where each group's change lies in `changelog`.
-    segments : dict of int to (start, count)
-        Each group's rows within `waiting`; of a share of another slot's group, by `share_key`, and by
-        that group what was merged of it.
-    taken : dict of int to int
-        Rows served from each group's backlog; of a share by `share_key`.
-    arrived, served, late_records, waiting_records : int
-        Records.
-    histogram : tuple of (upper edge in ms, count)
-    watermark_us : int
-        The operator's watermark, as this slot knew it.
-    holds_us : int
-        The least watermark of its groups.
-    counts : Counts or None
-        For the control loop; None where there is none.
-    cpu_ms : float
-        What of `useful_ms` the worker was on a core.
-    waited_ms : float
-        What of it the worker waited for a core; 0 where the kernel does not say so.
-    merged_rows : int
-        Rows served that another slot had merged, and whose records it has counted as served.
-    apart_holds_us : dict of int to int
-        As `Served.apart_holds_us`.
-    touched_by_group : dict of int to int
-        As `Served.touched_by_group`.
-    apart_records : dict of int to int
-        Records in the rows that it has merged for other slots, by key group.
-    stage : int
-        Spark's number of the stage that the task belonged to.
-    daemon : str
-        Host and process of the daemon that forked the task's Python worker: one for each executor.
-    tries : int
-        Executions of the task that Spark gave up before this one.
-    inputs : tuple of InputCounts
-        What came of each input of the operator.
-    results : dict of int to (dict of int to int)
-        See `Served`.
-    tiering : Tiering or None
-        Where memory is bounded: what became of its key groups.
-    """
+    """Holds the work of one execution of a slot task."""
 
     step: int
     attempt: int
@@ -114,8 +54,11 @@ class Report:
     slot: int
     token: str
     consumed: tuple[str, ...]
+    """Tokens of the upstream slots whose rows it read."""
     groups: dict[int, tuple[int, int, int]]
+    """dict of int to (emitted_us, due_us, rows): key groups whose state has the new token."""
     sections: dict[int, SectionRef]
+    """Where each group's change lies in `changelog`."""
     changelog: Payload | None
     output: Payload | None
     waiting: Payload | None
@@ -123,36 +66,56 @@ class Report:
     output_rows: int
     late_rows: int
     segments: dict[int, tuple[int, int]]
+    """dict of int to (start, count): each group's rows within `waiting`; of a share of another
+    slot's group, by `share_key`, and by that group what was merged of it."""
     taken: dict[int, int]
+    """Rows served from each group's backlog; of a share by `share_key`."""
     arrived: int
     served: int
     late_records: int
     waiting_records: int
+    """`arrived`, `served`, `late_records`, `waiting_records`: records."""
     served_rows: int
     touched_rows: int
     served_by_group: dict[int, int]
     histogram: tuple[tuple[float, int], ...]
+    """tuple of (upper edge in ms, count)."""
     latency_sum_ms: float
     latency_max_ms: float
     watermark_us: int
+    """The operator's watermark, as this slot knew it."""
     holds_us: int
+    """The least watermark of its groups."""
     useful_ms: float
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
+    """For the control loop; None where there is none."""
     cpu_ms: float = 0.0
+    """What of `useful_ms` the worker was on a core."""
     waited_ms: float = 0.0
+    """What of it the worker waited for a core; 0 where the kernel does not say so."""
     merged_rows: int = 0
+    """Rows served that another slot had merged, and whose records it has counted as served."""
     apart_holds_us: dict[int, int] = field(default_factory=dict)
+    """As `Served.apart_holds_us`."""
     touched_by_group: dict[int, int] = field(default_factory=dict)
+    """As `Served.touched_by_group`."""
     apart_records: dict[int, int] = field(default_factory=dict)
+    """Records in the rows that it has merged for other slots, by key group."""
     stage: int = -1
+    """Spark's number of the stage that the task belonged to."""
     daemon: str = ""
+    """Host and process of the daemon that forked the task's Python worker: one for each executor."""
     tries: int = 0
+    """Executions of the task that Spark gave up before this one."""
     inputs: tuple[InputCounts, ...] = ()
+    """What came of each input of the operator."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
     results: dict[int, dict[int, int]] = field(default_factory=dict)
+    """See `Served`."""
     ran: Ran | None = None
     tiering: Tiering | None = None
+    """Where memory is bounded: what became of its key groups."""
     hottest_key: tuple[int, str] | None = None
 
     @property
@@ -163,49 +126,37 @@ class Report:
 
 @dataclass(frozen=True)
 class ReplicaReport:
-    """Holds the work of one execution of a replica's task.
-
-    Attributes
-    ----------
-    lane : int
-        Which of the batch's lanes.
-    token : str
-        Of this execution.
-    taken : int
-        Rows that left the replica's backlog, oldest first.
-    arrived, served, waiting_rows : int
-        Rows that came with the batch; that were served; that came and now wait.
-    useful_s : float
-        Time in the user's function.
-    histogram : Sparse
-        Latencies of the served rows.
-    too_old : int
-        Rows dropped for their age, of those that waited and those that came.
-    origins : dict of int to int
-        Rows that came, by the number of the stage that put them out; -1 for the source.
-    rows_s : float
-        Time in the user's function with rows that it was given, without what it sets up before.
-    """
+    """Holds the work of one execution of a replica's task."""
 
     step: int
     attempt: int
     operator: str
     lane: int
+    """Which of the batch's lanes."""
     token: str
+    """Of this execution."""
     taken: int
+    """Rows that left the replica's backlog, oldest first."""
     arrived: int
     served: int
     waiting_rows: int
+    """`arrived`, `served`, `waiting_rows`: rows that came with the batch; that were served; that
+    came and now wait."""
     output: Payload | None
     waiting: Payload | None
     output_rows: int
     useful_s: float
+    """Time in the user's function."""
     histogram: Sparse
+    """Latencies of the served rows."""
     latency_sum_ms: float
     rows_s: float = 0.0
+    """Time in the user's function with rows that it was given, without what it sets up before."""
     too_old: int = 0
+    """Rows dropped for their age, of those that waited and those that came."""
     ran: Ran | None = None
     origins: dict[int, int] = field(default_factory=dict)
+    """Rows that came, by the number of the stage that put them out; -1 for the source."""
 
 
 class Tagged(Protocol):
@@ -255,19 +206,9 @@ class ReportChannel(Generic[R]):
 def consistent(reports: list[Report], slots: dict[str, int], chain: list[str]) -> list[Report]:
     """Return one report per operator and slot, such that all consumers read the same executions.
 
-    Parameters
-    ----------
-    reports : list of Report
-        Of one attempt; may hold several executions of a slot task.
-    slots : dict of str to int
-        Slots per operator.
-    chain : list of str
-        Operators from the source on.
-
-    Raises
-    ------
-    EngineError
-        Transient: a report is missing, or two consumers of a slot read different executions of it.
+    `reports`: of one attempt; may hold several executions of a slot task. `chain`: operators from
+    the source on. Raises `EngineError`: Transient: a report is missing, or two consumers of a slot
+    read different executions of it.
     """
     chosen: list[Report] = []
     wanted: set[str] | None = None

@@ -1,4 +1,4 @@
-"""Spark's inside: every call into the JVM, or into PySpark's private modules, that has no public form.
+"""Makes every call into the JVM, or into PySpark's private modules, that has no public form.
 
 Belongs here: one function per thing that is asked of Spark's private classes, named for what it is
 good for and not for the class. Does not belong here: what an answer means to a query, any state of

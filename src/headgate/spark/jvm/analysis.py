@@ -51,10 +51,7 @@ def output_mode(spark: SparkSession, mode: str) -> Jvm:
 def check_streaming(spark: SparkSession, plan: Jvm, mode: str) -> None:
     """Let Spark judge whether it runs a plan in an output mode.
 
-    Raises
-    ------
-    AnalysisException
-        It does not.
+    Raises `AnalysisException`: it does not.
     """
     analysis = jvm(spark).org.apache.spark.sql.catalyst.analysis
     analysis.UnsupportedOperationChecker.checkForStreaming(plan, output_mode(spark, mode))
@@ -99,19 +96,10 @@ def state_watermark_ms(
 ) -> int | None:
     """Return up to which event time a join's side gives up its records at a watermark.
 
-    Parameters
-    ----------
-    own, other : attribute set
-        Attributes of this side, and of the other side.
-    condition : expression or None
-        The join's.
-    watermark_ms : int
-        Watermark of the other side.
+    None where the condition bounds no time.
 
-    Returns
-    -------
-    int or None
-        None where the condition bounds no time.
+    `own`, `other` (attribute set): attributes of this side, and of the other side. `watermark_ms`:
+    watermark of the other side.
     """
     java = jvm(spark)
     helper = getattr(

@@ -1,4 +1,4 @@
-"""The progress that Spark makes of a batch, completed before anybody sees it.
+"""Completes the progress that Spark makes of a batch before anybody sees it.
 
 The session's first listener, headgate's, adds the work of a query's slots to Spark's own object:
 so the listeners behind it have it, and ``spark.streams``, the metrics and the UI, which keep the same

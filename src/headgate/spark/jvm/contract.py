@@ -27,24 +27,16 @@ _NEW = "<init>"
 
 @dataclass(frozen=True, order=True)
 class PrivateCall:
-    """A method of a class of Spark's that headgate calls.
-
-    Attributes
-    ----------
-    owner : str
-        The class, by its full name.
-    member : str
-        The method; ``<init>`` where an object is made.
-    arguments : int
-        How many it is given.
-    minors : tuple of str
-        The minor releases that have it, such as ``4.3``.
-    """
+    """A method of a class of Spark's that headgate calls."""
 
     owner: str
+    """The class, by its full name."""
     member: str
+    """The method; ``<init>`` where an object is made."""
     arguments: int
+    """How many it is given."""
     minors: tuple[str, ...] = ()
+    """The minor releases that have it, such as ``4.3``."""
 
     @classmethod
     def read(cls, line: str) -> PrivateCall:

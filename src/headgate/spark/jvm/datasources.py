@@ -59,10 +59,7 @@ class LimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def newest(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return the offset up to which the next batch reads.
 
-        Parameters
-        ----------
-        start : dict
-            Where the query is.
+        `start`: where the query is.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Python functions of Spark SQL, evaluated on Arrow as PySpark's own workers do it, by their code.
+"""Evaluates Python functions of Spark SQL on Arrow as PySpark's own workers do, by their code.
 
 On the driver: what of an expression a worker needs. In a worker: the very functions that PySpark makes of
 it, so that values go in and come out as they do under plain Spark.
@@ -40,37 +40,25 @@ _SERIALIZER: Any = CPickleSerializer()
 
 @dataclass(frozen=True)
 class PythonCall:
-    """One function, and where its arguments are among the columns that it is given.
-
-    Attributes
-    ----------
-    command : bytes
-        The function and its type, as PySpark pickled them in this very process, or as we did.
-    """
+    """One function, and where its arguments are among the columns that it is given."""
 
     command: bytes
+    """The function and its type, as PySpark pickled them in this very process, or as we did."""
     args: tuple[int, ...]
     kwargs: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Functions of one kind, and Spark's settings that say how values go in and come out.
-
-    Attributes
-    ----------
-    kind : int
-        PySpark's number of the kind.
-    settings : dict of str to str
-        See `settings_of`.
-    inputs : str
-        The type of the columns given, a struct, as JSON.
-    """
+    """Functions of one kind, and Spark's settings that say how values go in and come out."""
 
     kind: int
+    """PySpark's number of the kind."""
     calls: tuple[PythonCall, ...]
     settings: dict[str, str]
+    """See `settings_of`."""
     inputs: str = ""
+    """The type of the columns given, a struct, as JSON."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the results, a column for each function; called in a worker."""

@@ -1,4 +1,4 @@
-"""The executors of an application: which there are, asking for more, giving some back."""
+"""Lists the executors of an application, asks for more, and gives some back."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ from headgate.spark.jvm.gateway import Jvm, each, java_class, seq
 
 @dataclass(frozen=True, order=True)
 class Executor:
-    """A JVM process that runs tasks.
-
-    Attributes
-    ----------
-    id, host : str
-        As Spark names them.
-    cores : int
-        Tasks that it runs at once.
-    """
+    """A JVM process that runs tasks."""
 
     id: str
     host: str
+    """`id`, `host`: as Spark names them."""
     cores: int
+    """Tasks that it runs at once."""
 
 
 class ExecutorPool:
@@ -32,8 +26,7 @@ class ExecutorPool:
 
     Attributes
     ----------
-    local : bool
-        Whether all tasks run on this machine, where nothing can be asked for.
+    local : bool    Whether all tasks run on this machine, where nothing can be asked for.
     in_driver : bool
         Whether they run in the driver's own process. The executors of a ``local-cluster`` do not: they
         can be lost, but they share this machine's cores and memory, so they are one host.

@@ -11,27 +11,19 @@ from headgate.spark.jvm.gateway import Jvm, jvm
 
 @dataclass(frozen=True)
 class Uri:
-    """A location of Hadoop's.
-
-    Attributes
-    ----------
-    text : str
-        All of it.
-    """
+    """A location of Hadoop's."""
 
     scheme: str | None
     path: str
     text: str
+    """All of it."""
 
 
 class HadoopPath:
     """A path that may lie on any file system that Spark knows.
 
-    Parameters
-    ----------
-    *parts : str
-        A path as a user writes it, or a directory and a name in it; what is no path raises what Java
-        raises.
+    `*parts` (str): a path as a user writes it, or a directory and a name in it; what is no path
+    raises what Java raises.
     """
 
     def __init__(self, spark: SparkSession, *parts: str) -> None:

@@ -1,4 +1,4 @@
-"""Spark's own aggregate functions run over the items of an array, as one expression.
+"""Runs Spark's own aggregate functions over the items of an array, as one expression.
 
 An aggregate function of Catalyst is one of three things. A *declarative* one is expressions: initial
 values, an update, what it evaluates to. A *typed imperative* one is an object with a buffer of its own
@@ -73,12 +73,9 @@ def folded(spark: SparkSession, function: Jvm, items: Column, fields: Sequence[s
 
     Parameters
     ----------
-    function : aggregate function
-        As `runs_as` gives it, resolved.
-    items : Column
-        An array of structs.
-    fields : sequence of str
-        The field of an item for each of `arguments_of`.
+    function : aggregate function    As `runs_as` gives it, resolved.
+    items : Column    An array of structs.
+    fields : sequence of str    The field of an item for each of `arguments_of`.
     """
     arguments = arguments_of(function)
     if is_a(spark, function, _DECLARATIVE):
@@ -205,10 +202,7 @@ class _Object:
     ) -> Column:
         """Return the call of a method of class `owner`, which gives a value of type `kind`.
 
-        Parameters
-        ----------
-        pure : bool
-            False where it is called for what it does: then Catalyst neither moves nor drops it.
+        `pure`: False where it is called for what it does: then Catalyst neither moves nor drops it.
         """
         expressions = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Literal")
         target = expressions(self.value, self.kind(owner))

@@ -43,8 +43,7 @@ class Format:
 
     Attributes
     ----------
-    older : bool
-        Whether Spark writes streams of it through its older interface, whatever it can.
+    older : bool    Whether Spark writes streams of it through its older interface, whatever it can.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
@@ -102,8 +101,7 @@ class NamedTable:
 
     Attributes
     ----------
-    parts : list of str
-        Parts of the name: catalog and database, if they are there, and table.
+    parts : list of str    Parts of the name: catalog and database, if they are there, and table.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:

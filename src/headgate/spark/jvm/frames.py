@@ -1,4 +1,4 @@
-"""pandas frames from Arrow and back, as PySpark's own workers make and read them.
+"""Makes pandas frames of Arrow, and Arrow of them, as PySpark's own workers do.
 
 Used in Python workers: a processor gets the very frames that it gets under plain Spark. A file of its
 own, since other workers need not import it.
@@ -26,12 +26,9 @@ def to_series(rows: pa.RecordBatch, timezone: str, *, prefer_int_ext_dtype: bool
 
     Parameters
     ----------
-    rows : RecordBatch
-        With one column or more.
-    timezone : str
-        The session's time zone, in which timestamps are shown.
-    prefer_int_ext_dtype : bool
-        Integers with nulls stay integers; Spark 4.1 does not know it.
+    rows : RecordBatch    With one column or more.
+    timezone : str    The session's time zone, in which timestamps are shown.
+    prefer_int_ext_dtype : bool    Integers with nulls stay integers; Spark 4.1 does not know it.
     """
     if ArrowBatchTransformer is not None:
         columns: list[Any] = ArrowBatchTransformer.to_pandas(
@@ -53,10 +50,8 @@ def to_rows(
 ) -> pa.RecordBatch:
     """Return the rows of a pandas frame as `kind`; parameters as of Spark's settings of those names.
 
-    Raises
-    ------
-    PySparkException, ArrowException, AttributeError, TypeError or ValueError
-        The frame does not fit.
+    Raises `PySparkException`, `ArrowException`, `AttributeError`, `TypeError or ValueError`: the
+    frame does not fit.
     """
     if PandasToArrowConversion is not None:
         made = PandasToArrowConversion.convert(

@@ -13,14 +13,7 @@ _accumulators: dict[tuple[str, str], Jvm] = {}
 
 
 class Gauges:
-    """Numbers under one name, such as ``headgate.clicks.slots``.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    prefix : str
-    names : iterable of str
-    """
+    """Numbers under one name, such as ``headgate.clicks.slots``."""
 
     def __init__(self, spark: SparkSession, prefix: str, names: Iterable[str]) -> None:
         context = spark.sparkContext

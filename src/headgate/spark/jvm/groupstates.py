@@ -15,19 +15,13 @@ BY_EVENT_TIME = GroupStateTimeout.EventTimeTimeout
 
 @dataclass(frozen=True)
 class StateChange:
-    """Holds the change that one call of a function made to the state of its key.
-
-    Attributes
-    ----------
-    value : tuple or None
-        The new state; None where there is none.
-    timeout_ms : int or None
-        When the function is to be called again; None where it set no timeout.
-    """
+    """Holds the change that one call of a function made to the state of its key."""
 
     value: tuple[Any, ...] | None
+    """The new state; None where there is none."""
     removed: bool
     timeout_ms: int | None
+    """When the function is to be called again; None where it set no timeout."""
 
 
 def group_state(
@@ -43,18 +37,11 @@ def group_state(
 
     Parameters
     ----------
-    value : tuple or None
-        What is kept of the key.
-    schema : StructType
-        Schema of the state.
-    timeout : str
-        As in ``GroupStateTimeout``.
-    timestamp_ms : int
-        Processing time of the batch.
-    watermark_ms : int or None
-        None where the stream has none.
-    timed_out : bool
-        Whether the call is for a timeout.
+    value : tuple or None    What is kept of the key.
+    timeout : str    As in ``GroupStateTimeout``.
+    timestamp_ms : int    Processing time of the batch.
+    watermark_ms : int or None    None where the stream has none.
+    timed_out : bool    Whether the call is for a timeout.
     """
     before: Any = None if value is None else Row(*value)
     return GroupState(

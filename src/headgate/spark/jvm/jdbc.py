@@ -1,4 +1,4 @@
-"""A database, reached from the driver through Spark's own JDBC: its drivers, dialects and options."""
+"""Reaches a database from the driver through Spark's own JDBC: its drivers, dialects and options."""
 
 from __future__ import annotations
 
@@ -59,10 +59,7 @@ def transaction(
 ) -> Iterator[JdbcTransaction]:
     """Connect to a database; what is done on it is committed at the end, or undone by an exception.
 
-    Parameters
-    ----------
-    properties : mapping of str to str
-        As Spark's JDBC source takes them.
+    `properties`: as Spark's JDBC source takes them.
     """
     java = jvm(spark)
     options = java.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(

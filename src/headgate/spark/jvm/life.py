@@ -72,9 +72,7 @@ class JvmLife:
     def asked(self) -> Iterator[None]:
         """Say in one sentence that the JVM is gone, if a call within finds it so.
 
-        Raises
-        ------
-        EngineGone
+        Raises `EngineGone`.
         """
         try:
             yield
@@ -87,12 +85,7 @@ class JvmLife:
 
 @contextmanager
 def asked(spark: SparkSession) -> Iterator[None]:
-    """As `JvmLife.asked`, for calls before there is a query.
-
-    Raises
-    ------
-    EngineGone
-    """
+    """As `JvmLife.asked`, for calls before there is a query; raises `EngineGone`."""
     try:
         yield
     except (Py4JError, OSError) as error:

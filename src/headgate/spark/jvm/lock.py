@@ -1,4 +1,4 @@
-"""One driver per checkpoint: a lock that the JVM holds.
+"""Locks a checkpoint for one driver: the JVM holds the lock.
 
 After ``kill -9`` of a Python driver its JVM lives on for a second or two, in which a sink job can still
 commit. A lock held by Python would be free at once; this one is free when the JVM is gone.
@@ -57,13 +57,7 @@ class CheckpointLock:
         self._write_owner()
 
     def _locked(self, spark: SparkSession, java: Jvm) -> Jvm:
-        """Return a channel with the lock.
-
-        Raises
-        ------
-        CheckpointError
-            Another process has it.
-        """
+        """Return a channel with the lock."""
         gateway: Jvm = spark.sparkContext._gateway
         options = gateway.new_array(java.java.nio.file.OpenOption, 2)
         options[0] = java.java.nio.file.StandardOpenOption.WRITE

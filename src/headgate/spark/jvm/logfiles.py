@@ -1,4 +1,4 @@
-"""Spark's own log files on a local disk, without checksum files and without processes.
+"""Writes Spark's own log files on a local disk without checksum files and without processes.
 
 Hadoop's local file system writes a ``.crc`` beside each file and sets each one's mode by running
 ``chmod``: six processes for the three small files of a batch. Its raw form does neither.

@@ -110,13 +110,7 @@ _LACKING = ("4.1.0", "4.1.1")
 
 
 def adapter_for(version: str) -> Spark43:
-    """Return the adapter for a version of PySpark.
-
-    Raises
-    ------
-    HeadgateError
-        There is none.
-    """
+    """Return the adapter for a version of PySpark. Raises `HeadgateError`: there is none."""
     minor = ".".join(version.split(".")[:2])
     if version in _LACKING:
         msg = f"PySpark {version} lacks methods that headgate calls; install {minor}.2 or a newer one."

@@ -17,8 +17,7 @@ class CountedRows:
 
     Attributes
     ----------
-    rows : RDD
-        Of internal rows.
+    rows : RDD    Of internal rows.
     """
 
     def __init__(self, frame: DataFrame) -> None:

@@ -35,12 +35,8 @@ _PER_BATCH = ("CURRENT_LIKE", "PLAN_EXPRESSION")
 class Planned:
     """Runs rows through a plan that is made once.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The plan; in the session that batches come with.
-    hole : plan node
-        Its leaf, where rows are put.
+    `frame`: the plan; in the session that batches come with. `hole` (plan node): its leaf, where
+    rows are put.
     """
 
     def __init__(self, frame: DataFrame, hole: Jvm) -> None:
@@ -64,11 +60,7 @@ class Planned:
 class PhysicalCopy:
     """A physical plan over one scan, copied for each RDD that it is run over.
 
-    Parameters
-    ----------
-    above : list of plan nodes
-        From the scan's parent up.
-    scan : plan node
+    `above` (list of plan nodes): from the scan's parent up. `scan`: plan node.
     """
 
     def __init__(self, spark: SparkSession, above: list[Jvm], scan: Jvm) -> None:

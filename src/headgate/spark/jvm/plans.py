@@ -212,10 +212,7 @@ def expand(
 class Graft:
     """A plan whose leaf is replaced for every batch, with few calls into the JVM.
 
-    Parameters
-    ----------
-    plan, old : plan nodes
-        `old` is a leaf of `plan`.
+    `plan`, `old` (plan nodes): `old` is a leaf of `plan`.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, old: Jvm) -> None:
@@ -283,12 +280,8 @@ def run_through(frame: DataFrame) -> None:
 class ArrowMap:
     """A function for `mapInArrow` that is pickled and made known to the JVM once, not per batch.
 
-    Parameters
-    ----------
-    function : callable
-        Takes and gives iterators of record batches; unchanged as long as the query runs.
-    schema : StructType
-        Of what it gives.
+    `function`: takes and gives iterators of record batches; unchanged as long as the query runs.
+    `schema`: of what it gives.
     """
 
     def __init__(self, function: Callable[..., Any], schema: StructType) -> None:

@@ -1,4 +1,4 @@
-"""Spark's session, its context and the JVM behind them, where PySpark has no public way to ask."""
+"""Reaches Spark's session, its context and the JVM behind them, where PySpark has no public way."""
 
 from __future__ import annotations
 
@@ -132,10 +132,8 @@ _OF_BATCHES = (
 def set_as_for_batches(session: SparkSession, batches: SparkSession, *, stateful: bool) -> None:
     """Give the session of a query's results the settings that Spark gives that of its batches.
 
-    Parameters
-    ----------
-    stateful : bool
-        Whether Spark would find stateful operators in the query, whose plans are not adaptive.
+    `stateful`: whether Spark would find stateful operators in the query, whose plans are not
+    adaptive.
     """
     for key in _OF_BATCHES:
         session.conf.set(key, str(batches.conf.get(key)))

@@ -18,19 +18,13 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class BatchLog:
-    """Holds Spark's log entry of a batch.
-
-    Attributes
-    ----------
-    offsets : list of str
-        End offset of each source, tick excluded.
-    begun_ms : float
-        Time at which Spark had the end offsets of all sources, ms since 1970.
-    """
+    """Holds Spark's log entry of a batch."""
 
     watermark_us: int
     offsets: list[str]
+    """End offset of each source, tick excluded."""
     begun_ms: float
+    """Time at which Spark had the end offsets of all sources, ms since 1970."""
 
 
 class SparkLog:

@@ -44,9 +44,7 @@ _LOG = "_spark_metadata"
 def refused(what: str) -> Iterator[None]:
     """Turn Spark's error about a sink into a `ConfigError` of one sentence.
 
-    Raises
-    ------
-    ConfigError
+    Raises `ConfigError`.
     """
     try:
         yield
@@ -86,12 +84,8 @@ class FileSink(V1Sink):
 
     The log does not name the query that wrote an output: Spark skips every number in the log.
 
-    Parameters
-    ----------
-    path : str
-        The directory.
-    last_output : callable
-        Returns the number of the last output that the checkpoint knows of, -1 for none.
+    `path`: the directory. `last_output`: returns the number of the last output that the checkpoint
+    knows of, -1 for none.
     """
 
     def __init__(
@@ -110,10 +104,8 @@ class FileSink(V1Sink):
     def begin(self) -> None:
         """Compare the directory's log with the checkpoint.
 
-        Raises
-        ------
-        CheckpointError
-            The directory has outputs that the checkpoint lacks, or lacks outputs of the checkpoint.
+        Raises `CheckpointError`: the directory has outputs that the checkpoint lacks, or lacks
+        outputs of the checkpoint.
         """
         with refused(f'path "{self._path}"'):
             names = HadoopPath(self._spark, self._path, _LOG).names()
@@ -168,11 +160,8 @@ class FileTableSink(FileSink):
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step, unless its number is in the sink's log already.
 
-        Raises
-        ------
-        CheckpointError
-            The query has written to the table before without a log; with a log, readers would ignore
-            those files.
+        Raises `CheckpointError`: the query has written to the table before without a log; with a
+        log, readers would ignore those files.
         """
         if self._sink is None:
             if batch > 0 and not self._logged():
@@ -265,10 +254,7 @@ class MemorySink:
 class WrittenStream:
     """Sets the id of the writing query for sinks, also outside of a Spark batch.
 
-    Parameters
-    ----------
-    checkpoint : Path
-        The checkpoint of the query.
+    `checkpoint`: the checkpoint of the query.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
@@ -324,9 +310,7 @@ def check_mode(
 ) -> None:
     """Refuse an output mode that a table does not support; Spark would only refuse in the first batch.
 
-    Raises
-    ------
-    ConfigError
+    Raises `ConfigError`.
     """
     needed = {"complete": f"{_WRITE}.SupportsTruncate", "update": _UPDATES}.get(mode)
     if needed is None:

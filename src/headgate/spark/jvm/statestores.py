@@ -1,4 +1,4 @@
-"""State of plain Spark's streaming queries: read by Spark's sources, written by its `StateRewriter`."""
+"""Reads state of plain Spark's streaming queries by Spark's sources; writes it by `StateRewriter`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ _NOT_LOADED = re.compile(r"\[CANNOT_LOAD_STATE_STORE\.\w+\](?:(?!SQLSTATE).){0,2
 def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
     """Return the metadata of a checkpoint's state: a row for each operator and store.
 
-    Raises
-    ------
-    CheckpointError
-        It says nothing.
+    Raises `CheckpointError`: it says nothing.
     """
     try:
         rows = spark.read.format("state-metadata").load(uri(path)).collect()
@@ -48,17 +45,9 @@ def state_rows(
 ) -> DataFrame:
     """Return an operator's state after a batch, as Spark's source ``statestore`` reads it.
 
-    Parameters
-    ----------
-    operator : int
-        Spark's number of it.
-    options : str
-        Options of the source: ``joinSide``, ``stateVarName``, ``storeName`` and so on.
-
-    Raises
-    ------
-    CheckpointError
-        It cannot be read, for instance because Spark has removed files of that batch.
+    `operator`: Spark's number of it. `options` (str): options of the source: ``joinSide``,
+    ``stateVarName``, ``storeName`` and so on. Raises `CheckpointError`: it cannot be read, for
+    instance because Spark has removed files of that batch.
     """
     reader = spark.read.format("statestore").options(operatorId=operator, batchId=batch, **options)
     try:
@@ -74,10 +63,7 @@ def state_rows(
 def state_read(path: Path) -> Iterator[None]:
     """Within, what Spark says of state that it cannot read is one sentence.
 
-    Raises
-    ------
-    CheckpointError
-        A file of the state below `path` is missing or damaged.
+    Raises `CheckpointError`: a file of the state below `path` is missing or damaged.
     """
     try:
         yield
@@ -162,10 +148,8 @@ def rewrite(
 
     Parameters
     ----------
-    origin : Path
-        A checkpoint of the same query with a batch 0.
-    target : Path
-        With the offsets of `batch`, and what Spark says of operators' state.
+    origin : Path    A checkpoint of the same query with a batch 0.
+    target : Path    With the offsets of `batch`, and what Spark says of operators' state.
     stores : mapping of (int, str) to DataFrame
         Entries as `entry_bytes` makes them, by Spark's number of the operator and name of the store.
     """
@@ -201,14 +185,10 @@ def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> Dat
 
     Parameters
     ----------
-    rows : DataFrame
-        Key and value columns.
-    keys : int
-        How many of them are the key.
-    hashed : int
-        How many of these say in which partition an entry is.
-    partitions : int
-        Number of the state's partitions.
+    rows : DataFrame    Key and value columns.
+    keys : int    How many of them are the key.
+    hashed : int    How many of these say in which partition an entry is.
+    partitions : int    Number of the state's partitions.
     """
     names = rows.columns
     key, value = ([F.col(name) for name in part] for part in (names[:keys], names[keys:]))

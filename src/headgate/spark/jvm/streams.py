@@ -1,4 +1,4 @@
-"""The streams that a plan reads."""
+"""Finds the streams that a plan reads."""
 
 from __future__ import annotations
 

@@ -20,18 +20,12 @@ STREAM = ("spark.sql.streaming.queryId", "spark.sql.streaming.epochId")
 
 @dataclass(frozen=True)
 class LastCommit:
-    """Holds a writer's last commit in a table.
-
-    Attributes
-    ----------
-    number : int or None
-        Number of the writer's newest output in the table; None if there is none.
-    complete : bool
-        Whether the search reached the table's first commit, or found the writer.
-    """
+    """Holds a writer's last commit in a table."""
 
     number: int | None
+    """Number of the writer's newest output in the table; None if there is none."""
     complete: bool
+    """Whether the search reached the table's first commit, or found the writer."""
 
 
 def kind(table: Jvm) -> str | None:
@@ -85,12 +79,8 @@ def delta_identity(spark: SparkSession, path: str) -> str:
 def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:
     """Return a writer's last commit in an Iceberg table.
 
-    Parameters
-    ----------
-    table : Jvm
-        A table as an Iceberg catalog loads it.
-    keys : (str, str)
-        Names of the snapshot's properties that hold the writer and the output's number.
+    `table`: a table as an Iceberg catalog loads it. `keys`: names of the snapshot's properties that
+    hold the writer and the output's number.
     """
     writer_key, number_key = keys
     inner = table.table()

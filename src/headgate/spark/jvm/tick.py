@@ -1,4 +1,4 @@
-"""A source of nothing, once a second, and after a batch that may have made something due.
+"""Provides a source of nothing, once a second, and after a batch that may have made something due.
 
 ``foreachBatch`` is not called while a source is quiet, so windows would stay open and backlog would
 wait for ever. The offset of this source moves once a second and brings no rows: Spark starts a batch,
@@ -38,18 +38,9 @@ _LONG = re.compile(r"[0-9]{1,18}")
 class Tick:
     """The tick of one query.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session that the query is started in.
-    checkpoint : Path
-        The query's checkpoint; offsets are read, and those of an older headgate's tick rewritten, so the
-        checkpoint's lock must be held.
-
-    Attributes
-    ----------
-    frame : DataFrame
-        The stream.
+    `spark`: the session that the query is started in. `checkpoint`: the query's checkpoint; offsets
+    are read, and those of an older headgate's tick rewritten, so the checkpoint's lock must be
+    held.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
@@ -71,10 +62,7 @@ class Tick:
     def start(self, rests: Callable[[], bool]) -> None:
         """Tick once a second from now on; never called for a query that is to end by itself.
 
-        Parameters
-        ----------
-        rests : callable
-            Whether Spark shall find nothing new once before the next tick.
+        `rests`: whether Spark shall find nothing new once before the next tick.
         """
         # Spark 4.3 asks a memory stream for its newest offset under availableNow, too: it would not end
         self._rests = rests

@@ -36,12 +36,9 @@ ITERATOR_UDFS = (
 def function_of(node: Jvm) -> Any:
     """Return the function of a plan node.
 
-    The plan holds it as PySpark pickled it in this very process; nothing else is ever unpickled here.
-
-    Raises
-    ------
-    PySparkRuntimeError
-        It is not in the plan: what is large PySpark has broadcast and let go of.
+    The plan holds it as PySpark pickled it in this very process; nothing else is ever unpickled
+    here. Raises `PySparkRuntimeError`: it is not in the plan: what is large PySpark has broadcast
+    and let go of.
     """
     return called_by(node.functionExpr())
 

@@ -20,22 +20,15 @@ _GROUPS_PER_ERRAND = 64
 
 @dataclass(frozen=True)
 class Lags:
-    """Says how many steps a copy may be behind.
-
-    Attributes
-    ----------
-    caught_up : int
-        A copy that is so near has caught up, and its group can be routed.
-    served : int
-        A copy that is so near can be served from: the slot itself applies what it lacks.
-    kept : int
-        A copy that waits for its group to be routed is brought on when it is so far behind: while that
-        happens it must not fall behind `served`.
-    """
+    """Says how many steps a copy may be behind."""
 
     caught_up: int = 1
+    """A copy that is so near has caught up, and its group can be routed."""
     served: int = 4
+    """A copy that is so near can be served from: the slot itself applies what it lacks."""
     kept: int = 2
+    """A copy that waits for its group to be routed is brought on when it is so far behind: while
+    that happens it must not fall behind `served`."""
 
 
 OF_EPOCHS = Lags(caught_up=4, served=12)
@@ -68,25 +61,18 @@ class Urgency(IntEnum):
 
 @dataclass
 class Delivery:
-    """A key group that shall be on a host, or shall be there no longer.
-
-    Attributes
-    ----------
-    known_step : int or None
-        The newest step whose changes are in the copy; None before the first time.
-    token : str
-        State of the copy.
-    problem : str
-        Why it cannot be done; empty as long as there is hope.
-    """
+    """A key group that shall be on a host, or shall be there no longer."""
 
     urgency: Urgency
     known_step: int | None = None
+    """The newest step whose changes are in the copy; None before the first time."""
     token: str = ""
+    """State of the copy."""
     moved_bytes: int = 0
     dropped: bool = False
     failures: int = 0
     problem: str = ""
+    """Why it cannot be done; empty as long as there is hope."""
 
     def lag_steps(self, token: str, step: int) -> int | None:
         """Return how many steps the copy is behind `token`, the group's state after `step`.
@@ -100,16 +86,11 @@ class Delivery:
 
 @dataclass(frozen=True)
 class StepHeads:
-    """Holds the hosts and tokens of key groups after a step.
-
-    Attributes
-    ----------
-    of : mapping of str to (tuple of str, tuple of int)
-        By operator: per key group its token, and the step whose manifest holds its newest section.
-    """
+    """Holds the hosts and tokens of key groups after a step."""
 
     step: int
     of: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
+    """By operator: per key group its token, and the step whose manifest holds its newest section."""
 
 
 class Copier(Protocol):
@@ -122,17 +103,12 @@ class Copier(Protocol):
 class CopyThread:
     """Keeps what is wanted on hosts near the newest state; safe to use from the batches' thread.
 
-    Parameters
-    ----------
-    host_tasks : callable
-        Makes what copies; called when there is work for the first time.
+    `host_tasks`: makes what copies; called when there is work for the first time.
 
     Attributes
     ----------
-    arena_of : dict of str to str
-        By host, as last heard.
-    lags : Lags
-        As for batches, unless somebody says otherwise.
+    arena_of : dict of str to str    By host, as last heard.
+    lags : Lags    As for batches, unless somebody says otherwise.
     """
 
     def __init__(self, host_tasks: Callable[[], Copier]) -> None:
@@ -187,7 +163,7 @@ class CopyThread:
             self._wake()
             return work
 
-    def look(self, place: Place) -> Delivery | None:
+    def result_of(self, place: Place) -> Delivery | None:
         """Return what is known of what was asked for; None if nothing was."""
         return self._works.get(place)
 

@@ -35,72 +35,45 @@ HOST_TASK_PROPERTY = "headgate.hostTask"
 
 @dataclass(frozen=True)
 class GroupOrder:
-    """Holds the order to copy or delete one key group on a host.
-
-    Attributes
-    ----------
-    token : str
-        State that the group is brought to; empty: its table is dropped.
-    step : int
-        Step whose manifest holds the newest section of that state.
-    """
+    """Holds the order to copy or delete one key group on a host."""
 
     operator: str
     group: int
     token: str = ""
+    """State that the group is brought to; empty: its table is dropped."""
     step: int = -1
+    """Step whose manifest holds the newest section of that state."""
 
 
 @dataclass(frozen=True)
 class OrderDone:
-    """Holds the result of one order.
-
-    Attributes
-    ----------
-    moved_bytes : int
-        Of the changelog sections that were applied.
-    problem : str
-        Why it could not be done; empty if it was.
-    """
+    """Holds the result of one order."""
 
     order: GroupOrder
     moved_bytes: int = 0
+    """Of the changelog sections that were applied."""
     problem: str = ""
+    """Why it could not be done; empty if it was."""
 
 
 @dataclass(frozen=True)
 class TaskAnswer:
-    """Holds the report of one task.
-
-    Attributes
-    ----------
-    wished, host : str
-        Where it should have run, and where it did; elsewhere it does nothing.
-    arena : str
-        Of `host`.
-    done : tuple of Done
-        In the order of what was asked, as far as the time slice went.
-    """
+    """Holds the report of one task."""
 
     wished: str
     host: str
+    """`wished`, `host`: where it should have run, and where it did; elsewhere it does nothing."""
     arena: str
+    """Of `host`."""
     done: tuple[OrderDone, ...] = ()
+    """tuple of Done: in the order of what was asked, as far as the time slice went."""
 
 
 class HostTasks:
     """Runs host tasks; from one thread at a time.
 
-    Parameters
-    ----------
-    specs : dict of str to Spec
-        By operator.
-    facts : dict
-        ``arena_root``, ``run_id``, ``checkpoint`` and ``memory``, as slot tasks get them.
-    name : str
-        Of the query, for the Spark UI.
-    store : mapping of str to str, optional
-        Options of the checkpoint's store.
+    `facts`: ``arena_root``, ``run_id``, ``checkpoint`` and ``memory``, as slot tasks get them.
+    `name`: of the query, for the Spark UI.
     """
 
     def __init__(
@@ -121,18 +94,9 @@ class HostTasks:
     def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
         """Do what is asked of each host; returns when all tasks have ended.
 
-        Parameters
-        ----------
-        work : dict
-            By host.
-        slice_s : float
-            How long a task may hold a core that a slot could want; it ends after the key group that
-            it is at.
-
-        Raises
-        ------
-        Exception
-            Whatever Spark says of a job that failed.
+        `work`: by host. `slice_s`: how long a task may hold a core that a slot could want; it ends
+        after the key group that it is at. Raises `Exception`: whatever Spark says of a job that
+        failed.
         """
         hosts = tuple(sorted(work))
         asked = {host: [asdict(order) for order in work[host]] for host in hosts}
@@ -194,17 +158,7 @@ def carry_out(
 ) -> TaskAnswer:
     """Copy or delete key groups on this host, as far as the time goes.
 
-    Parameters
-    ----------
-    specs : mapping of str to Spec
-        By operator.
-    store : mapping of str to str
-        Options of the checkpoint's store.
-    facts : mapping
-        As of `HostTasks`, and ``slice_s``.
-    host : str
-        The name of this host.
-    orders : sequence of GroupOrder
+    `facts`: as of `HostTasks`, and ``slice_s``. `host`: the name of this host.
     """
     run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
     checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], store)

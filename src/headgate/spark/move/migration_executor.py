@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.migration import events
-from headgate.migration.deferral import full
 from headgate.migration.events import Event, Requested
 from headgate.migration.instructions import (
     Forward,
@@ -35,22 +34,16 @@ from headgate.spark.move.copy_thread import CopyThread, Urgency
 
 @dataclass(frozen=True)
 class PhaseLeft:
-    """A subscale has left a phase, for the journal.
-
-    Attributes
-    ----------
-    what : str
-        ``started``, ``held``, ``caught up``, ``routed``, ``installed`` or ``released``.
-    moved_bytes : int
-        Brought for these groups since the migration began.
-    """
+    """A subscale has left a phase, for the journal."""
 
     what: str
+    """``started``, ``held``, ``caught up``, ``routed``, ``installed`` or ``released``."""
     subscale: int
     groups: tuple[int, ...]
     source: int
     destination: int
     moved_bytes: int
+    """Brought for these groups since the migration began."""
 
 
 _LEFT = {
@@ -74,28 +67,19 @@ _Phases = dict[int, tuple[Phase, SubscaleProgress]]
 
 @dataclass
 class _Durable:
-    """Holds the part of a migration that the manifest keeps beside the protocol's state.
-
-    Attributes
-    ----------
-    inactive : set of int
-        Key groups whose state is not on their slot's host yet.
-    fence : dict of int to int
-        Key group -> highest order seen.
-    pending : dict of int to Hold or Route
-        Key group -> what comes into force at the next boundary.
-    in_force : dict of int to int
-        Key group -> order of the newest hold or route in force.
-    deferred_max : dict of int to int
-        By slot, as of its last route.
-    """
+    """Holds the part of a migration that the manifest keeps beside the protocol's state."""
 
     held: set[int] = field(default_factory=set)
     inactive: set[int] = field(default_factory=set)
+    """Key groups whose state is not on their slot's host yet."""
     fence: dict[int, int] = field(default_factory=dict)
+    """Key group -> highest order seen."""
     pending: dict[int, Hold | Route] = field(default_factory=dict)
+    """Key group -> what comes into force at the next boundary."""
     in_force: dict[int, int] = field(default_factory=dict)
+    """Key group -> order of the newest hold or route in force."""
     deferred_max: dict[int, int] = field(default_factory=dict)
+    """By slot, as of its last route."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -133,10 +117,8 @@ class MigrationExecutor:
     ----------
     state : OperatorState
         Read here: who owns what, tokens, waiting records. The caller puts assignments into it.
-    protocol : Migration
-        New, or read from a manifest.
-    note : callable
-        Takes each `PhaseLeft`.
+    protocol : Migration    New, or read from a manifest.
+    note : callable    Takes each `PhaseLeft`.
 
     Attributes
     ----------
@@ -219,7 +201,7 @@ class MigrationExecutor:
         for group in unready:
             deferred[owner[group]] += self._state.waiting_rows_of(group)
         room = durable.deferred_max
-        stopped = {s for s, rows in deferred.items() if full(room.get(s, UNBOUNDED), rows)}
+        stopped = {s for s, rows in deferred.items() if rows >= room.get(s, UNBOUNDED)}
         return frozenset(unready | {g for g, slot in enumerate(owner) if slot in stopped})
 
     # -- between two batches ----------------------------------------------------------------------
@@ -227,10 +209,7 @@ class MigrationExecutor:
     def request(self, request: Requested) -> None:
         """Take a request; what follows from it is done at the next boundary.
 
-        Raises
-        ------
-        ConfigError
-            Its strategy cannot carry it out.
+        Raises `ConfigError`: its strategy cannot carry it out.
         """
         if request.hosts != self._hosts:
             self._moved_to(request.hosts)
@@ -240,10 +219,7 @@ class MigrationExecutor:
     def announce(self, step: int) -> dict[int, int]:
         """Return the new slots of key groups whose route can come into force at the next boundary.
 
-        Parameters
-        ----------
-        step : int
-            The last one committed.
+        `step`: the last one committed.
         """
         pending = self._durable.pending
         return {
@@ -257,18 +233,11 @@ class MigrationExecutor:
     ) -> Sequence[int] | None:
         """Pass the boundary before `step`.
 
-        Parameters
-        ----------
-        hosts : tuple of str
-            Arena of each slot, of the old and of the new assignment.
-        routed : iterable of int, optional
-            Key groups whose records go to the slots that `announce` said already; no other route comes
-            into force. None where no record is under way.
+        The owners from now on, None where they stay.
 
-        Returns
-        -------
-        sequence of int or None
-            The owners from now on, None where they stay.
+        `hosts`: arena of each slot, of the old and of the new assignment. `routed`: key groups
+        whose records go to the slots that `announce` said already; no other route comes into force.
+        None where no record is under way.
         """
         if hosts != self._hosts:
             self._moved_to(hosts)
@@ -294,10 +263,7 @@ class MigrationExecutor:
     def committed(self, step: int, batch_s: float) -> None:
         """After a batch: note which key groups without their state have records waiting, and who did.
 
-        Parameters
-        ----------
-        batch_s : float
-            How long it took.
+        `batch_s`: how long it took.
         """
         waiting, steps = self._state.backlog.keys(), self._state.steps
         for group in sorted(self._durable.inactive & waiting):
@@ -335,7 +301,7 @@ class MigrationExecutor:
         host = self._hosts[route.slot]
         if not isinstance(self._transfers.get((host, group)), Prefetch):
             return False
-        work = self._copy_thread.look((self.operator, group, host))
+        work = self._copy_thread.result_of((self.operator, group, host))
         lag = work.lag_steps(self._state.tokens[group], step) if work else None
         stale = lag is not None and lag > self._copy_thread.lags.served
         waited = self._deferrals[group]
@@ -458,7 +424,7 @@ class MigrationExecutor:
         for (host, group), one in list(self._transfers.items()):
             self._absorb_transfer(host, group, one, step)
         for (host, group), order in list(self._drops.items()):
-            work = self._copy_thread.look((self.operator, group, host))
+            work = self._copy_thread.result_of((self.operator, group, host))
             if work is None or work.dropped or work.problem:
                 self._dropped(host, group, order)
         self._settle()
@@ -466,7 +432,7 @@ class MigrationExecutor:
     def _absorb_transfer(self, host: str, group: int, one: Prefetch | Install, step: int) -> None:
         lag: int | None = 0
         if not self._active(host, group):
-            work = self._copy_thread.look((self.operator, group, host))
+            work = self._copy_thread.result_of((self.operator, group, host))
             if work is None:
                 return
             self._bytes[group] = work.moved_bytes

@@ -48,14 +48,8 @@ class Migrations:
 
     Called by the batches' thread, between batches.
 
-    Parameters
-    ----------
-    states : mapping of str to OperatorState
-        Of operators whose key groups can be held; changes of others are in force at once.
-    strategy : str
-        As `headgate.migration.registry.strategy` reads it; empty for the default.
-    write : callable
-        Appends an event to the journal.
+    `states`: of operators whose key groups can be held; changes of others are in force at once.
+    `strategy`: as `headgate.migration.registry.strategy` reads it; empty for the default.
     """
 
     def __init__(
@@ -128,10 +122,7 @@ class Migrations:
 
         For an engine whose records are on their way to slots before the boundary.
 
-        Parameters
-        ----------
-        step : int
-            The last one committed.
+        `step`: the last one committed.
         """
         found = {name: one.announce(step) for name, one in self._migrations.items()}
         self._announced = {name: routes for name, routes in found.items() if routes}
@@ -145,12 +136,8 @@ class Migrations:
     def begin(self, step: int, *, still: bool = True) -> dict[str, AssignmentRequest]:
         """Pass the boundary before `step`; return the requests whose assignments change with it.
 
-        Parameters
-        ----------
-        step : int
-        still : bool
-            No record of this step is under way; else owners change as `announce` has said, and slots keep
-            their numbers.
+        `still`: no record of this step is under way; else owners change as `announce` has said, and
+        slots keep their numbers.
         """
         self._step, self._began_s = step, time.monotonic()
         announced, self._announced = self._announced, {}

@@ -1,4 +1,4 @@
-"""Slots that stay on their host, so that they find their key groups in its shared memory.
+"""Keeps slots on their host, so that they find their key groups in its shared memory.
 
 What pins rows to hosts (`headgate.spark.jvm.hosts`) are private classes of Spark, so they are tried once
 at the start; without them, or on a single host, tasks go where Spark likes, and a slot on another host

@@ -125,12 +125,8 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
 def paired(query: PlannedQuery, stored: list[Row]) -> list[tuple[PlannedOperator, Row]]:
     """Return each operator of a query with the metadata of its state in a plain checkpoint.
 
-    Raises
-    ------
-    UnsupportedQuery
-        There is no operator, or some do not follow each other.
-    CheckpointError
-        The checkpoint has other operators.
+    Raises `UnsupportedQuery`: there is no operator, or some do not follow each other;
+    `CheckpointError`: the checkpoint has other operators.
     """
     operators = query.operators
     branched = any(len(op.parents) > 1 for op in operators) or len(query.last) > 1
@@ -157,10 +153,7 @@ def check_order(spark: SparkSession, df: DataFrame, query: PlannedQuery) -> None
     """Refuse an aggregate whose functions differ in Spark's optimised plan from the query.
 
     Spark's state has the buffers in the order of the optimised plan, under names such as ``sum``.
-
-    Raises
-    ------
-    UnsupportedQuery
+    Raises `UnsupportedQuery`.
     """
     aggregates = [op for op in query.operators if op.aggregate is not None]
     if not aggregates:
@@ -221,12 +214,7 @@ def _state_step(
 
 
 def _check_all_kept(name: str, reports: list[Report], rows: int) -> None:
-    """Refuse a state if some entries were lost in step 0; a processor has more rows than entries.
-
-    Raises
-    ------
-    CheckpointError
-    """
+    """Refuse a state if some entries were lost in step 0; a processor has more rows than entries."""
     came = sum(report.arrived for report in reports)
     if came == rows or name.startswith("processor"):
         return

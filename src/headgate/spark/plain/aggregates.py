@@ -1,4 +1,4 @@
-"""Entries of an aggregate in plain Spark's state as records: each is the buffer of its window and key."""
+"""Turns entries of an aggregate in plain Spark's state into records: the buffer of a window and key."""
 
 from __future__ import annotations
 
@@ -29,12 +29,8 @@ def parts_of(operator: PlannedOperator) -> AggregateParts:
 def of_aggregate(asked: PlainState) -> DataFrame:
     """Return an aggregate's entries as records.
 
-    Raises
-    ------
-    UnsupportedQuery
-        Its windows overlap and are kept as slices, or a function keeps something else here.
-    CheckpointError
-        The state is of another aggregate.
+    Raises `UnsupportedQuery`: its windows overlap and are kept as slices, or a function keeps
+    something else here; `CheckpointError`: the state is of another aggregate.
     """
     operator, parts = asked.operator, parts_of(asked.operator)
     time = operator.spec.time
@@ -93,19 +89,12 @@ def _check_windows(
 ) -> None:
     """Refuse state of other windows than the query's: Spark's schema of the state does not say them.
 
-    Of windows that overlap at least twice every record is in two or more, next to each other, unless the
-    one before is over by the watermark. Without that, of windows that begin half as often all would fit.
+    Of windows that overlap at least twice every record is in two or more, next to each other,
+    unless the one before is over by the watermark. Without that, of windows that begin half as
+    often all would fit.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        ``start`` and ``end`` of each window, in microseconds, and its keys.
-    advance_us : int
-        As `AggregateParts` has it.
-
-    Raises
-    ------
-    CheckpointError
+    `rows`: ``start`` and ``end`` of each window, in microseconds, and its keys. `advance_us`: as
+    `AggregateParts` has it.
     """
     start, end = F.col("start"), F.col("end")
     odd = end - start != time.size_us

@@ -1,4 +1,4 @@
-"""Spark's aggregation buffers as the values that records come with, and back.
+"""Turns Spark's aggregation buffers into the values that records come with, and back.
 
 Both are the same numbers: a record comes as the buffer of itself alone (note 0134). What differs is how
 some are written down, such as "no value yet" as a flag or as a count.
@@ -26,18 +26,12 @@ Columns = Sequence[Column]
 
 @dataclass(frozen=True)
 class Form:
-    """Describes the buffer of one kind of aggregate function.
-
-    Attributes
-    ----------
-    taken : callable
-        From the types and columns of Spark's buffer to the values.
-    given : callable
-        From the types of Spark's buffer and the values' columns to the buffer.
-    """
+    """Describes the buffer of one kind of aggregate function."""
 
     taken: Callable[[Kinds, Columns], list[Column]]
+    """From the types and columns of Spark's buffer to the values."""
     given: Callable[[Kinds, Columns], list[Column]]
+    """From the types of Spark's buffer and the values' columns to the buffer."""
 
 
 def _leaves(kind: T.DataType, value: Column) -> list[Column]:
@@ -139,10 +133,7 @@ def stored_types(
 
     Sums and averages of decimals of few digits Spark makes of whole numbers without their point.
 
-    Parameters
-    ----------
-    columns : sequence of (str, DataType)
-        Columns of the state from this buffer on.
+    `columns`: columns of the state from this buffer on.
     """
     declared = [
         data_type(attribute.dataType()) for attribute in each(part.function.aggBufferAttributes())
@@ -170,17 +161,9 @@ def stored(
 def form_of(part: AggregatePart, kinds: Kinds, *, ordered: bool) -> Form:
     """Return how a function's buffer is written down.
 
-    Parameters
-    ----------
-    kinds : sequence of DataType
-        Its `stored_types`.
-    ordered : bool
-        Whether records have an order of their own, by which ours finds the first of them.
-
-    Raises
-    ------
-    UnsupportedQuery
-        Ours keeps something else than Spark.
+    `kinds` (sequence of DataType): its `stored_types`. `ordered`: whether records have an order of
+    their own, by which ours finds the first of them. Raises `UnsupportedQuery`: ours keeps
+    something else than Spark.
     """
     name = class_name(part.function)
     other = ""

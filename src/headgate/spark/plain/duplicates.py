@@ -1,4 +1,4 @@
-"""Keys that plain Spark has seen as records: each is one that was first."""
+"""Turns keys that plain Spark has seen into records: each is one that was first."""
 
 from __future__ import annotations
 

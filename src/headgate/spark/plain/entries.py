@@ -1,4 +1,4 @@
-"""The state of headgate's operators as entries of plain Spark's: read in tasks, turned by expressions."""
+"""Turns the state of headgate's operators into entries of plain Spark's: in tasks, by expressions."""
 
 from __future__ import annotations
 
@@ -31,26 +31,19 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class EntriesTask:
-    """The function that `mapInArrow` runs: from numbers of key groups to their entries.
-
-    Attributes
-    ----------
-    part : int
-        See `Operator.entries`.
-    tokens, steps, emitted_us : sequence
-        See `OperatorState`.
-    store : mapping of str to str
-        Options of the checkpoint's store.
-    """
+    """The function that `mapInArrow` runs: from numbers of key groups to their entries."""
 
     operator: str
     spec: Spec
     part: int
+    """See `Operator.entries`."""
     checkpoint: str
     tokens: Sequence[str]
     steps: Sequence[int]
     emitted_us: Sequence[int]
+    """`tokens`, `steps`, `emitted_us`: see `OperatorState`."""
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the checkpoint's store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the groups, one after the other."""
@@ -70,21 +63,14 @@ class EntriesTask:
 
 @dataclass(frozen=True)
 class Entries:
-    """Entries of one of Spark's stores.
-
-    Attributes
-    ----------
-    rows : DataFrame
-        Key columns, then value columns.
-    keys : int
-        How many are the key.
-    hashed : int
-        How many of these say in which partition an entry is.
-    """
+    """Entries of one of Spark's stores."""
 
     rows: DataFrame
+    """Key columns, then value columns."""
     keys: int
+    """How many are the key."""
     hashed: int
+    """How many of these say in which partition an entry is."""
 
 
 def entries(rows: DataFrame, keys: Sequence[Column], values: Sequence[Column]) -> Entries:
@@ -95,22 +81,17 @@ def entries(rows: DataFrame, keys: Sequence[Column], values: Sequence[Column]) -
 
 @dataclass(frozen=True)
 class OurState:
-    """The state of one of headgate's operators, and the forms of plain Spark's.
-
-    Attributes
-    ----------
-    form : callable
-        Reads state of the same operator in plain Spark, of which there is none; as `PlainState.load`.
-    ordered : bool
-        Whether records have an order of their own.
-    """
+    """The state of one of headgate's operators, and the forms of plain Spark's."""
 
     spark: SparkSession
     operator: PlannedOperator
     state: OperatorState
     checkpoint: Checkpoint
     form: Callable[..., DataFrame]
+    """Reads state of the same operator in plain Spark, of which there is none; as
+    `PlainState.load`."""
     ordered: bool
+    """Whether records have an order of their own."""
 
     def part(self, values: Sequence[T.StructField], part: int = 0) -> DataFrame:
         """Return the rows of `Operator.entries` of all key groups: ``k0 ..``, then `values`."""
@@ -143,10 +124,7 @@ def key_values(kinds: Sequence[T.DataType]) -> list[Column]:
 def of_aggregate(ours: OurState) -> Entries:
     """Return an aggregate's windows, keys and buffers.
 
-    Raises
-    ------
-    UnsupportedQuery
-        A function keeps something else here.
+    Raises `UnsupportedQuery`: a function keeps something else here.
     """
     operator = ours.operator
     keys, values, hashed = _aggregate_columns(ours)

@@ -1,4 +1,4 @@
-"""`hg.export`: a checkpoint of headgate's becomes one that plain Spark starts from, with its state."""
+"""Implements `hg.export`: makes a checkpoint from which plain Spark starts, with headgate's state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from headgate.spark.plain.plain_stores import stores
 from headgate.spark.plain.records import check_name
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
-from headgate.spark.step.machine import drained
+from headgate.spark.step.steps import drained
 
 
 def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
@@ -128,13 +128,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
 
 
 def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
-    """Return the newest manifest, and Spark's newest batch as plain Spark would have noted it.
-
-    Raises
-    ------
-    CheckpointError
-        Something is still to be done, which only headgate can do.
-    """
+    """Return the newest manifest, and Spark's newest batch as plain Spark would have noted it."""
     latest = origin.latest()
     if latest is None:
         msg = (
@@ -166,13 +160,7 @@ def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
 
 
 def _last_batch(settings: QuerySettings, latest: Manifest) -> int:
-    """Return the number behind which plain Spark goes on: the sink has counted up to it.
-
-    Raises
-    ------
-    CheckpointError
-        The sink wants all numbers from 0 on, and has none.
-    """
+    """Return the number behind which plain Spark goes on: the sink has counted up to it."""
     batch = int(latest.engine["sink_batch"])
     calls = settings.function is not None or settings.row_function is not None
     files = (settings.format or "parquet").lower() in FILE_FORMATS

@@ -1,4 +1,4 @@
-"""Rows that wait in a join of plain Spark's as records of either side.
+"""Turns rows that wait in a join of plain Spark's into records of either side.
 
 Every pair of them has met already; what comes of it in the step that adopts is given to nobody. A row
 whose partner has gone is marked by the column `MET`, or it would be emitted without a partner later.
@@ -27,10 +27,7 @@ MATCHED = "matched"
 def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
     """Return the rows that wait on both sides as records.
 
-    Raises
-    ------
-    CheckpointError
-        The state lacks a column that the query needs, or is of another form.
+    Raises `CheckpointError`: the state lacks a column that the query needs, or is of another form.
     """
     operator, node = asked.operator, asked.operator.node
     assert node is not None

@@ -1,4 +1,4 @@
-"""Spark's own log of a streaming query, as files: where it stands, and how it is written elsewhere."""
+"""Reads Spark's own log of a streaming query as files, and writes it elsewhere."""
 
 from __future__ import annotations
 
@@ -29,24 +29,17 @@ _WATERMARK = "nextBatchWatermarkMs"
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A batch in Spark's log.
-
-    Attributes
-    ----------
-    batch : int
-        Its number.
-    notes : dict
-        What Spark noted when it began the batch: ``batchWatermarkMs``, ``batchTimestampMs``, ``conf``.
-    offsets : list of str
-        End offset of each source, as Spark's JSON; ``-`` where there is none.
-    next_watermark_ms : int
-        The watermark that it computed after the batch.
-    """
+    """A batch in Spark's log."""
 
     batch: int
+    """Its number."""
     notes: dict[str, Any]
+    """What Spark noted when it began the batch: ``batchWatermarkMs``, ``batchTimestampMs``,
+    ``conf``."""
     offsets: list[str]
+    """End offset of each source, as Spark's JSON; ``-`` where there is none."""
     next_watermark_ms: int
+    """The watermark that it computed after the batch."""
 
     @property
     def watermark_us(self) -> int:
@@ -62,11 +55,8 @@ class LogEntry:
 def newest(path: Path) -> LogEntry:
     """Return the newest batch of a plain checkpoint, which Spark has committed.
 
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, it is headgate's, its newest batch is not committed, or its log is of a
-        form that is not known.
+    Raises `CheckpointError`: there is no checkpoint, it is headgate's, its newest batch is not
+    committed, or its log is of a form that is not known.
     """
     if not (path / "metadata").is_file():
         msg = f"{path} is no checkpoint of a Spark query: it has no file metadata; check the path."
@@ -90,10 +80,7 @@ def newest(path: Path) -> LogEntry:
 def newest_of_ours(path: Path) -> LogEntry:
     """Return the newest committed batch of headgate's checkpoint, without headgate's own source.
 
-    Raises
-    ------
-    CheckpointError
-        There is none.
+    Raises `CheckpointError`: there is none.
     """
     committed = _numbers(path / "commits")
     if not committed:
@@ -106,10 +93,7 @@ def newest_of_ours(path: Path) -> LogEntry:
 def entry(path: Path, batch: int) -> LogEntry:
     """Return a batch of Spark's log.
 
-    Raises
-    ------
-    CheckpointError
-        It is not there, damaged, or of a form that is not known.
+    Raises `CheckpointError`: it is not there, damaged, or of a form that is not known.
     """
     _, notes, *offsets = _lines(path / "offsets" / str(batch))
     commit = _lines(path / "commits" / str(batch))
@@ -133,12 +117,7 @@ _CLASSES = {
 
 
 def _check_settings(path: Path, notes: dict[str, Any]) -> None:
-    """Refuse a log whose settings name a class that is not Spark's own.
-
-    Raises
-    ------
-    CheckpointError
-    """
+    """Refuse a log whose settings name a class that is not Spark's own."""
     conf = notes.get("conf", {})
     for key, allowed in _CLASSES.items():
         value = conf.get(key, allowed[0]) if isinstance(conf, dict) else ""
@@ -157,9 +136,7 @@ _USERS_TYPE = re.compile(rb'"(?:..)?u(?:..)?d(?:..)?t(?:..)?"|\\u[0-9a-fA-F]{4}'
 def check_types(path: Path) -> None:
     """Refuse state whose schema names a class: Spark loads it, and PySpark imports its module.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     for directory, _, names in os.walk(path / "state"):
         if not any(part.startswith("_") for part in Path(directory).relative_to(path).parts):
@@ -177,9 +154,7 @@ def check_types(path: Path) -> None:
 def check_sources(path: Path, newest: LogEntry, wanted: range) -> None:
     """Refuse a checkpoint of another number of sources than the query has.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     if len(newest.offsets) not in wanted:
         msg = (
@@ -192,10 +167,7 @@ def check_sources(path: Path, newest: LogEntry, wanted: range) -> None:
 def begin(path: Path, newest: LogEntry, *, ticks: bool) -> None:
     """Write what Spark notes when a batch begins.
 
-    Parameters
-    ----------
-    ticks : bool
-        Whether headgate's own source comes behind the others.
+    `ticks`: whether headgate's own source comes behind the others.
     """
     lines = [_VERSION, json.dumps(newest.notes, separators=(",", ":")), *newest.offsets]
     # a start also reads the offsets of the batch before, even where the last one is committed
@@ -212,10 +184,8 @@ def commit(path: Path, newest: LogEntry) -> None:
 def copy_beside(origin: Path, target: Path) -> None:
     """Copy what of a log is neither offsets nor commits: the query's id, and what sources keep.
 
-    Raises
-    ------
-    CheckpointError
-        One of the files is a symbolic link, which Spark never writes: it would copy another file.
+    Raises `CheckpointError`: one of the files is a symbolic link, which Spark never writes: it
+    would copy another file.
     """
     for file in (origin / "metadata", origin / "sources", *(origin / "sources").rglob("*")):
         if file.is_symlink():
@@ -229,9 +199,7 @@ def copy_beside(origin: Path, target: Path) -> None:
 def refuse_store(location: str) -> None:
     """Refuse a checkpoint of plain Spark's that lies on a store, or is to lie there.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     if store_url(location) is not None:
         msg = f"{location} lies on a store, and checkpoints are carried between directories; name one."
@@ -241,9 +209,7 @@ def refuse_store(location: str) -> None:
 def refuse_within(path: Path, origin: Path) -> None:
     """Refuse a directory to write to that lies in the checkpoint that is only to be read.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     if origin.resolve() in path.resolve().parents:
         msg = f"{path} lies in the checkpoint {origin}, which is only read; name a directory elsewhere."
@@ -251,12 +217,7 @@ def refuse_within(path: Path, origin: Path) -> None:
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse a directory to write to that has anything in it.
-
-    Raises
-    ------
-    CheckpointError
-    """
+    """Refuse a directory to write to that has anything in it; raises `CheckpointError`."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         msg = f"{path} is there already and not empty; name a new directory."
         raise CheckpointError(msg)
@@ -266,10 +227,7 @@ def refuse_used(path: Path) -> None:
 def fresh(path: Path) -> Iterator[None]:
     """Create a directory within the context; remove it if the context fails.
 
-    Raises
-    ------
-    CheckpointError
-        There is something in it.
+    Raises `CheckpointError`: there is something in it.
     """
     refuse_used(path)
     try:

@@ -21,22 +21,16 @@ Load = Callable[..., DataFrame]
 
 @dataclass(frozen=True)
 class PlainState:
-    """Holds the state that one operator needs from a plain checkpoint.
-
-    Attributes
-    ----------
-    ordered : bool
-        Whether records have an order of their own.
-    watermark_us : int
-        That of the newest batch: what was over by it is not in the state.
-    """
+    """Holds the state that one operator needs from a plain checkpoint."""
 
     spark: SparkSession
     operator: PlannedOperator
     load: Load
     key_groups: int
     ordered: bool
+    """Whether records have an order of their own."""
     watermark_us: int
+    """That of the newest batch: what was over by it is not in the state."""
 
     def routed(
         self,
@@ -93,16 +87,8 @@ def check_columns(
 ) -> None:
     """Refuse a state whose columns are not those of the query.
 
-    Parameters
-    ----------
-    what : str
-        The operator, for people.
-    stored, wanted : sequence of (str, DataType)
-        Names and types in the checkpoint, and by the query; an empty name may be any.
-
-    Raises
-    ------
-    CheckpointError
+    `what`: the operator, for people. `stored`, `wanted`: names and types in the checkpoint, and by
+    the query; an empty name may be any. Raises `CheckpointError`.
     """
     if len(stored) == len(wanted) and all(
         have[1].simpleString() == want[1].simpleString() and want[0] in ("", have[0])

@@ -1,4 +1,4 @@
-"""The state of headgate's operators as entries of plain Spark's stores, by kind of operator."""
+"""Writes the state of headgate's operators into plain Spark's stores, by kind of operator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from headgate.spark.plain.waiting import of_group_state, of_rows
 def stores(ours: OurState) -> Mapping[str, Entries]:
     """Return the entries of each of Spark's stores, by its name.
 
-    Raises
-    ------
-    UnsupportedQuery
-        The two keep different things.
+    Raises `UnsupportedQuery`: the two keep different things.
     """
     spec = ours.operator.spec
     if isinstance(spec, JoinSpec):

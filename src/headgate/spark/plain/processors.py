@@ -1,4 +1,4 @@
-"""State variables of plain Spark's processors as records, and the processor that puts them in place."""
+"""Turns state variables of plain Spark's processors into records, and puts them in place."""
 
 from __future__ import annotations
 
@@ -27,21 +27,16 @@ _NO_TIMEOUT_MS = -1
 
 @dataclass
 class Placing:
-    """A processor with the state variables of another one, whose records are entries of them.
-
-    Attributes
-    ----------
-    keys, inputs, initial : pyarrow.Schema
-        See `Processor`; a record has the number of its variable, and the columns of all variables.
-    names : tuple of str
-        Names of the variables, in the order of their numbers; empty for timers.
-    """
+    """A processor with the state variables of another one, whose records are entries of them."""
 
     keys: pa.Schema
     inputs: pa.Schema
     initial: pa.Schema
+    """`keys`, `inputs`, `initial`: see `Processor`; a record has the number of its
+    variable, and the columns of all variables."""
     states: Mapping[str, tuple[Any, ...]]
     names: tuple[str, ...]
+    """Names of the variables, in the order of their numbers; empty for timers."""
 
     def handleInitial(
         self, keys: pa.RecordBatch, initial: Keyed, state: State, timers: Timers
@@ -79,10 +74,7 @@ class Placing:
 def of_variables(asked: PlainState, spec: ProcessorSpec) -> tuple[DataFrame, ProcessorSpec]:
     """Return the entries of all state variables as records, and what serves them.
 
-    Raises
-    ------
-    UnsupportedQuery
-        An entry has a time to live.
+    Raises `UnsupportedQuery`: an entry has a time to live.
     """
     node = asked.operator.node
     assert node is not None

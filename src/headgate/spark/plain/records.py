@@ -1,4 +1,4 @@
-"""Entries of plain Spark's state as records of headgate's operators, by kind of operator.
+"""Turns entries of plain Spark's state into records of headgate's operators, by kind of operator.
 
 Each entry becomes the record that leaves its operator as the entry has it: a window's buffer, a key that
 was seen, a row that waits for its partner. So the state is made by the operator's own step, and there is
@@ -39,11 +39,7 @@ _NAMES = {
 def check_name(operator: PlannedOperator, name: str) -> None:
     """Refuse a state that is of another kind of operator than the query's.
 
-    Raises
-    ------
-    CheckpointError
-    UnsupportedQuery
-        Such a state is not carried at all.
+    Raises `CheckpointError`. `UnsupportedQuery`: such a state is not carried at all.
     """
     what = operator.what.partition(";")[0]
     known = () if operator.node is None else _NAMES.get(class_name(operator.node), ())
@@ -64,12 +60,8 @@ def check_name(operator: PlannedOperator, name: str) -> None:
 def records(asked: PlainState) -> tuple[DataFrame, Spec]:
     """Return the records that stand for an operator's state, and what serves them.
 
-    Raises
-    ------
-    UnsupportedQuery
-        The two keep different things.
-    CheckpointError
-        The state is not of this operator.
+    Raises `UnsupportedQuery`: the two keep different things; `CheckpointError`: the state is not of
+    this operator.
     """
     spec = asked.operator.spec
     if isinstance(spec, DeduplicateSpec):

@@ -1,4 +1,4 @@
-"""Rows of a join, and one state per key, as entries of plain Spark's."""
+"""Turns rows of a join, and one state per key, into entries of plain Spark's."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ _NO_TIMEOUT_MS = -1
 def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
     """Return the rows of both sides of a join, by the names of Spark's stores.
 
-    Raises
-    ------
-    UnsupportedQuery
-        Spark keeps a column that is not kept here.
+    Raises `UnsupportedQuery`: Spark keeps a column that is not kept here.
     """
     node = ours.operator.node
     assert node is not None
@@ -102,10 +99,7 @@ def _is(expression: Jvm, attribute: Jvm) -> bool:
 def of_group_state(ours: OurState, spec: ProcessorSpec) -> dict[str, Entries]:
     """Return the state and the timeout of each key of ``applyInPandasWithState``.
 
-    Raises
-    ------
-    UnsupportedQuery
-        It is another processor.
+    Raises `UnsupportedQuery`: it is another processor.
     """
     node = ours.operator.node
     assert node is not None

@@ -14,12 +14,8 @@ _ROW_BITS = 2**33 - 1
 def lane_of_rows(state: PoolState, config: PoolConfig, rows: int | None, seed: int) -> Column:
     """Return the lane of each row of a batch, as the stage's grouping has it.
 
-    Parameters
-    ----------
-    rows : int or None
-        Rows of the batch, where that is known.
-    seed : int
-        For shuffling: the same for an execution that Spark repeats.
+    `rows`: rows of the batch, where that is known. `seed`: for shuffling: the same for an execution
+    that Spark repeats.
     """
     order = state.order(config, rows)
     if state.grouping == "shuffle":

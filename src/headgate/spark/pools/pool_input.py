@@ -21,14 +21,7 @@ class SourceRows:
     Two stages that read one stream read it twice, as they do under plain Spark: each has its own
     branch below it.
 
-    Parameters
-    ----------
-    stages : sequence of Stage
-        Those that read the source.
-
-    Attributes
-    ----------
-    stream : DataFrame
+    `stages`: those that read the source.
     """
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage]) -> None:
@@ -79,11 +72,7 @@ def _columns(own: Column, number: int, kinds: Sequence[DataType]) -> list[Column
 class Grafts:
     """A plan whose holes are filled for every batch with the rows of the stages they stand for.
 
-    Parameters
-    ----------
-    plan : plan node
-    holes : sequence of Hole
-        Its leaves.
+    `plan`: plan node. `holes`: its leaves.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, holes: Sequence[Hole]) -> None:

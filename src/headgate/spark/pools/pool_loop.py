@@ -30,25 +30,19 @@ class PoolLoop:
 
     Parameters
     ----------
-    stages : sequence of str
-        From the source upwards.
-    latest : Manifest or None
-        The newest manifest, from which the pools are restored.
+    stages : sequence of str    From the source upwards.
+    latest : Manifest or None    The newest manifest, from which the pools are restored.
     parents : mapping of str to sequence of str, optional
         For each stage the stages that it reads; without this argument the stages are a chain.
 
     Attributes
     ----------
-    states : dict of str to PoolState
-        By stage, from the source upwards.
-    step : int
-        Number of the next step.
+    states : dict of str to PoolState    By stage, from the source upwards.
+    step : int    Number of the next step.
     decisions : deque of (float, str)
         Newest decisions: seconds since the query began, and the reason.
-    began_s : float
-        When the query began, on the monotonic clock.
-    lost : int
-        Rows lost in restarts since the first start.
+    began_s : float    When the query began, on the monotonic clock.
+    lost : int    Rows lost in restarts since the first start.
     """
 
     def __init__(
@@ -97,10 +91,7 @@ class PoolLoop:
     def ask(self, wanted: Mapping[str, int], by: str = "user", reason: str = "") -> None:
         """Request the number of active replicas of some stages, from the next batch on.
 
-        Raises
-        ------
-        ConfigError
-            A fleet grants fewer.
+        Raises `ConfigError`: a fleet grants fewer.
         """
         for name, replicas in wanted.items():
             if replicas > self.most(name):

@@ -23,10 +23,7 @@ _KIND = "rescale"
 class PoolRecorder(StepRecorder):
     """Writes the journal of a query of pools.
 
-    Parameters
-    ----------
-    policy : str
-        Its name.
+    `policy`: its name.
     """
 
     def __init__(self, path: Path, policy: str, *, texts: bool = False) -> None:
@@ -95,12 +92,9 @@ class PoolRecorder(StepRecorder):
 
         Parameters
         ----------
-        states : mapping of str to PoolState
-            By stage, from the source upwards.
-        lanes : sequence of int
-            The replica of each task of the first stage.
-        now_s : float
-            The clock at the end of the batch.
+        states : mapping of str to PoolState    By stage, from the source upwards.
+        lanes : sequence of int    The replica of each task of the first stage.
+        now_s : float    The clock at the end of the batch.
         dropped : mapping of str to int, optional
             Rows dropped since the query's first start, by reason.
         """

@@ -1,4 +1,4 @@
-"""The steps of a query of stateless Python stages, each run by a pool of replicas that follow the load.
+"""Does the steps of a query of stateless Python stages, each on a pool of replicas.
 
 A replica is a slot whose rows may be any: a task of its own in each batch, which runs on one of the
 warm Python workers. A replica that is inactive and holds nothing has no task at all, so it costs
@@ -47,35 +47,26 @@ _KEPT = 10_000
 
 @dataclass(frozen=True)
 class BatchLine:
-    """Holds the result of one step of pools.
-
-    Attributes
-    ----------
-    at_s : float
-        Since the query began.
-    arrived, emitted, waiting, lost : int
-        Rows: of the source, put out, waiting at all stages, lost in restarts since the start.
-    dropped : dict of str to int
-        Rows dropped at all stages since the query's first start, by reason.
-    active, lanes : dict of str to int
-        Active replicas, and tasks, of each stage.
-    latency_sum_ms : float
-        At the last stage.
-    histogram : Sparse
-        At the last stage.
-    """
+    """Holds the result of one step of pools."""
 
     at_s: float
+    """Since the query began."""
     arrived: int
     emitted: int
     waiting: int
     lost: int
+    """`arrived`, `emitted`, `waiting`, `lost`: rows: of the source, put out, waiting at all stages,
+    lost in restarts since the start."""
     active: dict[str, int]
     lanes: dict[str, int]
+    """`active`, `lanes`: active replicas, and tasks, of each stage."""
     took_ms: float
     latency_sum_ms: float
+    """At the last stage."""
     histogram: Sparse
+    """At the last stage."""
     dropped: dict[str, int] = field(default_factory=dict)
+    """Rows dropped at all stages since the query's first start, by reason."""
 
 
 @dataclass
@@ -92,26 +83,12 @@ class _Plan:
 class PoolWork:
     """Does the steps of pools of replicas; a `Work`.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session that the query was started in.
-    results : SparkSession
-        The query's own copy of it, which results belong to.
-    loop : PoolLoop
-        Holds the pools, and changes them between two batches.
-    checkpoint : Checkpoint
-        Opened.
-    uuid : str
-        Uuid of the checkpoint.
+    `loop`: holds the pools, and changes them between two batches.
 
     Attributes
     ----------
-    batches : deque of BatchLine
-        The last ones of this run.
-    observer : PoolObserver
-        Set before the first batch, by who watches.
-    intake : Intake
+    batches : deque of BatchLine    The last ones of this run.
+    observer : PoolObserver    Set before the first batch, by who watches.
     """
 
     has_steps = True

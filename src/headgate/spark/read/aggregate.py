@@ -1,4 +1,4 @@
-"""Reading one Aggregate node: its key, its time, its functions, what it puts out."""
+"""Reads one Aggregate node: its key, its time, its functions, what it puts out."""
 
 from __future__ import annotations
 

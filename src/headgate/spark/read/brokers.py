@@ -15,15 +15,7 @@ _TOPICS = ("subscribe", "subscribePattern", "assign")
 def check_brokers(plan: Jvm) -> None:
     """Refuse a query that reads Kafka where nobody listens.
 
-    Parameters
-    ----------
-    plan : Jvm
-        Analysed.
-
-    Raises
-    ------
-    ConfigError
-        None of a source's brokers takes a connection.
+    `plan`: analysed. Raises `ConfigError`: none of a source's brokers takes a connection.
     """
     for leaf in streams_of(plan):
         if is_kafka(leaf):

@@ -1,4 +1,4 @@
-"""Python UDFs within expressions: which can be evaluated next, and what stands in their place."""
+"""Orders Python UDFs within expressions: which can be evaluated next, and what stands in their place."""
 
 from __future__ import annotations
 
@@ -37,18 +37,13 @@ TOO_LARGE = (
 
 @dataclass
 class Round:
-    """UDFs of one kind that can be evaluated side by side, since none needs another.
-
-    Attributes
-    ----------
-    calls : list of expression
-    results : list of attribute
-        What stands in the place of each.
-    """
+    """UDFs of one kind that can be evaluated side by side, since none needs another."""
 
     spark: SparkSession
     calls: list[Jvm]
+    """list of expression."""
     results: list[Jvm]
+    """list of attribute: what stands in the place of each."""
 
     def replaced(self, expression: Jvm) -> Jvm:
         """Return an expression with the results in the place of the calls."""
@@ -104,10 +99,7 @@ class Round:
 def next_round(spark: SparkSession, expressions: Sequence[Jvm]) -> Round | None:
     """Return the UDFs within `expressions` that need no other; None where there is none.
 
-    Raises
-    ------
-    UnsupportedQuery
-        One is no function of single values.
+    Raises `UnsupportedQuery`: one is no function of single values.
     """
     (pattern,) = tree_patterns(spark, ["PYTHON_UDF"])
     calls: list[Jvm] = []

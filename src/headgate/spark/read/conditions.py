@@ -1,4 +1,4 @@
-"""A join's condition taken apart: equalities, comparisons, what looks at one side only, and the rest."""
+"""Takes a join's condition apart: equalities, comparisons, what looks at one side only, and the rest."""
 
 from __future__ import annotations
 
@@ -35,26 +35,19 @@ _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 @dataclass
 class Condition:
-    """The conjuncts of a join's condition; each is in one list.
-
-    Attributes
-    ----------
-    keys : list of (left expression, right expression, bool)
-        Equalities; True where null equals null.
-    comparisons : list of (left expression, op, right expression)
-        Of numbers, dates or timestamps.
-    said : list of str
-        What became comparisons, for people.
-    sides : (list of expression, list of expression)
-        Conjuncts that look at the left, at the right side only.
-    rest : list of expression
-    """
+    """The conjuncts of a join's condition; each is in one list."""
 
     keys: list[tuple[Jvm, Jvm, bool]] = field(default_factory=list)
+    """list of (left expression, right expression, bool): equalities; True where null equals null."""
     comparisons: list[tuple[Jvm, str, Jvm]] = field(default_factory=list)
+    """list of (left expression, op, right expression): of numbers, dates or timestamps."""
     said: list[str] = field(default_factory=list)
+    """What became comparisons, for people."""
     sides: tuple[list[Jvm], list[Jvm]] = field(default_factory=lambda: ([], []))
+    """(list of expression, list of expression): Conjuncts that look at the left, at the right side
+    only."""
     rest: list[Jvm] = field(default_factory=list)
+    """list of expression."""
 
 
 class ConditionReader:

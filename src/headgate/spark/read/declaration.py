@@ -33,10 +33,7 @@ _CLIENT: Any = None
 def declared(processor: StatefulProcessor, mode: TimeMode) -> dict[str, tuple[Any, ...]]:
     """Return per state variable what `Variable` takes after its name.
 
-    Raises
-    ------
-    UnsupportedQuery
-        ``init`` fails, or declares what state cannot hold.
+    Raises `UnsupportedQuery`: ``init`` fails, or declares what state cannot hold.
     """
     # init may set attributes, which a slot's own copy must not find
     probe = copy.copy(processor)

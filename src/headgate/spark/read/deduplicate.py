@@ -1,4 +1,4 @@
-"""Reading one ``dropDuplicates`` node, or ``WithinWatermark``: keys, and how long they last."""
+"""Reads one ``dropDuplicates`` node, or ``WithinWatermark``: keys, and how long they last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small questions about Catalyst expressions."""
+"""Answers small questions about Catalyst expressions."""
 
 from __future__ import annotations
 

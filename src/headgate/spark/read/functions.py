@@ -1,4 +1,4 @@
-"""The aggregate functions of one Aggregate node, as leaves in and Spark's own expressions out."""
+"""Reads the aggregate functions of one Aggregate node: leaves in, Spark's own expressions out."""
 
 from __future__ import annotations
 
@@ -56,12 +56,8 @@ class _NoKernel(Exception):
 class AggregateFunctions:
     """The aggregate functions of one Aggregate node, each once.
 
-    Parameters
-    ----------
-    grouping : sequence of expression
-        The node's, for messages.
-    order : RecordOrder
-        Order of the records, if any: then ``first`` is the least record, not the first to arrive.
+    `grouping` (sequence of expression): the node's, for messages. `order`: order of the records, if
+    any: then ``first`` is the least record, not the first to arrive.
     """
 
     def __init__(self, spark: SparkSession, grouping: Sequence[Jvm], order: RecordOrder) -> None:

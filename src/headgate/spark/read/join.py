@@ -1,4 +1,4 @@
-"""Reading one stream-stream Join node: keys, comparisons, what is kept, and for how long.
+"""Reads one stream-stream Join node: keys, comparisons, what is kept, and for how long.
 
 Both sides become one stream of routed rows that say which side they are of, so that everything else
 (exchange, backlog, state, commit) is as for any operator. What of the condition looks at one side only
@@ -49,32 +49,23 @@ _SOME_WATERMARK_MS = 2**40
 
 @dataclass
 class _Side:
-    """One side of the join.
-
-    Attributes
-    ----------
-    plan : plan node
-    attributes : list of attribute
-        What comes out of it.
-    leaves : list of (Leaf, Column)
-        Those of `attributes`, then those that are only compared.
-    spans : list of (int, int)
-        Leaves of each attribute.
-    event_time : attribute or None
-    lag_us : int or None
-        A record is removed when the watermark has passed its time by this; None: never.
-    compared : list of (int, expression)
-        Leaves that are only compared, by their place.
-    """
+    """One side of the join."""
 
     plan: Jvm
+    """plan node."""
     attributes: list[Jvm]
+    """list of attribute: what comes out of it."""
     leaves: list[tuple[Leaf, Column]]
+    """Those of `attributes`, then those that are only compared."""
     spans: list[tuple[int, int]]
+    """Leaves of each attribute."""
     event_time: Jvm | None
+    """attribute or None."""
     lag_us: int | None = None
+    """A record is removed when the watermark has passed its time by this; None: never."""
     expiry_us: Column | None = None
     compared: list[tuple[int, Jvm]] = field(default_factory=list)
+    """list of (int, expression): leaves that are only compared, by their place."""
 
 
 class _JoinReader:

@@ -21,10 +21,7 @@ _LIMITS = (
 def source_limits(plan: Jvm) -> dict[str, str]:
     """Return the options of a plan's sources that limit how much a batch reads, by name.
 
-    Parameters
-    ----------
-    plan : Jvm
-        Analysed.
+    `plan`: analysed.
     """
     limits: dict[str, str] = {}
     for leaf in streams_of(plan):

@@ -1,4 +1,4 @@
-"""Reading an ordinary PySpark query from its analysed plan.
+"""Reads an ordinary PySpark query from its analysed plan.
 
 The plan is a tree; from the top: nodes that Catalyst keeps ("above"), an Aggregate, nodes below it,
 perhaps another Aggregate, and a source. Every Aggregate becomes an `Operator`: an `AggregateSpec` for
@@ -91,25 +91,17 @@ def read(
 ) -> PlannedQuery:
     """Return the query behind `df`.
 
+    Raises `UnsupportedQuery`: some part cannot run elastically; the message names it;
+    `ConfigError`: `arrival` is no timestamp column of what an operator reads, or one of `ordered`
+    no column.
+
     Parameters
     ----------
-    df : DataFrame
-        A streaming DataFrame.
-    mode : str
-        append, update or complete.
-    arrival : str or None
-        Name of a timestamp column that says when a record arrived.
+    mode : str    append, update or complete.
+    arrival : str or None    Name of a timestamp column that says when a record arrived.
     ordered : tuple of str
         Names of columns that order records, where their order makes a difference.
-    whole_windows, asks_kafka : bool
-        See `Reading`.
-
-    Raises
-    ------
-    UnsupportedQuery
-        Some part cannot run elastically; the message names it.
-    ConfigError
-        `arrival` is no timestamp column of what an operator reads, or one of `ordered` no column.
+    whole_windows, asks_kafka : bool    See `Reading`.
     """
     spark = df.sparkSession
     whole = analysed(df)
@@ -164,10 +156,7 @@ def _reader_of(node: Jvm) -> NodeReader | None:
 class _QueryReader:
     """Walks the plan once.
 
-    Parameters
-    ----------
-    reading : Reading
-        Reading of the query, before its first operator.
+    `reading`: reading of the query, before its first operator.
     """
 
     def __init__(self, reading: Reading) -> None:

@@ -1,4 +1,4 @@
-"""The order in which records count, as leaves of what an operator keeps.
+"""Turns the order in which records count into leaves of what an operator keeps.
 
 The first record is the least by these columns, and the last the greatest: MIN and MAX over several
 leaves, which give the same whoever merges what, and when. So no record is sorted and none waits.
@@ -22,10 +22,7 @@ from headgate.spark.settings.options import ORDERED
 def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
     """Return where the columns that order records stand among `names`.
 
-    Raises
-    ------
-    ConfigError
-        One is not there.
+    Raises `ConfigError`: one is not there.
     """
     places = []
     for name in ordered:
@@ -40,10 +37,7 @@ def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
 class RecordOrder:
     """The columns of what an aggregate reads that order its records.
 
-    Parameters
-    ----------
-    attributes : iterable of attribute
-        What the aggregate reads.
+    `attributes` (iterable of attribute): what the aggregate reads.
     """
 
     def __init__(self, reading: Reading, attributes: Iterable[Jvm]) -> None:
@@ -56,10 +50,7 @@ class RecordOrder:
     def leaves(self) -> list[tuple[Leaf, Column]]:
         """Return the leaves by which records are compared, the first one first.
 
-        Raises
-        ------
-        ConfigError, UnsupportedQuery
-            A column is not there, or has no order.
+        Raises `ConfigError`, `UnsupportedQuery`: a column is not there, or has no order.
         """
         names = [attribute.name() for attribute in self._attributes]
         leaves = []

@@ -1,4 +1,4 @@
-"""Outer and semi joins of two streams on any condition, as joins that slots run.
+"""Rewrites outer and semi joins of two streams on any condition as joins that slots run.
 
 Slots compare leaves; what else a condition says only Catalyst can tell, above them. Of an inner join that
 is a filter. An outer join puts out, besides the pairs that pass it, the records that never had such a
@@ -58,11 +58,7 @@ def with_any_condition(spark: SparkSession, plan: Jvm) -> Jvm:
 class _Rewritten:
     """One join.
 
-    Parameters
-    ----------
-    join : plan node
-    rest : list of expression
-        The conjuncts that slots cannot tell.
+    `join`: plan node. `rest` (list of expression): the conjuncts that slots cannot tell.
     """
 
     def __init__(self, spark: SparkSession, join: Jvm, rest: list[Jvm]) -> None:

@@ -1,4 +1,4 @@
-"""A branch without state beside branches with it: its records pass by slots of their own.
+"""Lets records of a branch without state pass by slots of their own, beside branches with state.
 
 So what reads both finds them in the same place, committed in the same step, whichever fails.
 """
@@ -34,10 +34,7 @@ _PLACES = 2**20
 def passing(reading: Reading, plan: Jvm) -> PlannedOperator:
     """Return an operator that puts out what `plan`, which keeps no state, does.
 
-    Raises
-    ------
-    UnsupportedQuery
-        A column is of a type that Arrow does not know.
+    Raises `UnsupportedQuery`: a column is of a type that Arrow does not know.
     """
     kinds = [data_type(a.dataType()) for a in each(plan.output())]
     values = [column(reading.spark, attribute) for attribute in each(plan.output())]
@@ -49,10 +46,7 @@ def passing(reading: Reading, plan: Jvm) -> PlannedOperator:
 def passed(spark: SparkSession, query: PlannedQuery) -> PlannedQuery:
     """Return a query with an operator that its records pass, if it has none: so it has steps, too.
 
-    Raises
-    ------
-    UnsupportedQuery
-        As `passing`.
+    Raises `UnsupportedQuery`: as `passing`.
     """
     if query.operators:
         return query

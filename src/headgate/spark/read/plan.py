@@ -1,4 +1,4 @@
-"""A query as headgate runs it: operators, and what Catalyst keeps around them."""
+"""Describes a query as headgate runs it: operators, and what Catalyst keeps around them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,13 @@ from headgate.spark.read import types
 
 @dataclass(frozen=True)
 class Routed:
-    """One column of routed input: its short name, its leaf, its expression over the input plan.
-
-    Attributes
-    ----------
-    name : str
-        ``k0 ..``, ``v0 ..``.
-    value : Column
-        For a value: the record's own buffer.
-    """
+    """One column of routed input: its short name, its leaf, its expression over the input plan."""
 
     name: str
+    """``k0 ..``, ``v0 ..``."""
     leaf: Leaf
     value: Column
+    """For a value: the record's own buffer."""
 
 
 @dataclass(frozen=True)
@@ -41,156 +35,106 @@ class Passed:
 
 @dataclass(frozen=True)
 class InitialState:
-    """The initial state of a processor: a batch that joins the first step.
-
-    Attributes
-    ----------
-    plan : plan node
-    values : list of Passed
-        ``i0 ..``
-    """
+    """The initial state of a processor: a batch that joins the first step."""
 
     plan: Jvm
+    """plan node."""
     keys: list[Routed]
     values: list[Passed]
+    """``i0 ..``."""
 
 
 @dataclass(frozen=True)
 class AggregatePart:
-    """One aggregate function of an operator.
-
-    Attributes
-    ----------
-    function : aggregate function
-        What Spark runs for it.
-    name : str
-        As SQL, for people.
-    values : tuple of str
-        The routed values that stand for its buffer, by name; none where values of records are kept.
-    """
+    """One aggregate function of an operator."""
 
     function: Jvm
+    """aggregate function: What Spark runs for it."""
     name: str
+    """As SQL, for people."""
     values: tuple[str, ...]
+    """The routed values that stand for its buffer, by name; none where values of records are kept."""
 
 
 @dataclass(frozen=True)
 class AggregateParts:
-    """Holds the parts of an Aggregate node in Spark's order; plain Spark's state has this form.
-
-    Attributes
-    ----------
-    grouping : tuple of expression
-    spans : tuple of (int, int)
-        The routed keys that each of them became, from the first up to the last; none for the time.
-    time_index : int
-        Which of them is the time; -1 where none is.
-    keeps_start : bool
-        Whether the start of a session is a key too.
-    advance_us : int
-        Between the starts of the windows that every record comes into, microseconds; 0 where a user
-        below looks into windows, and may leave some out, or where there are none.
-    order : tuple of attribute
-        Columns that order the records of some of its functions.
-    """
+    """Holds the parts of an Aggregate node in Spark's order; plain Spark's state has this form."""
 
     grouping: tuple[Jvm, ...]
+    """tuple of expression."""
     spans: tuple[tuple[int, int], ...]
+    """The routed keys that each of them became, from the first up to the last; none for the time."""
     time_index: int
+    """Which of them is the time; -1 where none is."""
     keeps_start: bool
+    """Whether the start of a session is a key too."""
     parts: tuple[AggregatePart, ...]
     advance_us: int
+    """Between the starts of the windows that every record comes into, microseconds; 0 where a user
+    below looks into windows, and may leave some out, or where there are none."""
     order: tuple[Jvm, ...] = ()
+    """tuple of attribute: columns that order the records of some of its functions."""
 
 
 @dataclass(frozen=True)
 class JoinPart:
-    """Holds the parts of one side of a join.
-
-    Attributes
-    ----------
-    attributes : tuple of attribute
-        What comes out of it.
-    spans : tuple of (int, int)
-        Their leaves, from the first up to the last.
-    compared : tuple of (int, expression)
-        Leaves that are only compared.
-    keys : tuple of expression
-        What is equal to the other side's.
-    """
+    """Holds the parts of one side of a join."""
 
     attributes: tuple[Jvm, ...]
+    """tuple of attribute: what comes out of it."""
     spans: tuple[tuple[int, int], ...]
+    """Their leaves, from the first up to the last."""
     compared: tuple[tuple[int, Jvm], ...]
+    """tuple of (int, expression): leaves that are only compared."""
     keys: tuple[Jvm, ...]
+    """tuple of expression: what is equal to the other side's."""
 
 
 @dataclass
 class PlannedOperator:
-    """One stateful operator of a query.
-
-    Attributes
-    ----------
-    id : str
-        ``aggregate-0``, ``join-0`` ..., counted from the source upwards.
-    what : str
-        For people: keys, window, aggregates.
-    level : int
-        Operators of level n read what level n - 1 put out.
-    upstream : PlannedOperator or None
-        None for an operator that reads the source.
-    input_plan : plan node
-        What the operator reads (a window already cut into slices). Its leaf is
-        ``upstream.placeholder`` where there is an upstream operator.
-    values : list of Routed, for a processor of Passed
-    slice_start : Column or None
-        Microseconds.
-    output_plan : plan node
-        What the operator puts out, as a plan over ``placeholder``.
-    placeholder : plan node
-        Stands for what the slots put out: an aggregate's merged buffers, ``k0 ..``, ``t``, ``v0 ..``; a
-        processor's rows.
-    raw_schema : StructType
-        Spark's schema of what the slots put out.
-    key_names : list of str
-        The grouping expressions as SQL.
-    time_output : int or None
-        Position of the time among what the Aggregate puts out, if it is there.
-    arrival : Column or None
-        When a record arrived, as a timestamp expression over the input.
-    initial : InitialState or None
-        A processor's.
-    feeds : tuple of PlannedOperator
-        Operators whose results of a step it reads once all of them are done, each at its placeholder in
-        `input_plan`: where there are several, or what stands between cannot let markers through.
-    node : plan node or None
-        The node of the query's plan that was read.
-    aggregate : AggregateParts or None
-        Parts of an aggregate; None for other operators.
-    join : tuple of JoinPart
-        Left and right side of a join; empty for other operators.
-    """
+    """One stateful operator of a query."""
 
     id: str
+    """``aggregate-0``, ``join-0`` ..., counted from the source upwards."""
     what: str
+    """For people: keys, window, aggregates."""
     level: int
+    """Operators of level n read what level n - 1 put out."""
     upstream: PlannedOperator | None
+    """None for an operator that reads the source."""
     spec: Spec
     input_plan: Jvm
+    """plan node: What the operator reads (a window already cut into slices). Its leaf is
+    ``upstream.placeholder`` where there is an upstream operator."""
     keys: list[Routed]
     values: Sequence[Routed | Passed]
+    """list of Routed, for a processor of Passed."""
     slice_start: Column | None
+    """Microseconds."""
     output_plan: Jvm
+    """plan node: What the operator puts out, as a plan over ``placeholder``."""
     placeholder: Jvm
+    """plan node: Stands for what the slots put out: an aggregate's merged buffers, ``k0 ..``,
+    ``t``, ``v0 ..``; a processor's rows."""
     raw_schema: T.StructType
+    """Spark's schema of what the slots put out."""
     key_names: list[str] = field(default_factory=list)
+    """The grouping expressions as SQL."""
     time_output: int | None = None
+    """Position of the time among what the Aggregate puts out, if it is there."""
     arrival: Column | None = None
+    """When a record arrived, as a timestamp expression over the input."""
     initial: InitialState | None = None
+    """A processor's."""
     feeds: tuple[PlannedOperator, ...] = ()
+    """Operators whose results of a step it reads once all of them are done, each at its placeholder
+    in `input_plan`: where there are several, or what stands between cannot let markers through."""
     node: Jvm | None = None
+    """plan node or None: The node of the query's plan that was read."""
     aggregate: AggregateParts | None = None
+    """Parts of an aggregate; None for other operators."""
     join: tuple[JoinPart, ...] = ()
+    """Left and right side of a join; empty for other operators."""
 
     @property
     def columns(self) -> str:
@@ -224,25 +168,17 @@ class PlannedOperator:
 
 @dataclass
 class PlannedQuery:
-    """A query as headgate runs it.
-
-    Attributes
-    ----------
-    operators : list of PlannedOperator
-        From the source upwards; empty for a stateless query.
-    plan : plan node
-        What the user wrote above the last operators, over their placeholders.
-    schema : StructType
-        What the user's query puts out.
-    notes : list of str
-        What stays in Catalyst, for `explain`.
-    """
+    """A query as headgate runs it."""
 
     operators: list[PlannedOperator]
+    """From the source upwards; empty for a stateless query."""
     plan: Jvm
+    """plan node: What the user wrote above the last operators, over their placeholders."""
     schema: T.StructType
+    """What the user's query puts out."""
     mode: OutputMode
     notes: list[str] = field(default_factory=list)
+    """What stays in Catalyst, for `explain`."""
 
     @property
     def chains(self) -> list[list[PlannedOperator]]:

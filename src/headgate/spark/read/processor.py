@@ -1,4 +1,4 @@
-"""Reading one ``transformWithState`` node: its key, its processor, its times, what it puts out."""
+"""Reads one ``transformWithState`` node: its key, its processor, its times, what it puts out."""
 
 from __future__ import annotations
 
@@ -177,11 +177,8 @@ class _ProcessorReader:
     def _check_calls(self, user: object) -> None:
         """Refuse methods that cannot be called as Spark calls them; those that it never calls pass.
 
-        Of a timer's handler nobody knows before whether it is called: it is warned of.
-
-        Raises
-        ------
-        ConfigError
+        Of a timer's handler nobody knows before whether it is called: it is warned of. Raises
+        `ConfigError`.
         """
         name = _name(user)
         timed = self.time_mode is not TimeMode.NONE
@@ -281,13 +278,7 @@ def _struct(attributes: Any) -> T.StructType:
 
 
 def _given(node: Jvm) -> object:
-    """Return the object that was given to ``transformWithState``.
-
-    Raises
-    ------
-    UnsupportedQuery
-        It is too large to be in the plan.
-    """
+    """Return the object that was given to ``transformWithState``."""
     return _unpacked(processor_of, node)
 
 

@@ -47,48 +47,33 @@ class Given:
 
 @dataclass(frozen=True)
 class Reading:
-    """Holds the facts of a query that the reader of one node needs.
-
-    Attributes
-    ----------
-    plan : plan node
-        The whole query's.
-    arrival : str or None
-        Name of a timestamp column that says when a record arrived.
-    ordered : tuple of str
-        Names of the columns that order records; none where their order is left to chance.
-    number : int
-        Number of the operator that the node becomes, from the source upwards.
-    feeds : tuple of PlannedOperator
-        The operators whose results it reads, as `PlannedOperator` has it.
-    node : plan node or None
-        The node in `plan`.
-    whole_windows : bool
-        Whether overlapping windows are kept each by itself, and not as slices that they share.
-    asks_kafka : bool
-        Whether Kafka tells when a record arrived, where no column does.
-    """
+    """Holds the facts of a query that the reader of one node needs."""
 
     spark: SparkSession
     plan: Jvm
+    """plan node: The whole query's."""
     mode: OutputMode
     arrival: str | None
+    """Name of a timestamp column that says when a record arrived."""
     ordered: tuple[str, ...]
+    """Names of the columns that order records; none where their order is left to chance."""
     number: int
+    """Number of the operator that the node becomes, from the source upwards."""
     feeds: tuple[PlannedOperator, ...] = ()
+    """The operators whose results it reads, as `PlannedOperator` has it."""
     node: Jvm | None = None
+    """plan node or None: The node in `plan`."""
     whole_windows: bool = False
+    """Whether overlapping windows are kept each by itself, and not as slices that they share."""
     asks_kafka: bool = True
+    """Whether Kafka tells when a record arrived, where no column does."""
 
     def arrived(
         self, attributes: Iterable[Jvm], upstream: PlannedOperator | None = None
     ) -> Column | None:
         """Return when a record arrived, of what an operator reads from the source; None from another.
 
-        Raises
-        ------
-        ConfigError
-            The column named is not among `attributes`, or is no timestamp.
+        Raises `ConfigError`: the column named is not among `attributes`, or is no timestamp.
         """
         if self.arrival is None or upstream is not None or self.feeds:
             return None
@@ -137,14 +122,7 @@ class Reading:
     ) -> PlannedOperator:
         """Return the operator that the node becomes.
 
-        Parameters
-        ----------
-        kind : str
-            Of node: its id begins with it.
-        what : str
-            For people.
-        upstream : PlannedOperator or None
-            What it reads from; None for the source.
+        `kind`: of node: its id begins with it. `upstream`: what it reads from; None for the source.
         """
         parents = self.feeds if upstream is None else (upstream,)
         unknown = self.arrival is None and taken.arrival is None
@@ -178,19 +156,12 @@ def _streams(node: Jvm) -> bool:
 
 @dataclass(frozen=True)
 class NodeReader:
-    """Turns nodes of one kind into operators.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Simple names of their classes.
-    read : callable
-        From what is known, a node and the operator that it reads from (None: the source) to the
-        operator that the node becomes. Raises UnsupportedQuery.
-    applies : callable
-        Whether such a node keeps state at all: where it reads a stream.
-    """
+    """Turns nodes of one kind into operators."""
 
     names: tuple[str, ...]
+    """Simple names of their classes."""
     read: Callable[[Reading, Jvm, PlannedOperator | None], PlannedOperator]
+    """From what is known, a node and the operator that it reads from (None: the source) to the
+    operator that the node becomes. Raises UnsupportedQuery."""
     applies: Callable[[Jvm], bool] = field(default=_streams)
+    """Whether such a node keeps state at all: where it reads a stream."""

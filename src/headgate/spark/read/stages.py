@@ -58,47 +58,31 @@ class NoPythonStage(UnsupportedQuery):
 
 @dataclass
 class Hole:
-    """A leaf of a plan where the rows of a stage belong.
-
-    Attributes
-    ----------
-    leaf : plan node
-        Puts out the stage's rows, and `_CARRIED` behind them.
-    """
+    """A leaf of a plan where the rows of a stage belong."""
 
     stage: str
     leaf: Jvm
+    """plan node: Puts out the stage's rows, and `_CARRIED` behind them."""
 
 
 @dataclass
 class Stage:
-    """One stateless Python function of a query, or several that are evaluated side by side.
-
-    Attributes
-    ----------
-    id : str
-        ``map-0`` or ``udf-1``, counted from the source upwards.
-    what : str
-        The function's name, and how it is called.
-    function : callable
-        As it was given to ``mapInArrow``, or one that does the same for the others.
-    input_plan : plan node
-        What the stage reads, and `_CARRIED` behind it.
-    holes : list of Hole
-        Its leaves where it reads other stages; empty where it reads the source.
-    raw_schema : StructType
-        Of what the replicas put out.
-    feeds : bool
-        Whether another stage reads this one.
-    """
+    """One stateless Python function of a query, or several that are evaluated side by side."""
 
     id: str
+    """``map-0`` or ``udf-1``, counted from the source upwards."""
     what: str
+    """The function's name, and how it is called."""
     function: Function
+    """As it was given to ``mapInArrow``, or one that does the same for the others."""
     input_plan: Jvm
+    """plan node: What the stage reads, and `_CARRIED` behind it."""
     holes: list[Hole]
+    """Its leaves where it reads other stages; empty where it reads the source."""
     raw_schema: T.StructType
+    """Of what the replicas put out."""
     feeds: bool = False
+    """Whether another stage reads this one."""
 
     @property
     def parents(self) -> list[str]:
@@ -108,18 +92,12 @@ class Stage:
 
 @dataclass
 class Pipeline:
-    """A query of stateless Python stages.
-
-    Attributes
-    ----------
-    stages : list of Stage
-        Each behind those that it reads.
-    plan : plan node
-        What stands above the last stages, over their holes.
-    """
+    """A query of stateless Python stages."""
 
     stages: list[Stage]
+    """Each behind those that it reads."""
     plan: Jvm
+    """plan node: What stands above the last stages, over their holes."""
     holes: list[Hole]
 
     @property
@@ -155,19 +133,8 @@ class _Part:
 def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pipeline:
     """Return the stages of a query.
 
-    Parameters
-    ----------
-    df : DataFrame
-        A streaming DataFrame.
-    policy : str
-        For messages.
-    arrival : str or None
-        Name of a timestamp column that the first stages read.
-
-    Raises
-    ------
-    UnsupportedQuery
-        The query keeps state, has no Python stage, or a part that pools cannot run.
+    `arrival`: name of a timestamp column that the first stages read. Raises `UnsupportedQuery`: the
+    query keeps state, has no Python stage, or a part that pools cannot run.
     """
     plan = analysed(df)
     if not plan.isStreaming():

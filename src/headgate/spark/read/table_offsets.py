@@ -31,19 +31,13 @@ def rows_until(
 ) -> DataFrame | None:
     """Return a table's rows up to an offset; None where the offset is not that of a table.
 
+    Raises `HeadgateError`: the stream did not read the table as it is at some version.
+
     Parameters
     ----------
-    offset : str or None
-        As Spark's log has it.
-    table : str
-        A name, or with `path` what ``load`` was given.
-    options : mapping of str to str
-        The stream reader's.
-
-    Raises
-    ------
-    HeadgateError
-        The stream did not read the table as it is at some version.
+    offset : str or None    As Spark's log has it.
+    table : str    A name, or with `path` what ``load`` was given.
+    options : mapping of str to str    The stream reader's.
     """
     fields = _parsed(offset)
     delta, iceberg = "reservoirVersion" in fields, "snapshot_id" in fields
@@ -92,12 +86,7 @@ def _check_whole_snapshot(
 
 
 def _number(table: str, offset: Mapping[str, Any], name: str) -> int:
-    """Return a whole number of an offset, which becomes part of a statement and so must be no text.
-
-    Raises
-    ------
-    CheckpointError
-    """
+    """Return a whole number of an offset, which becomes part of a statement and so must be no text."""
     value = offset.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return value

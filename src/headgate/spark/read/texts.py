@@ -1,4 +1,4 @@
-"""Expressions of a query as texts that are the same for queries that mean the same.
+"""Writes expressions of a query as texts that are the same for queries that mean the same.
 
 A column is written as the expression over the source's columns that computes it, however many
 ``withColumn`` stand between. Ids, aliases, the order of ``a + b`` and casts that Spark adds leave no
@@ -75,18 +75,12 @@ _ZONES = {"Etc/UTC": "UTC", "GMT": "UTC", "Z": "UTC", "+00:00": "UTC"}
 class Texts:
     """Writes expressions over what stands below a node of a plan.
 
-    Parameters
-    ----------
-    plan : plan node
-    shared : Texts, optional
-        Texts of the node above, which gathers the same facts.
+    `plan`: plan node. `shared`: texts of the node above, which gathers the same facts.
 
     Attributes
     ----------
-    lookups : set of str
-        Joins with a table that a column comes from.
-    zones : set of str
-        Time zones of the session that an expression depends on.
+    lookups : set of str    Joins with a table that a column comes from.
+    zones : set of str    Time zones of the session that an expression depends on.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, shared: Texts | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A query's plan as a tree that says of each part where it runs; for people."""
+"""Draws a query's plan as a tree that says of each part where it runs; for people."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ _SOURCES = {"StreamingRelation", "StreamingRelationV2"}
 def tree(plan: Jvm, becomes_operator: Callable[[Jvm], bool]) -> list[str]:
     """Return a line per part of an analysed plan, each below what reads it.
 
-    Parameters
-    ----------
-    plan : plan node
-    becomes_operator : callable
-        Whether a node is one that slots run.
+    `plan`: plan node. `becomes_operator`: whether a node is one that slots run.
     """
     return [
         f"{where:<10}{'  ' * depth}{name}"

@@ -1,4 +1,4 @@
-"""Spark types as leaves of a row, and back."""
+"""Maps Spark types to leaves of a row, and back."""
 
 from __future__ import annotations
 
@@ -87,15 +87,8 @@ def in_order(data_type: T.DataType) -> bool:
 def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, Column]]:
     """Return the leaves of a value that records are compared by, or that a worker reads.
 
-    Parameters
-    ----------
-    what : str
-        What the value is, for the message.
-
-    Raises
-    ------
-    UnsupportedQuery
-        Leaves of the type do not compare as its values do.
+    `what`: what the value is, for the message. Raises `UnsupportedQuery`: leaves of the type do not
+    compare as its values do.
     """
     if in_order(data_type):
         return any_leaves(data_type, value)

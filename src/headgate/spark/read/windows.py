@@ -1,4 +1,4 @@
-"""Reading a time window back from the expressions that Spark made of ``F.window``."""
+"""Reads a time window back from the expressions that Spark made of ``F.window``."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int | None
     """Return the gap of the session window that made `attribute`, in microseconds.
 
     None where it may differ from record to record: its months, too, are not all of one length.
-
-    Raises
-    ------
-    UnsupportedQuery
-        It is not above 0.
+    Raises `UnsupportedQuery`: it is not above 0.
     """
     pair = find_window(plan, attribute)
     interval = None if pair is None else gap_of(pair[1])

@@ -16,18 +16,12 @@ _IN_BATCH = "do it in foreachBatch"
 
 @dataclass(frozen=True)
 class Wording:
-    """Names a node as the user wrote it.
-
-    Attributes
-    ----------
-    name : str
-        In PySpark's words.
-    instead : str
-        The nearest thing that runs.
-    """
+    """Names a node as the user wrote it."""
 
     name: str
+    """In PySpark's words."""
     instead: str = "drop it"
+    """The nearest thing that runs."""
 
 
 _WITH_STATE = "write it as transformWithState or transformWithStateInPandas"

@@ -89,8 +89,7 @@ class Door(Protocol):
 
     Attributes
     ----------
-    address : str
-        For `connect`.
+    address : str    For `connect`.
     """
 
     @property
@@ -113,12 +112,8 @@ class Door(Protocol):
 def connect(address: str, key: bytes) -> Channel:
     """Return a channel to who listens at an address.
 
-    Raises
-    ------
-    OSError
-        Nobody listens there.
-    AuthenticationError
-        Who listens does not have the key.
+    Raises `OSError`: nobody listens there; `AuthenticationError`: Who listens does not have the
+    key.
     """
     if not address.startswith(_TCP):
         return Client(address, "AF_UNIX", authkey=key)
@@ -147,11 +142,7 @@ def hang_up(channel: Channel) -> None:
 class UnixDoor:
     """A door for the processes of this host.
 
-    Parameters
-    ----------
-    path : str
-        In a directory that only their user may enter.
-    key : bytes
+    `path`: in a directory that only their user may enter.
     """
 
     def __init__(self, path: str, key: bytes) -> None:
@@ -186,13 +177,8 @@ class UnixDoor:
 class TcpDoor:
     """A door for the processes of other hosts.
 
-    Parameters
-    ----------
-    host : str
-        Name or address of this host, to which alone the port is bound.
-    key : bytes
-    shown : str, optional
-        Name or address by which others reach it.
+    `host`: name or address of this host, to which alone the port is bound. `shown`: name or address
+    by which others reach it.
     """
 
     def __init__(self, host: str, key: bytes, shown: str = "") -> None:
@@ -271,11 +257,7 @@ class TcpDoor:
 class TcpChannel:
     """A channel over TCP; several threads may send, one receives.
 
-    Parameters
-    ----------
-    end : socket
-    out_key, in_key : bytes
-        Of the MACs of what is sent and of what is received.
+    `out_key`, `in_key`: of the MACs of what is sent and of what is received.
     """
 
     def __init__(self, end: socket.socket, out_key: bytes, in_key: bytes) -> None:
@@ -310,11 +292,7 @@ class TcpChannel:
     def recv_bytes(self) -> bytes:
         """Return the bytes of the next message.
 
-        Raises
-        ------
-        EOFError
-            The other end is gone.
-        BrokenChannel
+        Raises `EOFError`: the other end is gone. `BrokenChannel`.
         """
         number, self._received = self._received, self._received + 1
         head = _read(self._socket, _LENGTH.size + _MAC_BYTES)
@@ -362,13 +340,10 @@ class TcpChannel:
 def _greeted(end: socket.socket, key: bytes, address: str, *, calls: bool) -> TcpChannel:
     """Have both ends show that they have the key; return the channel.
 
-    Who calls says its nonce; the other answers with its own and a proof over both; then who calls proves
-    it, too. The proofs of the two differ, so that none can be sent back. They and the keys of the channel
-    hold for the address of one door: a stranger in between cannot lead a caller to another one.
-
-    Raises
-    ------
-    OSError, EOFError, AuthenticationError
+    Who calls says its nonce; the other answers with its own and a proof over both; then who calls
+    proves it, too. The proofs of the two differ, so that none can be sent back. They and the keys
+    of the channel hold for the address of one door: a stranger in between cannot lead a caller to
+    another one.
     """
     until_s = time.monotonic() + _GREETS_S
     mine = secrets.token_bytes(_NONCE_BYTES)

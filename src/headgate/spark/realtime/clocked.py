@@ -52,17 +52,11 @@ _NOTHING = re.compile(r"\s*0+\s*[a-z]*\s*")
 
 @dataclass(frozen=True)
 class ClockFeed:
-    """Reads rows when their time has come; a `SourceFeed` with one reader.
-
-    Attributes
-    ----------
-    settings : TimedEvents
-    only_here : bool
-        Whether Spark's own source cannot go on from its offsets.
-    """
+    """Reads rows when their time has come; a `SourceFeed` with one reader."""
 
     settings: TimedEvents
     only_here: bool = False
+    """Whether Spark's own source cannot go on from its offsets."""
     readers: int = 1
     keeps_first: bool = False
 
@@ -141,12 +135,7 @@ class _ClockReader:
 
 @dataclass(frozen=True)
 class RateRows:
-    """Makes the rows of Spark's format ``rate``, evenly spread over time and not second by second.
-
-    Attributes
-    ----------
-    rows_per_second : int
-    """
+    """Makes the rows of Spark's format ``rate``, evenly spread over time and not second by second."""
 
     schema: ClassVar[pa.Schema] = pa.schema(
         [("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())]
@@ -158,12 +147,8 @@ class RateRows:
     def of(cls, options: Mapping[str, str]) -> RateRows:
         """Return what Spark's options describe.
 
-        Raises
-        ------
-        ConfigError
-            The rate is no whole number above 0.
-        UnsupportedQuery
-            The rate is to rise.
+        Raises `ConfigError`: the rate is no whole number above 0; `UnsupportedQuery`: the rate is
+        to rise.
         """
         given = {key.lower(): value for key, value in options.items()}
         if not _NOTHING.fullmatch(given.get("rampuptime", "0s")):

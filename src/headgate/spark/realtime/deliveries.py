@@ -32,16 +32,11 @@ class Deliveries:
 
     Parameters
     ----------
-    threads : BatchThreads
-        Of the query, which is idle only where nothing is to be delivered.
-    deliver : callable
-        Gives outputs to the sink.
-    note : callable
-        Notes that outputs of committed epochs are out.
-    begin : callable
-        Called in the thread, at first.
-    most : int
-        Epochs that may be open.
+    threads : BatchThreads    Of the query, which is idle only where nothing is to be delivered.
+    deliver : callable    Gives outputs to the sink.
+    note : callable    Notes that outputs of committed epochs are out.
+    begin : callable    Called in the thread, at first.
+    most : int    Epochs that may be open.
     """
 
     def __init__(

@@ -34,11 +34,7 @@ class EpochRecorder(Recorder):
     def follow(self, states: Mapping[str, OperatorState], took_ms: Callable[[], float]) -> None:
         """Take what a line is about.
 
-        Parameters
-        ----------
-        states : mapping of str to OperatorState
-        took_ms : callable
-            Returns how long deliveries took since the last call.
+        `took_ms`: returns how long deliveries took since the last call.
         """
         self._states, self._took_ms = states, took_ms
 

@@ -1,4 +1,4 @@
-"""The loop of a query in real time: it cuts epochs, and stands where Spark's query stands otherwise."""
+"""Runs the loop of a query in real time: cuts epochs, and stands in for Spark's query."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Epochs:
         self._work.spark.sparkContext.setJobGroup(self.runId, "", interruptOnCancel=True)
 
     def _note(self, manifests: Sequence[Manifest]) -> None:
-        self._machine.note_delivered(manifests)
+        self._machine.steps.note_delivered(manifests)
         self._work.delivered = manifests[-1].step
 
     def _end_deliveries(self) -> None:
@@ -226,7 +226,7 @@ class Epochs:
         now_s = time.monotonic()
         if now_s >= self._looks_s:
             self._looks_s = now_s + _QUIET_S
-            self._machine.heed_commands()
+            self._machine.run_commands()
             self._work.arrived()
             self._work.look(quiet=quiet and not self._work.pipe.is_cut)
 

@@ -40,12 +40,7 @@ class FetchedRecord(Protocol):
 class EvenOrder:
     """Holds records until each partition that has a backlog can pass on its share.
 
-    Parameters
-    ----------
-    most : int
-        Offsets of all partitions that are passed on at once.
-    clock : callable
-        In seconds.
+    `most`: offsets of all partitions that are passed on at once. `clock`: in seconds.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,10 +68,8 @@ class EvenOrder:
     ) -> list[FetchedRecord]:
         """Return the records to pass on now; none while the share of a partition is not there.
 
-        Parameters
-        ----------
-        starts, ends : mapping of partition to int
-            The next offset to pass on, and the end of the partition as far as it is known.
+        `starts`, `ends`: the next offset to pass on, and the end of the partition as far as it is
+        known.
         """
         behind = {p: max(ends[p] - starts[p], 0) for p in starts}
         for partition, held in self._held.items():

@@ -66,45 +66,30 @@ class SourceFeed(Protocol):
 
 @dataclass(frozen=True)
 class BranchTasks:
-    """Places a branch of the plan among the tasks of a pipe.
-
-    Attributes
-    ----------
-    source : int
-        Which of the sources it reads.
-    first, count : int
-        Its first task, and how many tasks it has.
-    reader : int
-        The number of its first reader among all that read.
-    copies_of : int or None
-        The first task of another branch that reads the same source, and passes on what it reads: both see
-        the same records in each epoch.
-    copied_to : tuple of int
-        First tasks of the branches that it passes on to.
-    """
+    """Places a branch of the plan among the tasks of a pipe."""
 
     source: int
+    """Which of the sources it reads."""
     first: int
     count: int
+    """`first`, `count`: its first task, and how many tasks it has."""
     reader: int
+    """The number of its first reader among all that read."""
     copies_of: int | None = None
+    """The first task of another branch that reads the same source, and passes on what it reads:
+    both see the same records in each epoch."""
     copied_to: tuple[int, ...] = ()
+    """First tasks of the branches that it passes on to."""
 
 
 @dataclass(frozen=True)
 class Feeds:
-    """Describes the sources of a pipe together; their offsets are a list as JSON.
-
-    Attributes
-    ----------
-    feeds : tuple of SourceFeed
-        Of each source of Spark's, in its order; a source that is read twice is there twice.
-    same_as : tuple of int
-        For each, the first that is the same source.
-    """
+    """Describes the sources of a pipe together; their offsets are a list as JSON."""
 
     feeds: tuple[SourceFeed, ...]
+    """Of each source of Spark's, in its order; a source that is read twice is there twice."""
     same_as: tuple[int, ...]
+    """For each, the first that is the same source."""
 
     @property
     def shares(self) -> list[BranchTasks]:
@@ -172,12 +157,7 @@ class Feeds:
         return json.dumps(found)
 
     def check(self, offsets: str) -> None:
-        """Refuse offsets that the sources cannot go on from.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Refuse offsets that the sources cannot go on from; raises `ConfigError`."""
         self.reached(offsets, offsets)
 
     def reached(self, offsets: str, wanted: str) -> bool:

@@ -52,15 +52,7 @@ one, for which a Python function would be called with rows that the lower one dr
 class SparkJob:
     """Feeders, a query's plan and routers in one stage, whose tasks stay.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    plan : PipePlan
-    feeds : Feeds
-    shared : set of str
-        Operators of which every slot gets every row.
-    name : str
-        Of the query, for people.
+    `shared`: operators of which every slot gets every row. `name`: of the query, for people.
     """
 
     def __init__(

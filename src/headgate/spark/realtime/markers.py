@@ -75,19 +75,13 @@ def refused(what: str) -> UnsupportedQuery:
 def passing(spark: SparkSession, plan: Jvm, source: Jvm, watermarks: Mapping[str, int]) -> Jvm:
     """Return `plan` over `source` in place of its stream, such that markers pass.
 
+    Raises `UnsupportedQuery`.
+
     Parameters
     ----------
-    spark : SparkSession
-    plan : plan node
-        Of nodes of which each has one input that is a stream.
-    source : plan node
-        The stream's columns, and those of `MARKERS`.
-    watermarks : mapping of str to int
-        Numbers of the watermarks, by the id of their node.
-
-    Raises
-    ------
-    UnsupportedQuery
+    plan : plan node    Of nodes of which each has one input that is a stream.
+    source : plan node    The stream's columns, and those of `MARKERS`.
+    watermarks : mapping of str to int    Numbers of the watermarks, by the id of their node.
     """
     return _over(_Walk(spark, source, watermarks), plan).plan
 
@@ -103,19 +97,13 @@ class _Walk:
 
 @dataclass(frozen=True)
 class _Passing:
-    """Holds a plan through which markers pass.
-
-    Attributes
-    ----------
-    spark : SparkSession
-    plan : plan node
-    ours : tuple of attribute
-        The columns of markers, and behind them the times of watermarks.
-    """
+    """Holds a plan through which markers pass."""
 
     spark: SparkSession
     plan: Jvm
+    """plan node."""
     ours: tuple[Jvm, ...]
+    """tuple of attribute: the columns of markers, and behind them the times of watermarks."""
 
     @property
     def marker(self) -> Jvm:

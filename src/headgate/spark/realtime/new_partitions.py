@@ -16,12 +16,8 @@ EVERY_S = 30.0
 class NewPartitions:
     """Asks in a thread of its own, so that no epoch waits for a broker.
 
-    Parameters
-    ----------
-    grown : callable
-        As `Feeds.grown`: given offsets, returns them with the beginnings of what has come since.
-    start : str
-        The offsets at which the pipe began, as `grown` has returned them.
+    `grown`: as `Feeds.grown`: given offsets, returns them with the beginnings of what has come
+    since. `start`: the offsets at which the pipe began, as `grown` has returned them.
     """
 
     def __init__(self, grown: Callable[[str], str], start: str) -> None:

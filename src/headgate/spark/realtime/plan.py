@@ -28,58 +28,38 @@ _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 @dataclass(frozen=True)
 class Branch:
-    """Holds the plan between one source and an operator.
-
-    Attributes
-    ----------
-    operator : str
-        To whose slots its rows go.
-    plan : plan node
-        Optimised; each node has one input that is a stream.
-    leaf : plan node
-        The source.
-    watermarks : mapping of str to int
-        Numbers of the watermarks in it, by the id of their node.
-    stages : int
-        How many of its nodes run Python.
-    """
+    """Holds the plan between one source and an operator."""
 
     operator: str
+    """To whose slots its rows go."""
     plan: Jvm
+    """plan node: Optimised; each node has one input that is a stream."""
     leaf: Jvm
+    """plan node: The source."""
     watermarks: dict[str, int]
+    """Numbers of the watermarks in it, by the id of their node."""
     stages: int
+    """How many of its nodes run Python."""
 
     def over(self, source: DataFrame) -> Jvm:
         """Return the plan of the routed rows of `source`, which has the source's columns and `MARKERS`.
 
-        The times of each watermark are a column more, in microseconds.
-
-        Raises
-        ------
-        UnsupportedQuery
-            Markers cannot pass a part of the plan.
+        The times of each watermark are a column more, in microseconds. Raises `UnsupportedQuery`:
+        Markers cannot pass a part of the plan.
         """
         return passing(source.sparkSession, self.plan, analysed(source), self.watermarks)
 
 
 @dataclass(frozen=True)
 class PipePlan:
-    """Holds the plan of a query up to its first operators.
-
-    Attributes
-    ----------
-    branches : tuple of Branch
-        In the order of Spark's sources.
-    delays_ms : tuple of int
-        Of each watermark.
-    least : bool
-        Whether of several watermarks the least counts, and not the greatest.
-    """
+    """Holds the plan of a query up to its first operators."""
 
     branches: tuple[Branch, ...]
+    """In the order of Spark's sources."""
     delays_ms: tuple[int, ...]
+    """Of each watermark."""
     least: bool
+    """Whether of several watermarks the least counts, and not the greatest."""
 
     @classmethod
     def of(
@@ -87,10 +67,7 @@ class PipePlan:
     ) -> PipePlan:
         """Return the plan below operators that read sources.
 
-        Raises
-        ------
-        UnsupportedQuery
-            A part of it cannot run in a pipe.
+        Raises `UnsupportedQuery`: a part of it cannot run in a pipe.
         """
         branches: list[Branch] = []
         delays_ms: dict[str, int] = {}
@@ -118,10 +95,7 @@ class PipePlan:
     def shares_watermark(self, sources: Sequence[int]) -> bool:
         """Return whether records of several sources move one watermark.
 
-        Parameters
-        ----------
-        sources : sequence of int
-            Of each branch, the number of its source.
+        `sources`: of each branch, the number of its source.
         """
         sources_of: dict[int, set[int]] = defaultdict(set)
         for branch, source in zip(self.branches, sources, strict=True):

@@ -30,20 +30,13 @@ _OURS = (MARKER_TO, MARKER_TOKEN, MARKER_US)
 
 @dataclass(frozen=True)
 class Router:
-    """The function that `mapInArrow` runs; a task is a router.
-
-    Attributes
-    ----------
-    meeting : words.Meeting
-    operator : str
-        To whose slots rows go.
-    shared : bool
-        Whether each of them gets every row.
-    """
+    """The function that `mapInArrow` runs; a task is a router."""
 
     meeting: words.Meeting
     operator: str
+    """To whose slots rows go."""
     shared: bool
+    """Whether each of them gets every row."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Route until the feeder has ended."""
@@ -52,7 +45,7 @@ class Router:
         routing = _Routing(self, context.partitionId())
         try:
             for batch in batches:
-                routing.take(batch)
+                routing.route(batch)
         except (OSError, EOFError) as error:
             msg = "a router has lost a slot; the pipe starts again."
             raise EngineError(msg, transient=True) from error
@@ -75,7 +68,7 @@ class _Routing:
     newest_us: dict[int, int] = field(default_factory=dict)
     epoch: object = None
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def route(self, batch: pa.RecordBatch) -> None:
         token = batch.column(batch.schema.get_field_index(MARKER_TOKEN))
         start = 0
         if token.null_count < batch.num_rows:
@@ -158,10 +151,8 @@ def to_slots(
 
     Parameters
     ----------
-    table : pyarrow.Table
-        Routed rows.
+    table : pyarrow.Table    Routed rows.
     slot_of : int[G]
-    slots : int
     shared : bool
         Every slot gets every record; it counts as one where it is stored, as none elsewhere.
     """

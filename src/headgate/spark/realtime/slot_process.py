@@ -1,4 +1,4 @@
-"""A slot that stays: takes records from routers, serves an epoch when it has all of it, and reports.
+"""Runs a slot that stays: takes records from routers, serves an epoch when it has all of it, and reports.
 
 Run as a program beside Spark, with what it must know on its standard input. It ends with its driver.
 """
@@ -46,14 +46,8 @@ class _Closed:
 class SlotProcess:
     """Serves one slot.
 
-    Parameters
-    ----------
-    meeting : words.Meeting
-    operator : str
-    number : int
-        Of the slot, until the driver says another one.
-    store : mapping of str to str
-        Options of the checkpoint's store.
+    `number`: of the slot, until the driver says another one. `store`: options of the checkpoint's
+    store.
     """
 
     def __init__(

@@ -15,10 +15,7 @@ from headgate.spark.realtime.kafka_feed import KafkaFeed
 def feed_of(leaf: Jvm) -> SourceFeed:
     """Return the feed of a streaming leaf of a plan.
 
-    Raises
-    ------
-    UnsupportedQuery
-        Its source, or one of its options, cannot be read in real time.
+    Raises `UnsupportedQuery`: its source, or one of its options, cannot be read in real time.
     """
     if is_kafka(leaf):
         return KafkaFeed.of(options_of(leaf))

@@ -15,12 +15,7 @@ from headgate.core.errors import EngineError
 
 @dataclass(frozen=True)
 class OfRecords:
-    """Calls a function that takes the values of one record.
-
-    Attributes
-    ----------
-    function : callable
-    """
+    """Calls a function that takes the values of one record."""
 
     function: Callable[..., Any]
 
@@ -31,17 +26,11 @@ class OfRecords:
 
 @dataclass(frozen=True)
 class OfSeries:
-    """Calls a function that takes pandas objects, with the rows of records.
-
-    Attributes
-    ----------
-    function : callable
-    columns : tuple of str, or None
-        Of a result that is a DataFrame.
-    """
+    """Calls a function that takes pandas objects, with the rows of records."""
 
     function: Callable[..., Any]
     columns: tuple[str, ...] | None
+    """Of a result that is a DataFrame."""
 
     def __call__(self, marker: Any, *values: Any, **named: Any) -> Any:
         """Return the function's values; anything for markers."""
@@ -63,17 +52,11 @@ class OfSeries:
 
 @dataclass(frozen=True)
 class OfArrays:
-    """Calls a function that takes Arrow arrays, with the rows of records.
-
-    Attributes
-    ----------
-    function : callable
-    kind : pyarrow.DataType
-        Of its result.
-    """
+    """Calls a function that takes Arrow arrays, with the rows of records."""
 
     function: Callable[..., Any]
     kind: pa.DataType
+    """pyarrow.DataType: Of its result."""
 
     def __call__(self, marker: pa.Array, *values: Any, **named: Any) -> Any:
         """Return the function's values; anything for markers."""
@@ -90,15 +73,10 @@ class OfArrays:
 
 @dataclass(frozen=True)
 class OfIterators:
-    """Calls a function of iterators, once for all epochs, with the batches of records.
-
-    Attributes
-    ----------
-    of : OfSeries or OfArrays
-        Of the same function.
-    """
+    """Calls a function of iterators, once for all epochs, with the batches of records."""
 
     of: OfSeries | OfArrays
+    """Of the same function."""
 
     def __call__(self, given: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
         """Yield the function's values of each batch; anything for markers."""
@@ -141,26 +119,17 @@ Batch = Any
 
 @dataclass
 class OfBatches:
-    """Calls a function of batches, as `mapInArrow` and `mapInPandas` take it: once for each epoch.
-
-    Attributes
-    ----------
-    function : callable
-    names : tuple of str
-        Of the columns that it takes.
-    outputs : pyarrow.Schema
-        Of the columns that it gives.
-    ours : pyarrow.Schema
-        Of the columns of markers, which are the last ones.
-    pandas : bool
-        Whether batches are pandas'.
-    """
+    """Calls a function of batches, as `mapInArrow` and `mapInPandas` take it: once for each epoch."""
 
     function: Callable[[Iterator[Batch]], Iterator[Batch]]
     names: tuple[str, ...]
+    """Of the columns that it takes."""
     outputs: pa.Schema
+    """pyarrow.Schema: Of the columns that it gives."""
     ours: pa.Schema
+    """pyarrow.Schema: Of the columns of markers, which are the last ones."""
     pandas: bool
+    """Whether batches are pandas'."""
 
     def __call__(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield what the function makes of records, and all markers behind those of their epoch."""

@@ -1,4 +1,4 @@
-"""The steps of a query in real time: what its slots do in an epoch, and what commits it."""
+"""Does the steps of a query in real time: what its slots do in an epoch, and what commits it."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class RealTimeWork(StatefulWork):
         self.before_commit = lambda _: None
         self._above: NarrowPlan | None = None
         if isinstance(sink, KafkaSink):
-            self._above = self._results.narrow(sink.in_columns, self.run.path / "results")
+            self._above = self._results.project_rows(sink.in_columns, self.run.path / "results")
 
     @property
     def delivers_together(self) -> bool:

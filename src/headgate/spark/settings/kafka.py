@@ -61,37 +61,22 @@ def no_broker(servers: str) -> Exception | None:
 
 @dataclass(frozen=True)
 class KafkaTarget:
-    """Holds the destination and the settings of a Kafka writer.
-
-    Attributes
-    ----------
-    servers : str
-        As ``bootstrap.servers`` has it.
-    topic : str or None
-        Topic of all records; None if each record has its own.
-    client : mapping
-        For librdkafka, ``bootstrap.servers`` among it.
-    transaction_s : float
-        How long a transaction may stay open.
-    patience_s : float
-        How long a broker may be away.
-    """
+    """Holds the destination and the settings of a Kafka writer."""
 
     servers: str
+    """As ``bootstrap.servers`` has it."""
     topic: str | None
+    """Topic of all records; None if each record has its own."""
     client: Mapping[str, Any] = field(repr=False)
+    """For librdkafka, ``bootstrap.servers`` among it."""
     transaction_s: float
+    """How long a transaction may stay open."""
     patience_s: float
+    """How long a broker may be away."""
 
 
 def confluent() -> Any:
-    """Return the module of the client.
-
-    Raises
-    ------
-    ConfigError
-        It is not installed.
-    """
+    """Return the module of the client. Raises `ConfigError`: it is not installed."""
     try:
         importlib.import_module("confluent_kafka.admin")
         return importlib.import_module("confluent_kafka")
@@ -106,15 +91,8 @@ def confluent() -> Any:
 def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
     """Return the target in Kafka from a writer's options.
 
-    Parameters
-    ----------
-    options : mapping of str to str
-        As the writer has them; case does not matter, as in Spark.
-
-    Raises
-    ------
-    ConfigError
-        The client is not installed, no broker is named, or an option has no counterpart.
+    `options`: as the writer has them; case does not matter, as in Spark. Raises `ConfigError`: the
+    client is not installed, no broker is named, or an option has no counterpart.
     """
     module = confluent()
     by_name = {key.lower(): value for key, value in options.items()}
@@ -139,15 +117,8 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
 def consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the client's settings of a reader.
 
-    Parameters
-    ----------
-    options : mapping of str to str
-        Of Spark's Kafka source, names in lower case.
-
-    Raises
-    ------
-    ConfigError
-        The client is not installed, or an option has no counterpart.
+    `options`: of Spark's Kafka source, names in lower case. Raises `ConfigError`: the client is not
+    installed, or an option has no counterpart.
     """
     module = confluent()
     client = _translated(

@@ -25,36 +25,24 @@ PREFIX = "headgate."
 
 @dataclass(frozen=True)
 class Option(Generic[Value]):
-    """An option.
-
-    Attributes
-    ----------
-    parse : callable
-        From the text to the value; raises ValueError or ConfigError for any other text.
-    default : any
-        Where it is not given.
-    allowed : str
-        What the text may be, after "use".
-    means : str
-        What it is for.
-    names : collection of str
-        Of which the text should be one, where there are such.
-    """
+    """An option."""
 
     key: str
     parse: Callable[[str], Value]
+    """From the text to the value; raises ValueError or ConfigError for any other text."""
     default: Value
+    """Where it is not given."""
     allowed: str
+    """What the text may be, after "use"."""
     means: str
+    """What it is for."""
     names: Collection[str] = ()
+    """Of which the text should be one, where there are such."""
 
     def of(self, options: Mapping[str, str]) -> Value:
         """Return the value among a writer's `options`.
 
-        Raises
-        ------
-        ConfigError
-            The text is nothing that this option may be.
+        Raises `ConfigError`: the text is nothing that this option may be.
         """
         text = options.get(self.key)
         return self.default if text is None else self.value_of(text)
@@ -350,17 +338,8 @@ def is_own(key: str) -> bool:
 def check_option(key: str, value: object) -> tuple[str, str]:
     """Return the name and the text of an option of headgate's as the table has them.
 
-    Parameters
-    ----------
-    key : str
-        In any case.
-    value : any
-        A text, a number or a boolean.
-
-    Raises
-    ------
-    ConfigError
-        There is no such option, or it may not be that.
+    `key`: in any case. `value`: a text, a number or a boolean. Raises `ConfigError`: there is no
+    such option, or it may not be that.
     """
     if is_store_option(key):
         return store_option(key, str(value).lower() if isinstance(value, bool) else str(value))

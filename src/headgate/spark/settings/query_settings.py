@@ -37,51 +37,39 @@ class QuerySettings:
 
     A writer makes a new one with each of its methods, so whoever holds one may keep it. What depends
     on the session, such as "auto", is decided when the query starts.
-
-    Attributes
-    ----------
-    format, mode, name, table : str or None
-        Format and output mode of the sink, the query's name, and the table it writes to.
-    trigger : mapping
-        As PySpark's ``trigger`` takes it; empty for Spark's default.
-    options : mapping of str to str
-        The sink's and headgate's own, see `headgate.spark.settings.options`.
-    function, row_function : callable or None
-        The user's functions of ``foreachBatch`` and ``foreach``.
-    budget : str or None
-        A duration, "auto", or None for none.
-    policy : Policy or None
-        None for the default.
-    replica_policy : ReplicaPolicy or None
-        Runs the query's stages on pools of replicas.
-    fallback : str
-        *error*, *micro-batch* (instead of real time) or *spark*.
-    migration : str
-        Empty for the default of each change.
-    faults : tuple of mapping
-        What `headgate_lab.testing.faults` injects; empty outside tests and benches.
     """
 
     format: str | None = None
     mode: str = "append"
     name: str | None = None
     table: str | None = None
+    """`format`, `mode`, `name`, `table`: format and output mode of the sink, the query's name, and
+    the table it writes to."""
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     trigger: Mapping[str, Any] = field(default_factory=dict)
+    """As PySpark's ``trigger`` takes it; empty for Spark's default."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """The sink's and headgate's own, see `headgate.spark.settings.options`."""
     function: Callable[[DataFrame, int], None] | None = None
     row_function: Any = None
+    """`function`, `row_function`: the user's functions of ``foreachBatch`` and ``foreach``."""
     slots: SlotRange = field(default_factory=SlotRange)
     key_groups: int = 128
     budget: str | None = "auto"
+    """A duration, "auto", or None for none."""
     slos: tuple[Slo, ...] = ()
     policy: Policy | None = None
+    """None for the default."""
     replica_policy: ReplicaPolicy | None = None
+    """Runs the query's stages on pools of replicas."""
     advise: bool = False
     fallback: str = "error"
+    """*error*, *micro-batch* (instead of real time) or *spark*."""
     migration: str = ""
+    """Empty for the default of each change."""
     faults: tuple[Mapping[str, Any], ...] = ()
+    """What `headgate_lab.testing.faults` injects; empty outside tests and benches."""
 
     @property
     def is_real_time(self) -> bool:

@@ -1,4 +1,4 @@
-"""Merging a step's rows into a table of PostgreSQL, once for each step.
+"""Merges a step's rows into a table of PostgreSQL, once for each step.
 
 Executors write the rows into a table of their own; then one transaction of the driver's merges them,
 writes the step's number down and drops that table. So either all of it is there or nothing.

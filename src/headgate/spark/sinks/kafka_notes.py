@@ -36,17 +36,8 @@ def note(step: int) -> bytes:
 def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
     """Make the topic, unless it is among `topics`.
 
-    Parameters
-    ----------
-    client : module
-        ``confluent_kafka``.
-    topics : mapping
-        Topics in the cluster's metadata.
-
-    Raises
-    ------
-    EngineError
-        The broker does not let it be made.
+    `client` (module): ``confluent_kafka``. `topics`: topics in the cluster's metadata. Raises
+    `EngineError`: the broker does not let it be made.
     """
     if NOTES in topics and topics[NOTES].error is None:
         return
@@ -68,22 +59,15 @@ def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
 def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int | None:
     """Return the last step of a job that readers see; None where there is no note of any.
 
-    To be called when nothing of the job is under way. What *other* jobs have under way hides what stands
-    behind it, so it is waited for: for as long as a transaction may take.
+    To be called when nothing of the job is under way. What *other* jobs have under way hides what
+    stands behind it, so it is waited for: for as long as a transaction may take. Raises
+    `EngineError`: it cannot be known in time.
 
     Parameters
     ----------
-    client : module
-        ``confluent_kafka``.
-    job : str
-        As the notes have it for their key.
-    until_s : float
-        On the monotonic clock.
-
-    Raises
-    ------
-    EngineError
-        It cannot be known in time.
+    client : module    ``confluent_kafka``.
+    job : str    As the notes have it for their key.
+    until_s : float    On the monotonic clock.
     """
     settings = _settings(target) | {"group.id": job, "enable.auto.commit": False}
 

@@ -1,4 +1,4 @@
-"""Kafka, exactly once: each step is one transaction, with a note of the step in it.
+"""Writes to Kafka exactly once: each step is one transaction, with a note of the step in it.
 
 Spark's own Kafka sink writes a step again after a crash, so readers see it twice. This one's rows are
 written by the driver, from committed bytes: a transaction belongs to one producer, and a step that is
@@ -43,21 +43,10 @@ _Part = tuple[int, Mapping[str, Sequence[Any]]]
 class KafkaSink:
     """Writes each step into Kafka, so that a ``read_committed`` reader sees it once.
 
-    Parameters
-    ----------
-    options : mapping of str to str
-        The writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
-    schema : StructType
-        Schema of the results.
-    checkpoint : Path
-        The query's.
-    newest_output : callable
-        Returns the number of the newest step that may have been delivered, -1 for none.
-
-    Raises
-    ------
-    ConfigError
-        The client is not installed, or an option or a column is not as it must be.
+    `options`: the writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
+    `newest_output`: returns the number of the newest step that may have been delivered, -1 for
+    none. Raises `ConfigError`: the client is not installed, or an option or a column is not as it
+    must be.
     """
 
     inside = False
@@ -80,12 +69,8 @@ class KafkaSink:
     def begin(self) -> None:
         """See that the topic is there, and end what an earlier driver left open.
 
-        Raises
-        ------
-        ConfigError
-            No broker answers, or it has no such topic.
-        CheckpointError
-            Kafka has a step that the checkpoint does not know of.
+        Raises `ConfigError`: no broker answers, or it has no such topic; `CheckpointError`: Kafka
+        has a step that the checkpoint does not know of.
         """
         _look(self._target)
         if self._metadata.is_file():  # else this is the first start, and nothing was written
@@ -116,7 +101,7 @@ class KafkaSink:
         """Write without transactions from now on: at least once, and seen at once."""
         self._early = EarlyWriter(self._target)
 
-    def hurry(self) -> None:
+    def send_early(self) -> None:
         """Send each record at once, and not with those that follow soon."""
         self._target = replace(self._target, client={**_AT_ONCE, **self._target.client})
 
@@ -142,13 +127,7 @@ class KafkaSink:
 
 
 def _columns(schema: T.StructType, target: KafkaTarget) -> list[Column]:
-    """Return the columns of a record, as Spark casts them.
-
-    Raises
-    ------
-    ConfigError
-        A column is missing, or of another type than Spark takes.
-    """
+    """Return the columns of a record, as Spark casts them."""
     have = {field.name: field.dataType for field in schema}
     if "value" not in have:
         msg = (
@@ -190,16 +169,7 @@ def _parts(frame: DataFrame) -> list[_Part]:
 def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]:
     """Return a step's records.
 
-    Parameters
-    ----------
-    parts : sequence of (int, mapping)
-        The result of `_parts`.
-    topic : str or None
-
-    Raises
-    ------
-    EngineError
-        A row names no topic.
+    `parts`: the result of `_parts`.
     """
     nothing = [None]
     for count, of in parts:
@@ -219,12 +189,7 @@ def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]
 
 
 def _look(target: KafkaTarget) -> None:
-    """Refuse a start where no broker answers, or where it has no such topic.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a start where no broker answers, or where it has no such topic."""
     module = confluent()
     absent = no_broker(target.servers)
     if absent is not None:

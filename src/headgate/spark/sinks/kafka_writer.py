@@ -1,4 +1,4 @@
-"""Records into Kafka, each step of a job in one transaction together with a note that it is there.
+"""Writes records into Kafka, each step of a job in one transaction with a note that it is there.
 
 The note is a record of that transaction, too, in a topic of its own: who reads it when nothing is under
 way knows the last step that readers see, whatever died in between.
@@ -53,10 +53,7 @@ class KafkaRecord(NamedTuple):
 class KafkaWriter:
     """Writes the steps of one job; whoever opens it last is the only one who can.
 
-    Parameters
-    ----------
-    job : str
-        Identity of the job, kept in its checkpoint.
+    `job`: identity of the job, kept in its checkpoint.
     """
 
     def __init__(self, target: KafkaTarget, job: str) -> None:
@@ -70,12 +67,8 @@ class KafkaWriter:
     def open(self) -> int | None:
         """Take over from whoever wrote for this job before; return the last step that readers see.
 
-        A transaction that was left open is aborted, so that readers wait no longer for it.
-
-        Raises
-        ------
-        EngineError
-            No broker answers, or it does not take the settings.
+        A transaction that was left open is aborted, so that readers wait no longer for it. Raises
+        `EngineError`: no broker answers, or it does not take the settings.
         """
         self.close()
         settings = {
@@ -95,19 +88,10 @@ class KafkaWriter:
     def write(self, step: int, records: Callable[[], Iterable[KafkaRecord]]) -> bool:
         """Write a step's records; return False where readers see them already.
 
-        Parameters
-        ----------
-        step : int
-            The job's number of it; grows.
-        records : callable
-            Returns the records, the same whenever it is called.
-
-        Raises
-        ------
-        CheckpointError
-            Later steps were written, so this job's checkpoint was put back.
-        EngineError
-            They could not be written; nothing of them is seen, or all of them and the note.
+        `step`: the job's number of it; grows. `records`: returns the records, the same whenever it
+        is called. Raises `CheckpointError`: later steps were written, so this job's checkpoint was
+        put back; `EngineError`: they could not be written; nothing of them is seen, or all of them
+        and the note.
         """
         if self._producer is None:
             self.open()
@@ -134,9 +118,7 @@ class KafkaWriter:
     def check_last(self, step: int) -> None:
         """Refuse a checkpoint whose newest step is `step`, where readers see later ones.
 
-        Raises
-        ------
-        CheckpointError
+        Raises `CheckpointError`.
         """
         if self._last is not None and step < self._last:
             msg = (
@@ -253,10 +235,7 @@ class EarlyWriter:
     def write(self, records: Iterable[KafkaRecord]) -> None:
         """Write records, and wait until the broker has them.
 
-        Raises
-        ------
-        EngineError
-            The broker has not got all of them.
+        Raises `EngineError`: the broker has not got all of them.
         """
         until_s = time.monotonic() + self._target.patience_s
         self._error = None

@@ -1,4 +1,4 @@
-"""`hg.merge`: rows of a stream merged into a table by their keys, each step once."""
+"""Implements `hg.merge`: rows of a stream merged into a table by their keys, each step once."""
 
 from __future__ import annotations
 

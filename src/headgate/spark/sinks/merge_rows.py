@@ -46,14 +46,7 @@ def one_row_per_key(frame: DataFrame, spec: MergeSpec) -> DataFrame:
 def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
     """Say in one sentence what writing to a table failed of.
 
-    Parameters
-    ----------
-    keys : sequence of str
-        Columns that a row's key is made of, where rows are merged.
-
-    Raises
-    ------
-    EngineError
+    `keys`: columns that a row's key is made of, where rows are merged. Raises `EngineError`.
     """
     try:
         yield
@@ -74,12 +67,8 @@ def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
 def merge_with_retries(merge: Callable[[bool | None], None], again: bool | None) -> None:
     """Merge a step, and again where others were in the way: its number keeps it from being there twice.
 
-    Parameters
-    ----------
-    merge : callable
-        Merges; is told what `again` says, and None where it cannot be known any more.
-    again : bool or None
-        Whether the step may have been merged before.
+    `merge`: merges; is told what `again` says, and None where it cannot be known any more. `again`:
+    whether the step may have been merged before.
     """
     for attempt in range(1, _ATTEMPTS):
         try:

@@ -1,4 +1,4 @@
-"""The SQL of a merge: what is done with the rows of a step, in the words of a database."""
+"""Writes the SQL of a merge: what is done with the rows of a step, in the words of a database."""
 
 from __future__ import annotations
 
@@ -12,24 +12,16 @@ from headgate.core.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Clause:
-    """Holds one clause of a merge: a condition on rows, and the action for them.
-
-    Attributes
-    ----------
-    matched : bool
-        Whether it is for rows whose key the table has.
-    action : str
-        update, insert or delete.
-    condition : str or None
-        In SQL, over ``source`` and ``target``.
-    values : mapping of str to str, or None
-        SQL by column of the table; None for all columns that both have.
-    """
+    """Holds one clause of a merge: a condition on rows, and the action for them."""
 
     matched: bool
+    """Whether it is for rows whose key the table has."""
     action: str
+    """update, insert or delete."""
     condition: str | None = None
+    """In SQL, over ``source`` and ``target``."""
     values: Mapping[str, str] | None = None
+    """SQL by column of the table; None for all columns that both have."""
 
     @property
     def texts(self) -> list[str]:
@@ -43,23 +35,17 @@ _UPSERT = (Clause(matched=True, action="update"), Clause(matched=False, action="
 
 @dataclass(frozen=True)
 class MergeSpec:
-    """Describes a merge: the rows of a table that a step's rows change, and the change.
-
-    Attributes
-    ----------
-    on : tuple of str
-        MergedColumns that are a row's key.
-    clauses : tuple of Clause
-        The first whose condition holds counts; none stand for an upsert.
-    """
+    """Describes a merge: the rows of a table that a step's rows change, and the change."""
 
     table: str
     on: tuple[str, ...]
+    """MergedColumns that are a row's key."""
     latest: str | None = None
     name: str | None = None
     url: str | None = field(default=None, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     clauses: tuple[Clause, ...] = ()
+    """The first whose condition holds counts; none stand for an upsert."""
 
     @property
     def all_clauses(self) -> tuple[Clause, ...]:
@@ -69,15 +55,7 @@ class MergeSpec:
     def statement(self, into: Dialect, table: str, rows: str, columns: MergedColumns) -> str:
         """Return the SQL of a step.
 
-        Parameters
-        ----------
-        table, rows : str
-            As SQL names them.
-
-        Raises
-        ------
-        ConfigError
-            A column is missing.
+        `table`, `rows`: as SQL names them. Raises `ConfigError`: a column is missing.
         """
         keys = [(columns.of_table(key, "on"), columns.of_rows(key, "on")) for key in self.on]
         known = set(self.on)
@@ -96,18 +74,12 @@ class MergeSpec:
 
 @dataclass(frozen=True)
 class Dialect:
-    """Holds the dialect of a database.
-
-    Attributes
-    ----------
-    quote : str
-        Around a name.
-    equals : str
-        Between two keys, of which both may be null.
-    """
+    """Holds the dialect of a database."""
 
     quote: str
+    """Around a name."""
     equals: str
+    """Between two keys, of which both may be null."""
 
     def quoted(self, name: str) -> str:
         """Return a name as SQL takes it, whatever is in it."""
@@ -123,15 +95,10 @@ SPARK = Dialect("`", "<=>")
 
 @dataclass(frozen=True)
 class MergedColumns:
-    """The columns of a table and of the rows that are merged into it; of any case.
-
-    Attributes
-    ----------
-    table : str
-        Its name, for messages.
-    """
+    """The columns of a table and of the rows that are merged into it; of any case."""
 
     table: str
+    """Its name, for messages."""
     there: tuple[str, ...]
     rows: tuple[str, ...]
 
@@ -146,10 +113,8 @@ class MergedColumns:
     def both(self, known: set[str]) -> dict[str, str]:
         """Return the rows' columns by the table's, but for those that clauses speak of.
 
-        Raises
-        ------
-        ConfigError
-            The table lacks a column of which no clause speaks, so its values would be lost.
+        Raises `ConfigError`: the table lacks a column of which no clause speaks, so its values
+        would be lost.
         """
         there = {name.lower(): name for name in self.there}
         for name in self.rows:

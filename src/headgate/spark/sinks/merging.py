@@ -1,4 +1,4 @@
-"""Merging a step's rows into a table, once for each step, whoever asks again.
+"""Merges a step's rows into a table, once for each step, whoever asks again.
 
 Delta and Iceberg keep the step's number in the very commit of the ``MERGE INTO``; PostgreSQL keeps it in
 a table that the same transaction writes.
@@ -41,10 +41,8 @@ class Merging(Protocol):
 
         Parameters
         ----------
-        writer : str
-            Names the query for ever.
-        batch : int
-            The step's number, greater with each.
+        writer : str    Names the query for ever.
+        batch : int    The step's number, greater with each.
         again : bool or None
             Whether the step may have been merged before, None where that is not known.
         """
@@ -53,17 +51,8 @@ class Merging(Protocol):
 def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | None) -> Merging:
     """Return the object that carries out a merge.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        In a copy of which the merge runs.
-    program : SparkSession or None
-        In which people read the table.
-
-    Raises
-    ------
-    ConfigError
-        There is no such table, or it is of another kind.
+    `spark`: in a copy of which the merge runs. `program`: in which people read the table. Raises
+    `ConfigError`: there is no such table, or it is of another kind.
     """
     if spec.url is not None:
         return JdbcMerge(spark, spec)
@@ -84,12 +73,7 @@ def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | Non
 class MergeSink:
     """A merge as the sink of a query.
 
-    Parameters
-    ----------
-    columns : tuple of str
-        Columns of the result.
-    checkpoint : Path
-        The query's.
+    `columns`: columns of the result. `checkpoint`: the query's.
     """
 
     inside = False
@@ -135,13 +119,9 @@ _running: dict[tuple[str | None, ...], tuple[MergeSpec, Merging]] = {}
 def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
     """Merge the rows of a batch of the query that this thread works for.
 
-    Raises
-    ------
-    HeadgateError
-        This is no thread of a query's.
-    ConfigError
-        Another merge of the query goes into the same table under the same name: one of the two would be
-        taken for the other's repetition.
+    Raises `HeadgateError`: this is no thread of a query's; `ConfigError`: another merge of the
+    query goes into the same table under the same name: one of the two would be taken for the
+    other's repetition.
     """
     spark = frame.sparkSession
     query_id, run = sparksinks.query_of_thread(spark)

@@ -58,23 +58,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """Holds the target of a writer, in the words of PySpark's ``DataStreamWriter``.
-
-    Attributes
-    ----------
-    options : mapping of str to str
-        All but headgate's own.
-    function : callable or None
-        For ``foreachBatch``.
-    checkpoint : Path
-        The query's.
-    last_output : callable
-        Returns the number of the last output that the checkpoint knows of; None without a manifest.
-    row_function : callable, object or None
-        For ``foreach``.
-    exactly_once : bool
-        Whether a format that headgate writes exactly once itself is not left to Spark.
-    """
+    """Holds the target of a writer, in the words of PySpark's ``DataStreamWriter``."""
 
     file_format: str | None
     mode: str
@@ -82,23 +66,25 @@ class Target:
     table: str | None
     partition_by: list[str]
     options: Mapping[str, str]
+    """All but headgate's own."""
     function: Callable[[DataFrame, int], None] | None
+    """For ``foreachBatch``."""
     checkpoint: Path
+    """The query's."""
     last_output: Callable[[], int | None]
+    """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
     row_function: Any = None
+    """For ``foreach``."""
     cluster_by: list[str] = field(default_factory=list)
     exactly_once: bool = True
+    """Whether a format that headgate writes exactly once itself is not left to Spark."""
 
 
 def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
     """Return the sink of a target; `plan` is that of the results.
 
-    A table that is not there is made, as Spark's writer makes it.
-
-    Raises
-    ------
-    ConfigError
-        The format needs a name or a path, or does not take the mode, a column or an option.
+    A table that is not there is made, as Spark's writer makes it. Raises `ConfigError`: the format
+    needs a name or a path, or does not take the mode, a column or an option.
     """
     name = (target.file_format or "").lower()
     if target.cluster_by and target.partition_by:

@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables as sinks: which steps they have, and what is wrong with them in one sentence.
+"""Knows of Delta and Iceberg tables which steps they have, and says what is wrong with them.
 
 Both keep the id of Spark's query and the number of the output in the commit that holds its rows, and skip
 what they have; Delta for ever, Iceberg as long as it keeps the snapshot. What they cannot know is looked
@@ -80,10 +80,7 @@ def iceberg(
 ) -> TableSink | None:
     """Return the sink of an Iceberg table, None of any other.
 
-    Raises
-    ------
-    ConfigError
-        The result has a column that the table lacks.
+    Raises `ConfigError`: the result has a column that the table lacks.
     """
     if kind(table) != "iceberg":
         return None
@@ -110,12 +107,8 @@ def delta(
 ) -> TableSink | None:
     """Return the sink of a Delta table, None of any other.
 
-    Raises
-    ------
-    ConfigError
-        The result has a column that the table lacks.
-    CheckpointError
-        The table is gone.
+    Raises `ConfigError`: the result has a column that the table lacks; `CheckpointError`: the table
+    is gone.
     """
     path = {key.lower(): value for key, value in aim.options.items()}.get("path")
     if (aim.file_format or "").lower() != "delta" or path is None:
@@ -141,28 +134,19 @@ def delta(
 
 @dataclass(frozen=True)
 class KnownTable:
-    """Reads further facts of a table, by its name or place.
-
-    Attributes
-    ----------
-    identity : callable
-        Unique id of the table; None if there is no table.
-    columns : callable
-        Refuses a table that lacks columns of the result.
-    silent : bool
-        Whether a write to a table that was dropped, or created again, does not fail.
-    """
+    """Reads further facts of a table, by its name or place."""
 
     identity: Callable[[], str | None]
+    """Unique id of the table; None if there is no table."""
     columns: Callable[[], None]
+    """Refuses a table that lacks columns of the result."""
     silent: bool
+    """Whether a write to a table that was dropped, or created again, does not fail."""
 
     def check_identity(self, name: str, before: str | None, outputs: int) -> None:
         """Refuse a table that is gone, or is not the one that it was `before`.
 
-        Raises
-        ------
-        CheckpointError
+        Raises `CheckpointError`.
         """
         check_same(name, before, self.identity(), outputs)
 
@@ -170,9 +154,7 @@ class KnownTable:
 def check_same(name: str, before: str | None, now: str | None, outputs: int) -> None:
     """Refuse a table that is gone, or is not the one that it was `before`.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     if now is None:
         raise _gone(name, outputs)
@@ -189,10 +171,8 @@ class TableSink:
 
     Parameters
     ----------
-    name : str
-        Name of the table, for messages.
-    look : callable
-        From the id of Spark's query to what the table knows of it.
+    name : str    Name of the table, for messages.
+    look : callable    From the id of Spark's query to what the table knows of it.
     refresh : callable, optional
         Lets who reads the table in the session that the query was started in see what is written.
     """
@@ -229,15 +209,9 @@ class TableSink:
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step, unless the table has it.
 
-        Raises
-        ------
-        CheckpointError
-            The table is gone or created again, has a step that the checkpoint does not know of, or cannot
-            tell.
-        ConfigError
-            It lacks a column by now.
-        EngineError
-            Spark or the table refused.
+        Raises `CheckpointError`: the table is gone or created again, has a step that the checkpoint
+        does not know of, or cannot tell; `ConfigError`: it lacks a column by now; `EngineError`:
+        Spark or the table refused.
         """
         try:
             with failing(self._name):
@@ -283,11 +257,8 @@ class TableSink:
 def comes_again(known: int | None, batch: int) -> bool | None:
     """Return whether an output may have been delivered before; None where that is not known.
 
-    Parameters
-    ----------
-    known : int or None
-        The last output of the checkpoint when the query started. Without a manifest, of a query without
-        state, Spark may give any batch again.
+    `known`: the last output of the checkpoint when the query started. Without a manifest, of a
+    query without state, Spark may give any batch again.
     """
     return None if known is None else batch <= known
 
@@ -295,10 +266,8 @@ def comes_again(known: int | None, batch: int) -> bool | None:
 def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
     """Return whether an output is to be written to a table.
 
-    Raises
-    ------
-    CheckpointError
-        The table has it, and it never came before; or the table cannot tell whether it has it.
+    Raises `CheckpointError`: the table has it, and it never came before; or the table cannot tell
+    whether it has it.
     """
     if last.number is not None and last.number >= batch:
         if again is False:
@@ -316,14 +285,7 @@ def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
 def check_there(name: str, last: int | None) -> None:
     """Refuse a missing table that the query has written to; else the write would create it again.
 
-    Parameters
-    ----------
-    last : int or None
-        The number of the query's last output.
-
-    Raises
-    ------
-    CheckpointError
+    `last`: the number of the query's last output. Raises `CheckpointError`.
     """
     if last is not None and last >= 0:
         raise _gone(name, last + 1)
@@ -340,12 +302,7 @@ def _gone(name: str, outputs: int) -> CheckpointError:
 def _check_columns(
     name: str, there: Sequence[str], rows: Sequence[str], options: Mapping[str, str]
 ) -> None:
-    """Refuse a result with columns that the table lacks, unless the query may change the table.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a result with columns that the table lacks, unless the query may change the table."""
     if any(key.lower() in _EVOLVES and value == "true" for key, value in options.items()):
         return
     known = {column.lower() for column in there}

@@ -15,12 +15,9 @@ class SparkActuator:
 
     Parameters
     ----------
-    changes : Changes
-        Changes of the job's assignments.
-    by : str
-        The policy's name, for the journal.
-    reason : callable
-        Returns why, for the journal: the reason of the decision being carried out.
+    changes : Changes    Changes of the job's assignments.
+    by : str    The policy's name, for the journal.
+    reason : callable    Returns why, for the journal: the reason of the decision being carried out.
     refused : callable
         Called with the operator whose change was not taken: a user asked for something meanwhile.
     """

@@ -31,14 +31,9 @@ class Commands:
 
     Parameters
     ----------
-    controller : Controller or None
-        None where the query has no SLO.
-    write : callable
-        Appends an event to the journal.
-    journal : path
-        Where past assignments are looked up.
-    set_budget : callable
-        Takes the budget that follows from new SLOs, in seconds.
+    controller : Controller or None    None where the query has no SLO.
+    journal : path    Where past assignments are looked up.
+    set_budget : callable    Takes the budget that follows from new SLOs, in seconds.
     """
 
     def __init__(
@@ -106,15 +101,12 @@ class Commands:
             except HeadgateError as error:
                 refused = str(error)
             with contextlib.suppress(HeadgateError):
-                self.files.done(asked.id, refused, detail)
+                self.files.write_answer(asked.id, refused, detail)
 
     def do(self, command: Command) -> str:
         """Carry a command out, and write it down with who asked and why; return what exactly.
 
-        Raises
-        ------
-        HeadgateError
-            It is refused; the journal says so, too.
+        Raises `HeadgateError`: it is refused; the journal says so, too.
         """
         try:
             detail = self._acts[command.act](command)

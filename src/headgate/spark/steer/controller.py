@@ -1,4 +1,4 @@
-"""The control loop of a job on Spark, beside its batches.
+"""Runs the control loop of a job on Spark, beside its batches.
 
 The batches' thread only says what happened; counting, examining and deciding are done in a thread of
 their own, after each batch. So no batch ever waits for the loop.
@@ -52,48 +52,33 @@ _WORST = (LoopState.UNREACHABLE, LoopState.NOT_READY, LoopState.CHANGING, LoopSt
 
 @dataclass(frozen=True)
 class ControlConfig:
-    """Holds the settings of a job's control loop.
-
-    Attributes
-    ----------
-    advise : bool
-        Decide and write down, and change nothing.
-    floor_s : float or None
-        Experiment: the latency floor in place of the measured one.
-    unsplittable : mapping of str to str
-        Why key groups of an operator cannot be split; empty where they can.
-    windows_us : mapping of str to int
-        As `Origins` has it.
-    cycle_s : float
-        Time between two cycles of the loop at the least: epochs may be shorter than its time slots.
-    """
+    """Holds the settings of a job's control loop."""
 
     slos: tuple[Slo, ...]
     policy: Policy
     slots_min: int = 1
     slots_max: int = 1
     advise: bool = False
+    """Decide and write down, and change nothing."""
     floor_s: float | None = None
+    """Experiment: the latency floor in place of the measured one."""
     unsplittable: Mapping[str, str] = field(default_factory=dict)
+    """Why key groups of an operator cannot be split; empty where they can."""
     windows_us: Mapping[str, int] = field(default_factory=dict)
+    """As `Origins` has it."""
     cycle_s: float = 0.0
+    """Time between two cycles of the loop at the least: epochs may be shorter than its time slots."""
 
 
 @dataclass(frozen=True)
 class Cores:
-    """Holds the cores and hosts that slots run on.
-
-    Attributes
-    ----------
-    at_once : callable
-        Returns how many slots run at a time.
-    machine : int or None
-        Cores of the one machine that all of Spark is on; None where there may be others, and cores to
-        come.
-    """
+    """Holds the cores and hosts that slots run on."""
 
     at_once: Callable[[], int]
+    """Returns how many slots run at a time."""
     machine: int | None = None
+    """Cores of the one machine that all of Spark is on; None where there may be others, and cores
+    to come."""
 
 
 @dataclass
@@ -112,14 +97,9 @@ class Controller:
 
     Parameters
     ----------
-    states : mapping of str to OperatorState
-        Sources first; read here, while nothing runs yet.
-    write : callable
-        Appends an event to the journal.
-    budget_s : callable
-        Returns the time that a slot may serve per batch at present, or None.
-    parents : mapping of str to tuple of str
-        As `Observation.parents`.
+    states : mapping of str to OperatorState    Sources first; read here, while nothing runs yet.
+    budget_s : callable    Returns the time that a slot may serve per batch at present, or None.
+    parents : mapping of str to tuple of str    As `Observation.parents`.
     """
 
     def __init__(
@@ -255,10 +235,7 @@ class Controller:
     def freeze(self, until_s: float, given_up: Sequence[str] = ()) -> None:
         """Decide nothing before `until_s`, seconds since 1970.
 
-        Parameters
-        ----------
-        given_up : sequence of str
-            Operators of which a change was asked for that will not come into force.
+        `given_up`: operators of which a change was asked for that will not come into force.
         """
         self._events.put(lambda: self._on_frozen(until_s, given_up))
 
@@ -291,10 +268,7 @@ class Controller:
     def judge_by(self, slos: Sequence[Slo]) -> None:
         """Steer by other SLOs from the next cycle on.
 
-        Raises
-        ------
-        ConfigError
-            They are about other operators than before, or about no latency.
+        Raises `ConfigError`: they are about other operators than before, or about no latency.
         """
         targets = steering.targets_of(slos, self._names)
         if set(targets) != set(self._targets):
@@ -351,13 +325,13 @@ class Controller:
         if request.decided and request.state is RequestState.IN_FORCE:
             self._loop.applied(operator, self._now_s())
         elif self._loop.state(operator) is LoopState.CHANGING:
-            self._loop.abandoned(operator)  # a user was faster, or its migration failed
+            self._loop.note_abandoned(operator)  # a user was faster, or its migration failed
 
     def _on_frozen(self, until_s: float, given_up: Sequence[str]) -> None:
         self._loop.freeze(self._now_s() + until_s - time.time())
         for name in given_up:
             if name in self._targets and self._loop.state(name) is LoopState.CHANGING:
-                self._loop.abandoned(name)
+                self._loop.note_abandoned(name)
 
     def _on_hold(self, until_s: Mapping[str, float]) -> None:
         now_s = self._now_s() - time.time()
@@ -463,7 +437,7 @@ class Controller:
                 )
 
     def _refused(self, operator: str) -> None:
-        self._loop.abandoned(operator)
+        self._loop.note_abandoned(operator)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s

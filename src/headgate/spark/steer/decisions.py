@@ -1,4 +1,4 @@
-"""The control loop's decisions as events of the journal."""
+"""Writes the control loop's decisions as events of the journal."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ _KEPT = 1000
 class DecisionWriter:
     """Writes the loop's decisions into the job's journal, and keeps the last ones.
 
-    Parameters
-    ----------
-    write : callable
-        Appends an event to the journal.
-    policy : str
-        Name and parameters.
+    `write`: appends an event to the journal. `policy`: name and parameters.
     """
 
     def __init__(self, write: Callable[[Event], None], policy: str) -> None:

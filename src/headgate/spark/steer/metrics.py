@@ -41,26 +41,20 @@ _BEHIND_DECAY = 0.97
 
 @dataclass
 class Cell:
-    """One operator in one time slot that lies open.
-
-    Attributes
-    ----------
-    arrived, completed, latency_ms, within : float64[G]
-        Records that arrived, that were completed, the sum of the latter's latencies, and how many of
-        them were within the bound.
-    useful_s, worked : dict of int to float
-        By slot.
-    results : float64[3]
-        Results put out, the sum of their ages, and how many of them were within the bound.
-    """
+    """One operator in one time slot that lies open."""
 
     arrived: F64
     completed: F64
     latency_ms: F64
     within: F64
+    """`arrived`, `completed`, `latency_ms`, `within`: float64[G]: Records that arrived, that were
+    completed, the sum of the latter's latencies, and how many of them were within the bound."""
     useful_s: dict[int, float] = field(default_factory=dict)
     worked: dict[int, float] = field(default_factory=dict)
+    """`useful_s`, `worked`: by slot."""
     results: F64 = field(default_factory=lambda: np.zeros(3))
+    """float64[3]: results put out, the sum of their ages, and how many of them were within the
+    bound."""
 
     def spend(self, slot: int, useful_s: float, worked: float) -> None:
         """Count useful time of a slot, and what it did in it."""
@@ -70,17 +64,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Mapped:
-    """An assignment, and who the slots are.
-
-    Attributes
-    ----------
-    from_tick : int
-        First time slot that it holds in.
-    """
+    """An assignment, and who the slots are."""
 
     assignment: Assignment
     slot_ids: tuple[int, ...]
     from_tick: int
+    """First time slot that it holds in."""
 
 
 class SourceDelay:
@@ -122,12 +111,9 @@ class OperatorCounters:
     The first sample is that of tick 2: what had arrived before the first time slot, and waits here or in
     the source, is then no part of any arrival rate.
 
-    Parameters
-    ----------
-    waiting : float64[G]
-        Rows that an earlier run left in the backlog; they arrived before the first time slot.
-    first_tick : int
-        Number of the time slot (since the Unix epoch) that becomes tick 2.
+    `waiting` (float64[G]): rows that an earlier run left in the backlog; they arrived before the
+    first time slot. `first_tick`: number of the time slot (since the Unix epoch) that becomes tick
+    2.
     """
 
     def __init__(self, assignment: Assignment, waiting: F64, first_tick: int) -> None:
@@ -152,10 +138,7 @@ class OperatorCounters:
     ) -> None:
         """Take note of a new assignment that holds from `from_tick` on.
 
-        Parameters
-        ----------
-        survivors : sequence of (int or None)
-            As `Change.survivors`.
+        `survivors`: as `Change.survivors`.
         """
         ids = []
         for survivor in survivors:
@@ -169,10 +152,7 @@ class OperatorCounters:
     def add(self, report: Report, useful_s: float) -> None:
         """Count what a slot task did.
 
-        Parameters
-        ----------
-        useful_s : float
-            Useful time of the task, spread over its completions.
+        `useful_s`: useful time of the task, spread over its completions.
         """
         assert report.counts is not None
         arrivals, completions = report.counts.arrivals, report.counts.completions
@@ -293,12 +273,9 @@ class SparkMetrics:
 
     Parameters
     ----------
-    delta_s : float
-        Length of a tick; ticks begin at multiples of it since 1970.
-    started_ms : float
-        Tick 2 is the first that ends after it.
-    origins : Origins, optional
-        What follows results back to the source.
+    delta_s : float    Length of a tick; ticks begin at multiples of it since 1970.
+    started_ms : float    Tick 2 is the first that ends after it.
+    origins : Origins, optional    What follows results back to the source.
     """
 
     def __init__(self, delta_s: float, started_ms: float, origins: Origins | None = None) -> None:
@@ -331,12 +308,8 @@ class SparkMetrics:
     ) -> None:
         """Take note of what sources have that nobody has read.
 
-        Parameters
-        ----------
-        operators : sequence of str
-            Those that read sources: each has the share in it that it had in what was read.
-        reports : sequence of Report
-            Reports of the newest step that read; empty if it read nothing.
+        `operators`: those that read sources: each has the share in it that it had in what was read.
+        `reports`: reports of the newest step that read; empty if it read nothing.
         """
         read = {n: sum(r.arrived for r in reports if r.operator == n) for n in operators}
         total = sum(read.values())
@@ -384,16 +357,8 @@ class SparkMetrics:
     ) -> None:
         """Count a committed step.
 
-        Parameters
-        ----------
-        reports : sequence of Report
-            A consistent set: one per operator and slot.
-        started_ms : float
-            When the step began.
-        horizon_ms : float
-            All records that arrived until then are in this step or in an earlier one.
-        ended_ms : float
-            When it was committed.
+        `reports`: a consistent set: one per operator and slot. `horizon_ms`: all records that
+        arrived until then are in this step or in an earlier one.
         """
         for name, metered in self._operators.items():
             counted = [r for r in reports if r.operator == name and r.counts is not None]

@@ -16,12 +16,9 @@ class OperatorSlots:
 
     Parameters
     ----------
-    changes : Changes
-        Enforces the grant at the boundary.
-    controller : Controller or None
-        Spends it; None of a query without an SLO.
-    write : callable
-        Appends an event to the query's journal.
+    changes : Changes    Enforces the grant at the boundary.
+    controller : Controller or None    Spends it; None of a query without an SLO.
+    write : callable    Appends an event to the query's journal.
     """
 
     def __init__(

@@ -14,32 +14,21 @@ F64 = npt.NDArray[np.float64]
 class SuccessRate:
     """Share of sliding windows in which an SLO holds.
 
-    A window of length T ends at every tick, once T has passed. A mean is judged for every key group by
-    itself, unless the SLO is end-to-end; a percentile for the operator as a whole. A window in which
-    nothing was completed although records waited is missed, unless the next ones that are completed
-    show that those were in time; one in which nothing waited is left out. As
+    A window of length T ends at every tick, once T has passed. A mean is judged for every key group
+    by itself, unless the SLO is end-to-end; a percentile for the operator as a whole. A window in
+    which nothing was completed although records waited is missed, unless the next ones that are
+    completed show that those were in time; one in which nothing waited is left out. As
     `headgate.control.success.success_rates`.
 
-    Parameters
-    ----------
-    slo : Slo
-        One of latency.
-    delta_s : float
-        Length of a tick.
+    `slo`: one of latency. `delta_s`: length of a tick. Raises `ConfigError`: the SLO's window is
+    too long to be kept.
 
     Attributes
     ----------
     windows, met : float64[G] or float64[1]
         Windows that are judged, and those of them in which the SLO holds.
-    empty : int
-        Windows left out, all key groups.
-    stalled : int
-        Windows judged although nothing was completed in them, all key groups.
-
-    Raises
-    ------
-    ConfigError
-        The SLO's window is too long to be kept.
+    empty : int    Windows left out, all key groups.
+    stalled : int    Windows judged although nothing was completed in them, all key groups.
 
     References
     ----------
@@ -75,12 +64,9 @@ class SuccessRate:
     def add(self, completed: F64, latency_ms: F64, within: F64, waiting: F64) -> None:
         """Take a tick into account.
 
-        Parameters
-        ----------
-        completed, latency_ms, within : float64[G]
-            Completions, the sum of their latencies, and how many of them were within the bound.
-        waiting : float64[G]
-            Records arrived and not completed at the end of the tick.
+        `completed`, `latency_ms`, `within` (float64[G]): completions, the sum of their latencies,
+        and how many of them were within the bound. `waiting` (float64[G]): records arrived and not
+        completed at the end of the tick.
         """
         row = self._seen % len(self._records)
         good = latency_ms if self._slo.statistic == "mean" else within

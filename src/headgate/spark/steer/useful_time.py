@@ -103,12 +103,10 @@ class UsefulTime:
     ----------
     slot_rate : float or None
         Records per second that a slot serves in an experiment: useful time is served / rate.
-    budget_s : callable
-        Returns the budget at present, or None.
+    budget_s : callable    Returns the budget at present, or None.
     cores : callable
         Returns how many slots run at a time; the others wait for their turn, in waves.
-    machine : int or None
-        Cores of the machine, if all of Spark is on one.
+    machine : int or None    Cores of the machine, if all of Spark is on one.
 
     References
     ----------
@@ -138,12 +136,8 @@ class UsefulTime:
     ) -> list[float]:
         """Take the tasks of a batch into account, and return the useful time of each, in s.
 
-        Parameters
-        ----------
-        reports : sequence of Report
-            Of this operator's slots.
-        started_ms, ended_ms : float
-            When the batch began and when it was committed, by the wall clock.
+        `reports`: of this operator's slots. `started_ms`, `ended_ms`: when the batch began and when
+        it was committed, by the wall clock.
         """
         if self._slot_rate is not None:
             return [report.work / self._slot_rate for report in reports]
@@ -220,12 +214,8 @@ class UsefulTime:
     def limit(self, slots: int, cores: int) -> tuple[int, str] | None:
         """Return how many slots can be of use on so many cores, and why no more; None if any number.
 
-        Parameters
-        ----------
-        slots : int
-            That there are.
-        cores : int
-            Cores of the machine; Spark may have been started with more.
+        `slots`: that there are. `cores`: cores of the machine; Spark may have been started with
+        more.
         """
         known = self._cost.record_ms[:slots]
         if self._slot_rate is not None or not known.any() or not self._beside.known:

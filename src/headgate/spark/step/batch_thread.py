@@ -26,8 +26,7 @@ class BatchThreads:
 
     Attributes
     ----------
-    idle : Event
-        Set while nothing is under way.
+    idle : Event    Set while nothing is under way.
     """
 
     def __init__(self) -> None:

@@ -9,32 +9,20 @@ from headgate.checkpoint.manifest import Manifest
 
 @dataclass(frozen=True)
 class Begun:
-    """Holds number, sources and times of a step that begins.
-
-    Attributes
-    ----------
-    number : int
-    spark_batch : int
-        The Spark batch to which the step belongs; a batch may have several steps.
-    watermark_us : int
-    sources : list of str or None
-        End offsets of the sources.
-    read_ms, started_ms : float
-        Times at which the batch was read and the step began, ms since 1970.
-    timestamp_ms : int
-        The processing time for users' code: the same for all attempts, and never less than before.
-    drain : bool
-        True for a step after Spark's last batch.
-    latest : Manifest or None
-        The manifest of the step before.
-    """
+    """Holds number, sources and times of a step that begins."""
 
     number: int
     spark_batch: int
+    """The Spark batch to which the step belongs; a batch may have several steps."""
     watermark_us: int
     sources: list[str] | None
+    """End offsets of the sources."""
     read_ms: float
     started_ms: float
+    """`read_ms`, `started_ms`: times at which the batch was read and the step began, ms since 1970."""
     timestamp_ms: int
+    """The processing time for users' code: the same for all attempts, and never less than before."""
     drain: bool
+    """True for a step after Spark's last batch."""
     latest: Manifest | None
+    """The manifest of the step before."""

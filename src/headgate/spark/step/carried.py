@@ -1,4 +1,4 @@
-"""Spark's own log of a query whose checkpoint lies on an object store.
+"""Carries Spark's own log of a query whose checkpoint lies on an object store.
 
 Spark writes its log on the driver's disk. What a restart elsewhere needs of it travels inside headgate's
 manifest, so there is one commit for both, and neither log can have a step that the other lacks.
@@ -30,10 +30,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}(/[A-Za-z0-9][A-Za-z0-9_.
 class CarriedLog:
     """Takes Spark's log from the driver's disk into manifests, and brings it back.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        On a store; its `path` is where Spark's log is.
+    `checkpoint`: on a store; its `path` is where Spark's log is.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -45,10 +42,7 @@ class CarriedLog:
     def restore(self, latest: Manifest) -> None:
         """Write down Spark's log as the newest manifest has it.
 
-        Raises
-        ------
-        CheckpointError
-            It has none, or not all of it is there.
+        Raises `CheckpointError`: it has none, or not all of it is there.
         """
         carried = latest.engine.get("spark")
         if not isinstance(carried, dict):

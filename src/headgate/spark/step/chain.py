@@ -1,4 +1,4 @@
-"""The Spark job of a chain of operators: from a batch's rows to what its last slots put out."""
+"""Builds the Spark job of a chain of operators: from a batch's rows to the output of its last slots."""
 
 from __future__ import annotations
 
@@ -25,19 +25,11 @@ class ChainJob:
 
     Parameters
     ----------
-    spark : SparkSession
-        For what the chain's operators read from each other.
-    chain : list of PlannedOperator
-    slots : mapping of str to ArrowMap
-        What each operator's slots run.
-    states : mapping of str to OperatorState
-        Whose assignments are in force.
-    placements : mapping of str to Placement
-    preaggregation : Preaggregation
-        Preaggregation of the first operator.
-    key_groups : int
-    alone : bool
-        The query has no other chain.
+    spark : SparkSession    For what the chain's operators read from each other.
+    slots : mapping of str to ArrowMap    What each operator's slots run.
+    states : mapping of str to OperatorState    Whose assignments are in force.
+    preaggregation : Preaggregation    Preaggregation of the first operator.
+    alone : bool    The query has no other chain.
 
     Attributes
     ----------
@@ -72,11 +64,7 @@ class ChainJob:
     def rows(self, batch: DataFrame, *, first: bool = False) -> Jvm:
         """Return the RDD of what the chain's last slots put out for a batch.
 
-        Parameters
-        ----------
-        batch : DataFrame
-        first : bool
-            It is the query's first step, so that a processor gets its initial state.
+        `first`: it is the query's first step, so that a processor gets its initial state.
         """
         assignments = {op.id: self._states[op.id].assignment for op in self.chain}
         hosts = {n: self._placements[n].hosts(a.slots) for n, a in assignments.items()}

@@ -101,17 +101,11 @@ def pool_manifest(
 
     Parameters
     ----------
-    begun : Begun
-    job : str
-        Uuid of the checkpoint.
-    states : mapping of str to PoolState
-        By stage.
-    outputs : Outputs
-        Outputs of the last stage.
+    states : mapping of str to PoolState    By stage.
+    outputs : Outputs    Outputs of the last stage.
     files, payloads : mapping
         What the step's tasks have written; inner stages' payloads are left out.
-    lost : int
-        Rows lost in restarts since the start.
+    lost : int    Rows lost in restarts since the start.
     """
     latest = begun.latest
     segments = [

@@ -1,4 +1,4 @@
-"""Routing: from a query's input to rows that know their key group, and on to the slots.
+"""Routes a query's input: rows learn their key group, and go on to the slots.
 
 The routed columns of an operator are ``g`` (key group), ``t`` (slice start), ``k0 ..``, ``v0 ..``, ``n``
 (records) and ``a0``, ``a1`` (arrival of the first and last record, ms); in the streaming query they carry
@@ -125,10 +125,7 @@ def initial_rows(spark: SparkSession, initial: InitialState, key_groups: int) ->
 def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> DataFrame:
     """Return the rows of a batch that belong to a chain's first operator, without prefix.
 
-    Parameters
-    ----------
-    alone : bool
-        The query has one chain: all rows are its, and names have no prefix.
+    `alone`: the query has one chain: all rows are its, and names have no prefix.
     """
     if alone:
         return batch
@@ -153,10 +150,7 @@ def slot_column(assignment: Assignment) -> Column:
 def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) -> DataFrame:
     """Return `frame` with one partition per slot; marker rows go where they say.
 
-    Parameters
-    ----------
-    shared : bool
-        Every slot gets every record; it counts as one where it is stored, as none elsewhere.
+    `shared`: every slot gets every record; it counts as one where it is stored, as none elsewhere.
     """
     if shared:
         # any group may store it; drawn by place and content, so that equal records spread, too
@@ -182,14 +176,8 @@ def fed_input(
 ) -> DataFrame:
     """Return the routed rows of an operator that reads what others have put out in this step.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        That batches come with.
-    operator : PlannedOperator
-    put_out : mapping of str to plan node
-        Rows of each operator that it reads, by id; their columns are the operator's.
-    key_groups : int
+    `spark`: that batches come with. `put_out` (mapping of str to plan node): rows of each operator
+    that it reads, by id; their columns are the operator's.
     """
     plan = without_watermarks(spark, operator.input_plan)
     for parent in operator.parents:
@@ -204,19 +192,12 @@ class Relay:
     What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in
     the same plan: a second path would run the upstream slots a second time.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    operator : PlannedOperator
-        The one downstream.
-    key_groups : int
+    `operator`: the one downstream.
 
     Attributes
     ----------
-    hole : plan node
-        Leaf of `plan`, where the rows of the slots upstream are put.
-    plan : plan node
-        From them to the routed columns.
+    hole : plan node    Leaf of `plan`, where the rows of the slots upstream are put.
+    plan : plan node    From them to the routed columns.
     """
 
     def __init__(self, spark: SparkSession, operator: PlannedOperator, key_groups: int) -> None:

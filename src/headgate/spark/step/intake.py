@@ -25,21 +25,15 @@ class Intake:
     ----------
     stream : DataFrame
         The streaming DataFrame whose batches are taken, of the session that the query was started in.
-    checkpoint : Path
-        Checkpoint of the query, whose lock is held.
-    ticks : bool
-        Whether there may be something to do where the sources are quiet.
+    checkpoint : Path    Checkpoint of the query, whose lock is held.
+    ticks : bool    Whether there may be something to do where the sources are quiet.
     results : SparkSession
         A copy of the session that the query was started in: what its results are made in.
-    stateful : bool
-        Whether the query has stateful operators.
+    stateful : bool    Whether the query has stateful operators.
 
     Attributes
     ----------
-    stream : DataFrame
-        With the ticks.
-    tick : Tick or None
-        What begins a batch where the sources are quiet.
+    tick : Tick or None    What begins a batch where the sources are quiet.
     """
 
     def __init__(
@@ -62,11 +56,7 @@ class Intake:
     ) -> SparkSession:
         """Take the session that batches come with: Spark's clone of the user's, the query's own.
 
-        Parameters
-        ----------
-        batch : DataFrame
-        into_slots : iterable of StructType, optional
-            Schemas of all rows for slots, if known.
+        `into_slots`: schemas of all rows for slots, if known.
         """
         if self._session is None:
             set_as_for_batches(self._results, batch.sparkSession, stateful=self._stateful)

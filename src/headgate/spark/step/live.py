@@ -1,4 +1,4 @@
-"""A job of stateful operators between two of its batches, for those who watch and steer it."""
+"""Holds a job of stateful operators between two batches, for those who watch and steer it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,18 @@ from headgate.spark.step.record import Recorder
 
 @dataclass
 class LiveJob:
-    """Shows a running job to those who watch it.
-
-    Attributes
-    ----------
-    query : PlannedQuery
-        What was read from the user's plan.
-    config : JobConfig
-        As it is now: the budget may change.
-    latest : Manifest or None
-        What the checkpoint had when the job started.
-    states : dict of str to OperatorState
-        By operator.
-    changes : Changes
-        What is wanted of their assignments.
-    recorder : Recorder
-    """
+    """Shows a running job to those who watch it."""
 
     query: PlannedQuery
+    """What was read from the user's plan."""
     config: JobConfig
+    """As it is now: the budget may change."""
     latest: Manifest | None
+    """What the checkpoint had when the job started."""
     states: dict[str, OperatorState]
+    """By operator."""
     changes: Changes
+    """What is wanted of their assignments."""
     recorder: Recorder
 
     @classmethod

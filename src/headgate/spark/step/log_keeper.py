@@ -21,11 +21,7 @@ class LogKeeper:
     A manifest has a note of the batch that it is of. Spark's commit of that batch comes later, and
     batches without a step have no manifest.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    step : int
-        The newest that is committed, -1 for none.
+    `step`: the newest that is committed, -1 for none.
     """
 
     def __init__(self, checkpoint: Checkpoint, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Slots whose executor or Python worker was lost: what the driver can learn of it, and when.
+"""Finds slots whose executor or Python worker was lost, as far as the driver can learn of it.
 
 Nothing is repaired here: a lost task runs again under the assignment of its step. A Spark listener for
 executors names no slots, and Spark's status store forgets tasks, so reports of tasks are asked.
@@ -32,13 +32,9 @@ class Losses:
     slot's report comes from a second try, or, where nothing was running when an executor went, from
     another daemon of Python workers than the last one, which serves nobody any more.
 
-    Parameters
-    ----------
-    executors : callable
-        Returns the ids of the living executors; none where Spark is local.
-    stages : callable
-        Returns the numbers of all stages of the job that a stage belonged to, ascending; none where
-        Spark has forgotten it.
+    `executors`: returns the ids of the living executors; none where Spark is local. `stages`:
+    returns the numbers of all stages of the job that a stage belonged to, ascending; none where
+    Spark has forgotten it.
     """
 
     def __init__(
@@ -62,14 +58,8 @@ class Losses:
         The job of a chain has a stage for each of its operators, in their order, and before them those
         that deal rows to slots. A task that was lost there is no slot's.
 
-        Parameters
-        ----------
-        error : Exception
-            What it ended with.
-        chains : sequence of mapping of str to int
-            How many slots each operator of each chain has, in the order in which they run.
-        reports : sequence of Report
-            Reports of this attempt that arrived nevertheless.
+        `chains`: how many slots each operator of each chain has, in the order in which they run.
+        `reports`: reports of this attempt that arrived nevertheless.
         """
         task = _TASK.search(str(error))
         if task is None or not is_lost_worker(error):

@@ -1,51 +1,37 @@
-"""The steps of a running query, seen from the driver: intent, run, manifest (the commit point), sink.
+"""Takes the batches of a running query, in the driver, and decides which of them are steps.
 
 One machine for all kinds of query; what a step computes is its `Work`: stateful operators (`stateful`) or
-pools of replicas (`pools`). `StepMachine.process` is what Spark calls for each micro-batch; it owns the
-retries, since in ``local[N]`` a single failed task fails the job and an exception out of ``foreachBatch``
-ends the query.
+pools of replicas (`pools`). Spark calls `StepMachine.process` for each micro-batch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
-from headgate.checkpoint.spark_log import FIELD
-from headgate.checkpoint.traffic import Traffic
+from headgate.checkpoint.manifest import Manifest
 from headgate.core.errors import AnotherDriver, CheckpointError, EngineError, without_panics
 from headgate.core.frames import frames_of, users_place
-from headgate.spark.job.faults import crash_point
-from headgate.spark.job.phases import Beside, Phases
+from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.batch_thread import BatchThreads, BrokenOff
-from headgate.spark.step.begun import Begun
-from headgate.spark.step.carried import CarriedLog
-from headgate.spark.step.commit import delivers
-from headgate.spark.step.intake import Intake
-from headgate.spark.step.log_keeper import LogKeeper
-from headgate.spark.step.outcome import Outcome
-from headgate.spark.step.output import Outputs
 from headgate.spark.step.recovery import (
-    COLUMNS,
     check_begins,
     check_columns,
     check_continues,
     check_has_state,
     check_same_data,
 )
-from headgate.spark.worker.failure import is_final, processor_error
+from headgate.spark.step.steps import Steps
+from headgate.spark.step.work_ports import R, Work
 
 _FAR_US = 2**62
 """A time by which all that will ever be due is due, in microseconds."""
@@ -54,109 +40,20 @@ _QUIET_S = 0.8
 """How long waiting records are served between two ticks."""
 
 
-R = TypeVar("R")
-"""What the tasks of a kind of work report."""
-
-
-class Work(Protocol[R]):
-    """Does the steps of one kind of query."""
-
-    @property
-    def intake(self) -> Intake:
-        """Return the source of batches."""
-
-    @property
-    def has_steps(self) -> bool:
-        """Return whether there is anything to compute; else batches go to the sink as they are."""
-
-    @property
-    def columns(self) -> Mapping[str, str]:
-        """Columns of rows that wait or are put out, where a start may change them; by operator."""
-
-    @property
-    def attempts(self) -> int:
-        """Executions of a step before the query fails."""
-
-    @property
-    def changing(self) -> bool:
-        """Return whether something changes at the next step, so that it must come."""
-
-    @property
-    def waits(self) -> bool:
-        """Return whether records wait that the next step would serve."""
-
-    def waiting_rows(self) -> int:
-        """Return how many rows wait to be served."""
-
-    def settle_in(self, batch: DataFrame) -> None:
-        """Take the session that batches come with."""
-
-    def arrived(self) -> None:
-        """Take note of a batch, of which it is not yet known whether there is anything to do."""
-
-    def due(self, watermark_us: int, clock_ms: float) -> bool:
-        """Return whether there is work without any new record."""
-
-    def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
-        """Note a batch with nothing to do; return whether it gets a step nevertheless."""
-
-    def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
-        """Return the watermark up to which everything is due once the sources have ended."""
-
-    def prepare(self, begun: Begun) -> dict[str, Any]:
-        """Put in force what was asked for; return what the step's intent says of it."""
-
-    def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[R]:
-        """Run the step's tasks; return one report of each, such that they agree."""
-
-    def manifest(self, begun: Begun, reports: list[R]) -> Manifest:
-        """Return the manifest that commits the step, and take over what its tasks did."""
-
-    def committed(self, step: int) -> None:
-        """Take note that a step is final."""
-
-    def result(self, outputs: Outputs) -> DataFrame:
-        """Return the DataFrame of a step's outputs for the sink."""
-
-    def done(self, outcome: Outcome[R], begun: Begun) -> None:
-        """Write down a step that is out, and tell those who watch."""
-
-    def retry(self, step: int, attempt: int, error: Exception) -> None:
-        """Write down that an attempt failed and the step runs again."""
-
-    def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
-        """Write down a batch that went to the sink as it is."""
-
-
 class StepMachine(Generic[R]):
     """Does the steps of one query; each exactly once, as its sink sees it.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session that the query was started in.
-    work : Work
-    checkpoint : Checkpoint
-        Opened.
-    latest : Manifest or None
-        What the checkpoint has.
-    sink : Sink
-    ports : Ports
-    held : bool
-        Whether due work waits for a batch with new records; waiting records are served in any case.
+    `held`: whether due work waits for a batch with new records; waiting records are served in any
+    case.
 
     Attributes
     ----------
-    latest : Manifest or None
-        Manifest of the newest committed step.
     batches_begun, settled_batch : int
         Batches begun so far, and the last one of them that had nothing to do.
-    awaited : int
-        How many wait for batches.
+    awaited : int    How many wait for batches.
     stopping, interrupted, idle : Event
         Set where no batch shall be done any more; where the one under way is broken off; while none is.
-    threads : BatchThreads
-        Those that do batches and deliveries.
+    threads : BatchThreads    Those that do batches and deliveries.
     """
 
     def __init__(
@@ -173,17 +70,13 @@ class StepMachine(Generic[R]):
         self.spark = spark
         self.work = work
         self.checkpoint = checkpoint
-        self.latest = latest
-        self.sink = sink
         self._commands = ports.commands
         if latest is None and work.has_steps:
             check_has_state(checkpoint.location, checkpoint.path)
         if latest is not None and work.waits:
             check_columns(checkpoint.location, latest, work.columns, "rows that wait")
-        self._carried = CarriedLog(checkpoint) if checkpoint.files.shared else None
-        step = -1 if latest is None else latest.step
-        self._keeper = None if checkpoint.files.shared else LogKeeper(checkpoint, step)
-        self._log_note: dict[str, Any] = {}
+        self.steps = Steps(work, work, checkpoint, latest, sink, self._ends)
+        self.steps.sources = latest.engine["sources"] if held and latest else None
         self.log = SparkLog(spark)
         self.stopping, self.interrupted = threading.Event(), threading.Event()
         self.threads = BatchThreads()
@@ -193,18 +86,15 @@ class StepMachine(Generic[R]):
         self.batches_begun = 0
         self.settled_batch = 0
         self.awaited = 0
-        self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._recovering = latest is not None
-        self._noted = -1
         self._followed_us = -_FAR_US
         """The watermark of the last batch that another was to follow at once."""
         self._held = held
-        self._sources: list[str] | None = latest.engine["sources"] if held and latest else None
-        self._read_ms = time.time() * 1e3
-        self._timestamp_ms = 0
-        self._traffic = Traffic()
 
-    # -- batches ----------------------------------------------------------------------------------
+    @property
+    def latest(self) -> Manifest | None:
+        """Manifest of the newest committed step."""
+        return self.steps.latest
 
     def _due(self, watermark_us: int, clock_ms: float) -> bool:
         """Return whether there is work without any new record."""
@@ -214,8 +104,7 @@ class StepMachine(Generic[R]):
         """Do one micro-batch; Spark's ``foreachBatch`` function."""
         self.batches_begun += 1
         with self._under_way():
-            if self._keeper is not None:
-                self._keeper.begun(batch_id)
+            self.steps.begin_batch(batch_id)
             self._process_or_fail(batch, batch_id)
 
     def epoch(
@@ -229,48 +118,25 @@ class StepMachine(Generic[R]):
     ) -> Manifest:
         """Commit the step of an epoch, of which Spark knows nothing, as of a drain.
 
-        Who calls delivers its output, and says so to `note_delivered`.
+        Who calls delivers its output, and says so to `Steps.note_delivered`.
 
         Parameters
         ----------
-        batch_id : int
-            The number that a batch of Spark's would have.
-        watermark_us : int
-        sources : list of str
-            Offsets of the sources at the end of the epoch.
-        clock : Phases
-            Times the epoch's phases.
-        read_ms : float
-            When the first of its records was read, since 1970.
+        batch_id : int    The number that a batch of Spark's would have.
+        sources : list of str    Offsets of the sources at the end of the epoch.
+        read_ms : float    When the first of its records was read, since 1970.
         """
         self.batches_begun += 1
         with self._under_way():
-            self._sources, self._read_ms = sources, read_ms
-            begun = self._begun(batch_id, watermark_us, started_ms=time.time() * 1e3, drain=True)
+            self.steps.sources, self.steps.read_ms = sources, read_ms
             # its records are with the slots already; the stream stands for a batch of them
-            manifest, reports, attempts = self._commit(
-                self.work.intake.stream, begun, clock, is_epoch=True
-            )
-            emitted = Outputs.read(manifest).rows
-            outcome = Outcome(manifest, reports, clock.phases_ms, attempts, emitted)
-            self.work.done(outcome, begun)
+            stream = self.work.intake.stream
+            manifest = self.steps.commit_epoch(stream, batch_id, watermark_us, clock)
         return manifest
 
-    def heed_commands(self) -> None:
+    def run_commands(self) -> None:
         """Carry out what control files ask for."""
         self._commands.poll()
-
-    def note_delivered(self, manifests: Sequence[Manifest]) -> None:
-        """Note that the outputs of committed epochs are out, and remove what no restart needs."""
-        for manifest in manifests:
-            crash_point("after-sink", manifest.step)
-        step = manifests[-1].step
-        self.checkpoint.write_intent(step, {"step": step, "delivered": True})
-        for manifest in manifests:
-            self._collect(manifest)
-
-    def _collect(self, manifest: Manifest) -> None:
-        self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
@@ -286,6 +152,9 @@ class StepMachine(Generic[R]):
             self.log.refuse_batch()
         finally:
             self.threads.end()
+
+    def _ends(self) -> bool:
+        return self.stopping.is_set() or self.is_broken_off
 
     @property
     def is_broken_off(self) -> bool:
@@ -352,27 +221,27 @@ class StepMachine(Generic[R]):
         arrived_ms = time.time() * 1000
         log = self.log.batch(batch_id)
         watermark_us, sources = log.watermark_us, log.offsets
-        self._read_ms = log.begun_ms
+        self.steps.read_ms = log.begun_ms
         if self.latest is None:
             check_begins(self.checkpoint.location, batch_id)
         elif self._recovering:
             self._recovering = False
             if self._delivered_again(self.latest, batch, batch_id, sources):
-                self._sources = sources
+                self.steps.sources = sources
                 work.intake.go_on_soon()
                 return
-        quiet = sources == self._sources
-        self._sources = sources
+        quiet = sources == self.steps.sources
+        self.steps.sources = sources
         work.arrived()
         if quiet and not self._due(watermark_us, arrived_ms) and not work.changing:
-            wanted = work.quiet(watermark_us, self._read_ms, arrived_ms)
+            wanted = work.quiet(watermark_us, log.begun_ms, arrived_ms)
             self.settled_batch = self.batches_begun
             if not wanted:
-                self._note_delivered()
+                self.steps.note_quiet()
                 return
         if quiet and self._held and self.latest is not None:
             watermark_us = self.latest.watermarks.get("evict_us", 0)
-        self._step(batch, batch_id, watermark_us, started_ms=arrived_ms)
+        self.steps.run(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:
             self._serve_backlog(batch_id, watermark_us)
         # a batch without input follows itself only if it has brought the watermark on: what is due and
@@ -398,20 +267,9 @@ class StepMachine(Generic[R]):
             check_continues(path, latest, batch_id, self.log)
             return False
         check_same_data(path, latest, batch_id, sources)
-        self._deliver_again(latest)
+        self.steps.deliver_again(latest)
         self.work.intake.look_through(batch)
         return True
-
-    def _note_delivered(self) -> None:
-        """Note once that the newest step is out: this batch begins behind Spark's commit of it.
-
-        Its manifest was there before, and while the source is quiet no other follows that would say so.
-        """
-        latest, carried = self.latest, self._carried
-        if carried is None or latest is None or latest.step == self._noted or drained(latest):
-            return
-        self._noted = latest.step
-        self._intents.do(lambda: carried.note_delivered(latest))
 
     def _serve_backlog(self, batch_id: int, watermark_us: int) -> None:
         """Serve waiting records while the source is quiet: the next batch only comes with a tick."""
@@ -420,7 +278,7 @@ class StepMachine(Generic[R]):
             if not self.work.changing and not self.work.waits:
                 return
             nothing = self.work.intake.nothing()
-            self._step(nothing, batch_id, watermark_us, started_ms=time.time() * 1e3)
+            self.steps.run(nothing, batch_id, watermark_us, started_ms=time.time() * 1e3)
 
     def drain(self, run: str) -> None:
         """After the last batch: serve the backlog and emit what its watermark allows.
@@ -428,10 +286,7 @@ class StepMachine(Generic[R]):
         Spark runs one more batch for its own stateful operators when a query with
         ``trigger(availableNow=True)`` ends; to Spark this query is stateless.
 
-        Parameters
-        ----------
-        run : str
-            Of Spark's query: its jobs are called so.
+        `run`: of Spark's query: its jobs are called so.
         """
         if not self.work.has_steps or self.latest is None:
             return
@@ -449,7 +304,9 @@ class StepMachine(Generic[R]):
         while self._due(watermark_us, clock_ms) and not self.stopping.is_set():
             work.intake.enter()
             batch_id, now_ms = latest.spark_batch, time.time() * 1e3
-            self._step(work.intake.nothing(), batch_id, watermark_us, started_ms=now_ms, drain=True)
+            self.steps.run(
+                work.intake.nothing(), batch_id, watermark_us, started_ms=now_ms, drain=True
+            )
 
     @property
     def failed(self) -> Exception | None:
@@ -472,159 +329,11 @@ class StepMachine(Generic[R]):
     def close(self) -> None:
         """Finish what goes on beside the batches; there will be none any more."""
         self.work.intake.close()
-        self._intents.close()
-        if self._keeper is not None:
-            self._keeper.close()
-        if self._carried is not None:
-            with contextlib.suppress(CheckpointError):  # then the last output is delivered again
-                self._carried.note_commit(self.latest)
-        self._garbage.close()
-
-    def redeliver_drained(self) -> None:
-        """At the start: deliver what drains and epochs had committed, and no sink has got."""
-        latest = self.latest
-        if latest is None or not drained(latest):
-            return
-        first = latest.engine.get(REAL_TIME, {}).get(DELIVERED, latest.step - 1) + 1
-        open_: list[Manifest] = []
-        for step in range(latest.step, first - 1, -1):
-            if (self.checkpoint.read_intent(step) or {}).get("delivered"):
-                break  # and all before it
-            open_.insert(0, latest if step == latest.step else self.checkpoint.read(step))
-        for manifest in open_:
-            self._deliver_again(manifest, again=manifest is not latest)
-
-    def _deliver_again(self, latest: Manifest, *, again: bool = False) -> None:
-        path, columns = self.checkpoint.location, self.work.columns
-        check_columns(path, latest, columns, "an output that is not delivered yet")
-        self._deliver(latest, again=again)
-
-    # -- a step -----------------------------------------------------------------------------------
-
-    def _step(
-        self,
-        batch: DataFrame,
-        batch_id: int,
-        watermark_us: int,
-        *,
-        started_ms: float,
-        drain: bool = False,
-    ) -> None:
-        begun = self._begun(batch_id, watermark_us, started_ms=started_ms, drain=drain)
-        clock = Phases()
-        manifest, reports, attempts = self._commit(batch, begun, clock)
-        step = begun.number
-        emitted = self._deliver(manifest)
-        if drain:
-            # Spark has no batch of its own for a drain whose commit would say so
-            self.checkpoint.write_intent(step, {"step": step, "delivered": True})
-        crash_point("after-sink", step)
-        clock.lap("sink")
-        outcome = Outcome(
-            manifest, reports, clock.phases_ms, attempts, emitted, self._traffic_since()
-        )
-        self.work.done(outcome, begun)
-        self._collect(manifest)
-
-    def _commit(
-        self, batch: DataFrame, begun: Begun, clock: Phases, *, is_epoch: bool = False
-    ) -> tuple[Manifest, list[R], int]:
-        """Run a step's tasks and write its manifest; return that, the reports and the attempts."""
-        step = begun.number
-        more = self.work.prepare(begun)
-        intent = {"step": step, "spark_batch": begun.spark_batch, **more}
-        if not (is_epoch and self._log_note):  # of epochs Spark's log knows nothing: a note will do
-            self._intents.do(lambda: self._begin_on_store(step, intent))
-        crash_point("after-intent", step)
-        clock.lap("plan")
-        reports, attempts = self._attempts(batch, begun, clock)
-        clock.lap("slots")
-        crash_point("before-manifest", step)
-        self._intents.wait()
-        manifest = self.work.manifest(begun, reports)
-        engine = {**manifest.engine, COLUMNS: dict(self.work.columns)}
-        manifest = replace(manifest, engine=engine)
-        if self._carried is not None:
-            manifest = self._carried.into(manifest)
-        else:
-            manifest = replace(manifest, engine={**manifest.engine, FIELD: self._log_note})
-        manifest = self.latest = self.checkpoint.commit(manifest)
-        self.work.committed(step)
-        if self._keeper is not None:
-            self._keeper.committed(step)
-        crash_point("after-manifest", step)
-        clock.lap("manifest")
-        return manifest, reports, attempts
-
-    def _traffic_since(self) -> Traffic | None:
-        """Return the requests to the checkpoint's store since the last call."""
-        now = self.checkpoint.files.traffic()
-        if now is None:
-            return None
-        before, self._traffic = self._traffic, now
-        return now.since(before)
-
-    def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
-        """Write, while the slots work, what must be there before the manifest is."""
-        if self._keeper is not None:
-            self._log_note = self._keeper.note()
-            intent = {**intent, FIELD: self._log_note}
-        self.checkpoint.write_intent(step, intent)
-        if self._carried is not None:
-            self._carried.read_log(intent["spark_batch"])
-
-    def _begun(self, batch_id: int, watermark_us: int, *, started_ms: float, drain: bool) -> Begun:
-        latest = self.latest
-        if latest is not None:
-            watermark_us = max(watermark_us, latest.watermarks.get("evict_us", 0))
-        # a clock that is put back does not put timers back
-        self._timestamp_ms = max(self._timestamp_ms, int(started_ms))
-        return Begun(
-            number=0 if latest is None else latest.step + 1,
-            spark_batch=batch_id,
-            watermark_us=watermark_us,
-            sources=self._sources,
-            read_ms=self._read_ms,
-            started_ms=started_ms,
-            timestamp_ms=self._timestamp_ms,
-            drain=drain,
-            latest=latest,
-        )
-
-    def _attempts(self, batch: DataFrame, begun: Begun, clock: Phases) -> tuple[list[R], int]:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return self.work.compute(batch, begun, attempt, clock), attempt
-            except Exception as error:
-                failed = processor_error(error)
-                if failed is not None:
-                    raise failed from None  # it would fail again, and its trace says no more
-                last = attempt >= self.work.attempts or is_final(error)
-                if last or self.stopping.is_set() or self.is_broken_off:
-                    raise
-                self.work.retry(begun.number, attempt, error)
-
-    def _deliver(self, manifest: Manifest, *, again: bool = False) -> int:
-        """Give a committed step's output to the sink; return its rows before the user's filters.
-
-        `again` where the sink may have later steps already.
-        """
-        outputs = Outputs.read(manifest)
-        has = getattr(self.sink, "has", None) if again else None
-        if delivers(manifest) and not (has is not None and has(manifest.engine["sink_batch"])):
-            try:
-                self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
-            except Exception:
-                # perhaps another driver has gone on meanwhile and written there: then that is why
-                self.checkpoint.refuse_after_another(manifest.step)
-                raise
-        return outputs.rows
+        self.steps.close()
 
     def _pass_on(self, batch: DataFrame, batch_id: int) -> None:
         clock = Phases()
-        self.sink.write(batch_id, batch)
+        self.steps.sink.write(batch_id, batch)
         clock.lap("sink")
         self.work.passed_on(batch_id, clock.phases_ms)
 
@@ -637,8 +346,3 @@ def _left(error: BaseException) -> EngineError:
         "query's stop() to end it."
     )
     return EngineError(msg)
-
-
-def drained(manifest: Manifest) -> bool:
-    """Return whether a step was none of Spark's batches, as an epoch; pools have a word of their own."""
-    return bool(manifest.engine.get("drain") or manifest.engine.get("rest"))

@@ -13,28 +13,18 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
-    """A step that is committed and out.
-
-    Attributes
-    ----------
-    manifest : Manifest
-    reports : list
-        One of each task.
-    phases_ms : dict of str to float
-        Where its time went.
-    attempts : int
-    emitted : int
-        Rows that were kept for the sink, before the user's filters.
-    store : Traffic or None
-        The driver's with the checkpoint's store, since the step before; None where there is none.
-    """
+    """A step that is committed and out."""
 
     manifest: Manifest
     reports: list[R]
+    """One of each task."""
     phases_ms: dict[str, float]
+    """Where its time went."""
     attempts: int
     emitted: int
+    """Rows that were kept for the sink, before the user's filters."""
     store: Traffic | None = None
+    """The driver's with the checkpoint's store, since the step before; None where there is none."""
 
     @property
     def step(self) -> int:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +20,7 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import FileEntry, Manifest
 from headgate.core.errors import CheckpointError
 from headgate.operators.hidden import without_hidden_nulls
-from headgate.spark.job.reports import Payload
+from headgate.spark.job.reports import ReplicaReport, Report
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.observed import CountedRows, observes
@@ -40,40 +40,14 @@ from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.worker.payloads import read_table
 
 
-class Reported(Protocol):
-    """Holds the part of a task's report that describes its output."""
-
-    @property
-    def operator(self) -> str:
-        """The operator's id."""
-
-    @property
-    def token(self) -> str:
-        """Of this execution."""
-
-    @property
-    def output(self) -> Payload | None:
-        """The rows."""
-
-    @property
-    def output_rows(self) -> int:
-        """Return their number."""
-
-
 @dataclass
 class Outputs:
-    """The output of one step.
-
-    Attributes
-    ----------
-    entries : list of dict
-        As the manifest keeps them: operator, rows, and ``inline`` (a payload) or ``file``.
-    inline : dict of str to bytes
-        Payloads by name.
-    """
+    """The output of one step."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
+    """As the manifest keeps them: operator, rows, and ``inline`` (a payload) or ``file``."""
     inline: dict[str, bytes] = field(default_factory=dict)
+    """Payloads by name."""
 
     @property
     def rows(self) -> int:
@@ -93,7 +67,10 @@ class Outputs:
         return pa.concat_tables(tables) if tables else None
 
     def add(
-        self, report: Reported, payloads: dict[str, bytes], files: dict[str, FileEntry]
+        self,
+        report: Report | ReplicaReport,
+        payloads: dict[str, bytes],
+        files: dict[str, FileEntry],
     ) -> None:
         """Add a slot's output to the manifest in the making."""
         payload = report.output
@@ -109,7 +86,7 @@ class Outputs:
         self.entries.append(entry)
 
     @classmethod
-    def reported(cls, reports: Iterable[Reported]) -> Outputs:
+    def reported(cls, reports: Iterable[Report | ReplicaReport]) -> Outputs:
         """Return the outputs named in reports of a step that is not committed yet."""
         made = cls()
         files: dict[str, FileEntry] = {}
@@ -207,7 +184,9 @@ class Results:
         rows = self._observed.rows if self._observed is not None else computed_rows(frame)
         return of_rows(self._spark, leaf(self._spark, self._columns, rows))
 
-    def narrow(self, above: Callable[[DataFrame], DataFrame], file: Path) -> NarrowPlan | None:
+    def project_rows(
+        self, above: Callable[[DataFrame], DataFrame], file: Path
+    ) -> NarrowPlan | None:
         """Return the plan from an operator's rows to `above` of the results, to be computed in place.
 
         The JVM may write into `file`. None where the results are more than a narrow plan makes of one

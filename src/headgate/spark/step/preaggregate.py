@@ -1,4 +1,4 @@
-"""Aggregation before the exchange, where it shrinks the data.
+"""Aggregates before the exchange, where that shrinks the data.
 
 Rows of one key group, slice and key are merged inside each map partition by Spark's own partial
 aggregation; the slots merge what comes out as they merge records. The plan is Spark's for ``groupBy``,
@@ -37,18 +37,12 @@ _TRY_AGAIN = 50
 
 @dataclass(frozen=True)
 class Merged:
-    """One aggregate over leaves, in Spark's terms.
-
-    Attributes
-    ----------
-    aggregate : Column
-        Over the leaf columns.
-    unpack : callable
-        From the columns of the buffers of its partial form to (leaf name, Column) pairs.
-    """
+    """One aggregate over leaves, in Spark's terms."""
 
     aggregate: Column
+    """Over the leaf columns."""
     unpack: Callable[[list[Column]], list[tuple[str, Column]]]
+    """From the columns of the buffers of its partial form to (leaf name, Column) pairs."""
 
 
 Same = Callable[[list[str]], Column]
@@ -164,14 +158,9 @@ def all_merged(spark: SparkSession, aggregates: Sequence[Aggregate]) -> list[Mer
 class Preaggregation:
     """Decides for one operator whether to aggregate first, and does it.
 
-    Parameters
-    ----------
-    operator : PlannedOperator
-    wanted : str
-        auto, on or off. auto: when the last batches show that it shrinks the data. A processor always
-        gets its rows as they are.
-    unfolding : Unfolding or None
-        What is made of a batch's rows before they are routed rows.
+    `wanted`: auto, on or off. auto: when the last batches show that it shrinks the data. A
+    processor always gets its rows as they are. `unfolding`: what is made of a batch's rows before
+    they are routed rows.
     """
 
     def __init__(
@@ -190,12 +179,7 @@ class Preaggregation:
 
         Where it is active the plan's rows are one per key group, slice and key and map partition.
 
-        Parameters
-        ----------
-        frame : DataFrame
-            Frame of a batch's rows.
-        hole : plan node
-            Its leaf.
+        `frame`: frame of a batch's rows. `hole` (plan node): its leaf.
         """
         spark, unfolding = frame.sparkSession, self._unfolding
         if unfolding is not None:
@@ -236,12 +220,8 @@ class Preaggregation:
     def learn(self, reports: list[Report], partitions: int) -> None:
         """Take a batch's figures into account.
 
-        Parameters
-        ----------
-        reports : list of Report
-            Of this operator's slots.
-        partitions : int
-            Map partitions, each of which sends an entry of its own.
+        `reports`: of this operator's slots. `partitions`: map partitions, each of which sends an
+        entry of its own.
         """
         if self.wanted != "auto":
             return

@@ -89,8 +89,7 @@ class Progress:
 
     Attributes
     ----------
-    sink : str
-        What a progress calls the sink.
+    sink : str    What a progress calls the sink.
     """
 
     def __init__(self) -> None:
@@ -122,14 +121,8 @@ class Progress:
     ) -> None:
         """Take note of a query that starts.
 
-        Parameters
-        ----------
-        spark : SparkSession
-        sink : Sink
-        operators : sequence
-            The state that it starts with, in the form of Spark's ``stateOperators``.
-        counted : bool
-            Whether the rows of the output are counted.
+        `operators`: the state that it starts with, in the form of Spark's ``stateOperators``.
+        `counted`: whether the rows of the output are counted.
         """
         self.sink = sink.description
         count = max(1, int(spark.conf.get(_KEPT, "100") or 100))
@@ -202,10 +195,7 @@ class Progress:
     def filled(self, progress: Mapping[str, Any]) -> dict[str, Any]:
         """Return a progress with what its batch did, and without the tick, which is the last source.
 
-        Parameters
-        ----------
-        progress : mapping
-            As Spark writes a progress in JSON; it may have been completed before.
+        `progress`: as Spark writes a progress in JSON; it may have been completed before.
         """
         done = self._of(progress["batchId"])
         sources = list(progress["sources"])
@@ -230,11 +220,8 @@ class Progress:
 def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return how many records Kafka has that were not read, by topic and partition.
 
-    Parameters
-    ----------
-    sources : sequence of mapping
-        As a progress has them: of each the end of the batch, and what was newest when it was planned.
-        Other sources, which have no offsets by topic and partition, are left out.
+    `sources`: as a progress has them: of each the end of the batch, and what was newest when it was
+    planned. Other sources, which have no offsets by topic and partition, are left out.
     """
     return _between(sources, "endOffset", "latestOffset")
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyspark
@@ -38,7 +38,7 @@ from headgate.journal.writer import JournalWriter
 from headgate.operators.build import row_bytes
 from headgate.spark.job.assignment_request import AssignmentRequest
 from headgate.spark.job.job import JobConfig, OperatorState
-from headgate.spark.job.reports import Report
+from headgate.spark.job.reports import ReplicaReport, Report
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.outcome import Outcome
@@ -59,17 +59,11 @@ VERSIONS = {
 class StepRecorder:
     """Writes a journal beside the checkpoint; what all kinds of query write into theirs.
 
-    Parameters
-    ----------
-    path : path
-    texts : bool
-        Whether what users' exceptions say, which may quote a record, is written down.
+    `texts`: whether what users' exceptions say, which may quote a record, is written down.
 
     Attributes
     ----------
-    path : Path
-    progress : Progress
-        The figures of the last batches.
+    progress : Progress    The figures of the last batches.
     """
 
     def __init__(self, path: Path, *, texts: bool = False) -> None:
@@ -106,11 +100,7 @@ class StepRecorder:
 class Recorder(StepRecorder):
     """Writes the journal of a query of stateful operators, and keeps the newest figures.
 
-    Parameters
-    ----------
-    path : path
-    query : PlannedQuery
-        What was read from the user's plan.
+    `query`: what was read from the user's plan.
     """
 
     def __init__(self, path: Path, query: PlannedQuery, *, texts: bool = False) -> None:
@@ -130,20 +120,7 @@ class Recorder(StepRecorder):
         *,
         workload: str | None,
     ) -> None:
-        """Write that the query started, and from where.
-
-        Parameters
-        ----------
-        uuid : str
-            Uuid of the checkpoint.
-        config : JobConfig
-        states : mapping of str to OperatorState
-        latest : Manifest or None
-            What the checkpoint had.
-        parameters : dict
-            For the journal.
-        workload : str or None
-        """
+        """Write that the query started, and from where."""
         start = Start(
             job=uuid,
             name=config.name,
@@ -309,19 +286,9 @@ def _memory(reports: Sequence[Report]) -> MemoryUse | None:
     )
 
 
-class _Served(Protocol):
-    """Holds the part of a report that says how long its records took."""
-
-    @property
-    def histogram(self) -> histogram.Sparse:
-        """Of their latencies."""
-
-    @property
-    def latency_sum_ms(self) -> float:
-        """Of all of them."""
-
-
-def latency_of(reports: Sequence[_Served], most_ms: float | None = None) -> Latency | None:
+def latency_of(
+    reports: Sequence[Report | ReplicaReport], most_ms: float | None = None
+) -> Latency | None:
     """Return the latency of what was served; None where nothing was.
 
     `most_ms` is the longest, where that is known better than by its bucket.

@@ -13,9 +13,7 @@ from headgate.spark.jvm.sparklog import SparkLog
 def check_same_data(path: str, latest: Manifest, batch_id: int, sources: list[str]) -> None:
     """Refuse a batch that has the number of the committed batch, but other data.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     if sources != latest.engine["sources"]:
         msg = (
@@ -28,11 +26,8 @@ def check_same_data(path: str, latest: Manifest, batch_id: int, sources: list[st
 def check_begins(path: str, batch_id: int) -> None:
     """Refuse to go on from Spark's log where headgate has no state at all.
 
-    The first batch of a query always leaves a manifest, before Spark commits it.
-
-    Raises
-    ------
-    CheckpointError
+    The first batch of a query always leaves a manifest, before Spark commits it. Raises
+    `CheckpointError`.
     """
     if batch_id > 0:
         msg = (
@@ -45,9 +40,7 @@ def check_begins(path: str, batch_id: int) -> None:
 def check_has_state(path: str, log: Path) -> None:
     """Refuse a checkpoint in which Spark committed batches and headgate has no manifest, before a start.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     try:
         committed = [
@@ -61,9 +54,7 @@ def check_has_state(path: str, log: Path) -> None:
 def check_continues(path: str, latest: Manifest, batch_id: int, log: SparkLog) -> None:
     """Refuse a Spark log that is ahead of headgate's manifest, or was replaced by an older copy.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     if batch_id < latest.spark_batch:
         msg = (
@@ -89,9 +80,7 @@ COLUMNS = "columns"
 def check_columns(path: str, latest: Manifest, columns: Mapping[str, str], what: str) -> None:
     """Refuse rows of other columns, which wait at an operator or are not delivered yet.
 
-    Raises
-    ------
-    CheckpointError
+    Raises `CheckpointError`.
     """
     known = latest.engine.get(COLUMNS, {})
     for operator, current in columns.items():

@@ -1,4 +1,4 @@
-"""The steps of a query of stateful operators: what its slots do, and what commits it."""
+"""Does the steps of a query of stateful operators: what its slots do, and what commits it."""
 
 from __future__ import annotations
 
@@ -52,26 +52,7 @@ a restart must be able to tell quiet batches from lost ones."""
 class StatefulWork:
     """Does the steps of stateful operators; a `Work`.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session that the query was started in.
-    results : SparkSession
-        The query's own copy of it, which results belong to.
-    job : LiveJob
-    checkpoint : Checkpoint
-        Opened.
-    uuid : str
-        Uuid of the checkpoint.
-    run : RunDirectory
-        The arena directory of this run.
-    sink : Sink
-    ports : Ports
-
-    Attributes
-    ----------
-    intake : Intake
-    migrations : Migrations
+    `run`: the arena directory of this run.
     """
 
     has_batches = True

@@ -15,11 +15,7 @@ _LATER = "this run began after it was asked for; ask again."
 class StopRequests:
     """Takes requests that came after the query's start, and answers them when it has ended.
 
-    Parameters
-    ----------
-    files : CommandFiles
-    write : callable
-        Appends an event to the journal.
+    `write`: appends an event to the journal.
     """
 
     def __init__(self, files: CommandFiles, write: Callable[[Event], None]) -> None:
@@ -53,4 +49,4 @@ class StopRequests:
 
     def _done(self, request: str, refused: str | None) -> None:
         with contextlib.suppress(HeadgateError, OSError):
-            self._files.done(request, refused)
+            self._files.write_answer(request, refused)

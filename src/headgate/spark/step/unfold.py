@@ -36,23 +36,14 @@ _BOUND_TO_THE_STREAM = ("CURRENT_LIKE", "PYTHON_UDF", "PLAN_EXPRESSION")
 class Unfolding:
     """The part of an operator's input that is made in the batch.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    operator : PlannedOperator
-        Reads the source.
-    below : plan node
-        What of its input plan the streaming query runs.
-    key_groups : int
+    `operator`: reads the source. `below` (plan node): what of its input plan the streaming query
+    runs.
 
     Attributes
     ----------
-    used : list of str
-        Names of the columns of `below` that something above it needs.
-    hole : plan node
-        Leaf of `plan`, where a batch's rows are put.
-    plan : plan node
-        From them to the routed columns.
+    used : list of str    Names of the columns of `below` that something above it needs.
+    hole : plan node    Leaf of `plan`, where a batch's rows are put.
+    plan : plan node    From them to the routed columns.
     """
 
     def __init__(

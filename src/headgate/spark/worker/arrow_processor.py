@@ -1,4 +1,4 @@
-"""`hg.ArrowProcessor`: a PySpark ``StatefulProcessor`` that takes many keys per call, as Arrow.
+"""Defines `hg.ArrowProcessor`: a PySpark ``StatefulProcessor`` that takes many keys per call, as Arrow.
 
 It runs in headgate's slots, and unchanged as plain Spark and in ``TwsTester``, where it is called with
 one key at a time. Imported in Python workers: nothing of the driver may be needed here.

@@ -1,4 +1,4 @@
-"""PySpark's worker daemon with the slots' imports done before it forks.
+"""Runs PySpark's worker daemon with the slots' imports done before it forks.
 
 A new Python worker then costs a fork instead of a second of imports. And it removes the arenas of its
 workers once they have ended, also where their driver was killed. Set by `headgate.session`.
@@ -81,10 +81,7 @@ def own_directory(undo: ExitStack) -> None:
 
     Spark trusts who can reach the socket, and puts it into the temporary directory.
 
-    Parameters
-    ----------
-    undo : ExitStack
-        Gets what removes the directory.
+    `undo`: gets what removes the directory.
     """
     if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true":
         parent = os.environ.get(_SOCKET_DIRECTORY)

@@ -41,87 +41,59 @@ class _Told:
 
 @dataclass(frozen=True)
 class SlotFacts(_Told):
-    """Holds the instructions to the slots of one operator in one attempt of a step.
-
-    Attributes
-    ----------
-    step, attempt : int
-    arena_root : str or None
-        None where slots' hosts have arenas of their own.
-    run_id, checkpoint : str
-    watermark_us : int
-        Watermark of the batch.
-    slot_of : sequence of int
-        The slot of each key group.
-    held : sequence of int
-        Key groups that are not served, since a migration has them.
-    tokens : sequence of str
-    steps, emitted_us, due_us : sequence of int
-        See `OperatorState`; one entry per key group.
-    snapshots : sequence of int
-        Key groups that write a full section.
-    backlog : mapping
-        Segments by key group, which is text here as JSON has it.
-    waiting_crc32 : mapping of str to int
-        CRC-32 of the files with the segments.
-    quotas : sequence of int, or None
-        Rows that each slot may serve; None for all.
-    next_slots : int
-        Slots of the operator that reads what this one puts out; 0 where there is none.
-    keep_late : bool
-    delta_ms, bound_ms : float
-        What the control loop counts by; 0 where there is none.
-    origins : bool
-        As `Request.origins`.
-    timestamp_ms : int
-        The time of the step, one for all attempts.
-    time_limit_s : float
-        Of one call of a processor; 0 for any.
-    arrived_ms : float
-        When the batch was read.
-    faults : sequence of mapping
-    split : mapping
-        As `Assignment.split`, by key group, which is text here.
-    stands_us : mapping
-        `GroupState.stands_us` of key groups that are split or were until now, likewise.
-    show_keys : bool
-        Whether slots report the value of their hottest key.
-    memory : mapping or None
-        ``byte_count`` and ``key_groups`` of `MemoryBound`, and ``spill_root``, which counts only beside
-        an `arena_root`; None where memory has no bound.
-    """
+    """Holds the instructions to the slots of one operator in one attempt of a step."""
 
     PROPERTY: ClassVar[str] = "headgate.step."
 
     step: int
     attempt: int
     arena_root: str | None
+    """None where slots' hosts have arenas of their own."""
     run_id: str
     checkpoint: str
     watermark_us: int
+    """Watermark of the batch."""
     slot_of: Sequence[int]
+    """The slot of each key group."""
     held: Sequence[int]
+    """Key groups that are not served, since a migration has them."""
     tokens: Sequence[str]
     steps: Sequence[int]
     emitted_us: Sequence[int]
     due_us: Sequence[int]
+    """`steps`, `emitted_us`, `due_us`: see `OperatorState`; one entry per key group."""
     snapshots: Sequence[int]
+    """Key groups that write a full section."""
     backlog: Mapping[str, Sequence[Sequence[Any]]]
+    """Segments by key group, which is text here as JSON has it."""
     waiting_crc32: Mapping[str, int]
+    """CRC-32 of the files with the segments."""
     quotas: Sequence[int] | None
+    """Rows that each slot may serve; None for all."""
     next_slots: int
+    """Slots of the operator that reads what this one puts out; 0 where there is none."""
     keep_late: bool
     delta_ms: float
     bound_ms: float
+    """`delta_ms`, `bound_ms`: what the control loop counts by; 0 where there is none."""
     timestamp_ms: int
+    """The time of the step, one for all attempts."""
     time_limit_s: float
+    """Of one call of a processor; 0 for any."""
     arrived_ms: float
+    """When the batch was read."""
     faults: Sequence[Mapping[str, Any]]
     split: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """As `Assignment.split`, by key group, which is text here."""
     stands_us: Mapping[str, int] = field(default_factory=dict)
+    """`GroupState.stands_us` of key groups that are split or were until now, likewise."""
     origins: bool = False
+    """As `Request.origins`."""
     memory: Mapping[str, Any] | None = None
+    """``byte_count`` and ``key_groups`` of `MemoryBound`, and ``spill_root``, which counts only
+    beside an `arena_root`; None where memory has no bound."""
     show_keys: bool = False
+    """Whether slots report the value of their hottest key."""
 
     def shares_at(self, slot: int) -> dict[int, int]:
         """Return the key groups of other slots of which a slot has a share, and what it waits under."""
@@ -176,11 +148,8 @@ class SlotFacts(_Told):
     def waiting(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
         """Return the records that wait for the slot's groups that are served, oldest first per group.
 
-        And those that wait for its shares of others' groups.
-
-        Raises
-        ------
-        CheckpointError    A file they wait in is damaged.
+        And those that wait for its shares of others' groups. Raises `CheckpointError`: a file they
+        wait in is damaged.
         """
         parts = []
         read: dict[str, pa.Table] = {}  # a file holds segments of many groups
@@ -199,25 +168,7 @@ class SlotFacts(_Told):
 
 @dataclass(frozen=True)
 class ReplicaFacts(_Told):
-    """Holds the instructions to the replicas of one stage in one attempt; lists have an entry per lane.
-
-    Attributes
-    ----------
-    step, attempt : int
-    checkpoint : str
-    backlog : sequence of sequences of Segment
-        What waits at the lane's replica.
-    waiting_crc32 : mapping of str to int
-        CRC-32 of the files with the segments.
-    quotas : sequence of (int or None)
-        Rows that the lane's replica may serve; None for all.
-    box_s : float or None
-        How long a replica may serve; None for any time.
-    now_ms : float
-        For rows that do not say when they arrived.
-    timeout_s : float or None
-        The age at which a row is dropped; None for none.
-    """
+    """Holds the instructions to the replicas of one stage in one attempt; a list has an entry a lane."""
 
     PROPERTY: ClassVar[str] = "headgate.replicas."
 
@@ -225,8 +176,14 @@ class ReplicaFacts(_Told):
     attempt: int
     checkpoint: str
     backlog: Sequence[Sequence[Sequence[Any]]]
+    """sequence of sequences of Segment: what waits at the lane's replica."""
     waiting_crc32: Mapping[str, int]
+    """CRC-32 of the files with the segments."""
     quotas: Sequence[int | None]
+    """Rows that the lane's replica may serve; None for all."""
     box_s: float | None
+    """How long a replica may serve; None for any time."""
     now_ms: float
+    """For rows that do not say when they arrived."""
     timeout_s: float | None = None
+    """The age at which a row is dropped; None for none."""

@@ -57,8 +57,7 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
 
     Attributes
     ----------
-    journalled : str
-        The same without what may quote a record.
+    journalled : str    The same without what may quote a record.
     """
 
     journalled = ""
@@ -69,14 +68,8 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
     ) -> QueryFailed:
         """Return the failure of a query.
 
-        Parameters
-        ----------
-        error : Exception
-            What Spark says.
-        raised : Exception or None
-            What the query's batch raised on the driver, of which Spark has the text only.
-        reads : sequence of str
-            What the query reads of Kafka, and where.
+        `raised`: what the query's batch raised on the driver, of which Spark has the text only.
+        `reads`: what the query reads of Kafka, and where.
         """
         failure = cls(told(error if raised is None else raised, reads))
         failure.journalled = told(error if raised is None else raised, reads, withhold=True)
@@ -100,14 +93,9 @@ def _is_users(error: Exception) -> bool:
 def told(error: BaseException, reads: Sequence[str] = (), *, withhold: bool = False) -> str:
     """Return in one line what went wrong, without what the layers above it say about themselves.
 
-    Parameters
-    ----------
-    error : BaseException
-    reads : sequence of str
-        What the query reads of Kafka, and where.
-    withhold : bool
-        Leave out what may quote a record: the text of a user's exception, and of one of Spark's about
-        data. The kind, and the user's file and line, are there.
+    `reads`: what the query reads of Kafka, and where. `withhold`: leave out what may quote a
+    record: the text of a user's exception, and of one of Spark's about data. The kind, and the
+    user's file and line, are there.
     """
     text = str(error).strip()
     if isinstance(error, HeadgateError):
@@ -131,19 +119,13 @@ _OF_DATA = re.compile(r"\[([A-Z][A-Z0-9_.]+)\](?:(?!SQLSTATE).)*SQLSTATE: (?:22|
 
 @dataclass(frozen=True)
 class UsersFailure:
-    """Holds an exception of a user's own code.
-
-    Attributes
-    ----------
-    kind, text : str
-        Class of the exception, and the first line of its text.
-    place : str
-        As ``in jobs.py line 3``; "" where no line of theirs ran.
-    """
+    """Holds an exception of a user's own code."""
 
     kind: str
     text: str
+    """`kind`, `text`: class of the exception, and the first line of its text."""
     place: str
+    """As ``in jobs.py line 3``; "" where no line of theirs ran."""
 
     def said(self, *, withhold: bool) -> str:
         """Return it as one line, with its text or without."""
@@ -235,12 +217,8 @@ _LOST_WORKER = re.compile(
 def located(where: str) -> Iterator[None]:
     """Say where a slot failed, if a user's code did or a column of text became too large.
 
-    Raises
-    ------
-    ProcessorError
-        With `where` in front.
-    EngineError
-        A column of text has more than 2 GB; running the batch again cannot help.
+    Raises `ProcessorError`: with `where` in front; `EngineError`: a column of text has more than 2
+    GB; running the batch again cannot help.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The function of ``applyInPandasWithState`` as a processor, with PySpark's own ``GroupState``.
+"""Runs the function of ``applyInPandasWithState`` as a processor, with PySpark's own ``GroupState``.
 
 A key's state is one value, and its timeout one timer: a call that does not set it takes it back, as in
 Spark. Imported in Python workers.
@@ -27,27 +27,18 @@ _STATE = "state"
 
 @dataclass
 class GroupStateProcessor(StatefulProcessor):
-    """Calls the user's function with a key, its frames and its state.
-
-    Attributes
-    ----------
-    function : callable
-        Of key, frames and PySpark's ``GroupState``; gives frames.
-    schema : StructType
-        Schema of the state.
-    columns : list of str
-        Columns of the stream; a call for a timeout gets an empty frame of them.
-    timeout : str
-        As in PySpark's ``GroupStateTimeout``.
-    watermark : bool
-        Whether the stream has one.
-    """
+    """Calls the user's function with a key, its frames and its state."""
 
     function: Callable[[Any, Iterator[Any], Any], Iterable[Any]]
+    """Of key, frames and PySpark's ``GroupState``; gives frames."""
     schema: T.StructType
+    """Schema of the state."""
     columns: list[str]
+    """Columns of the stream; a call for a timeout gets an empty frame of them."""
     timeout: str
+    """As in PySpark's ``GroupStateTimeout``."""
     watermark: bool
+    """Whether the stream has one."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""

@@ -27,12 +27,7 @@ _GOES_ON = "start the query again: it goes on where it was"
 def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
     """Return one sentence about Kafka from a text of the JVM; None if it is about something else.
 
-    Parameters
-    ----------
-    text : str
-        All of it, stack and causes included.
-    reads : sequence of str
-        What the query reads of Kafka, and where.
+    `text`: all of it, stack and causes included. `reads`: what the query reads of Kafka, and where.
     """
     if match := _LOST.search(text):
         why = _plain(match["why"])

@@ -13,19 +13,13 @@ from headgate.core.near import unmatched
 
 @dataclass(frozen=True)
 class Nearness:
-    """Matches the rows of one group.
-
-    Attributes
-    ----------
-    columns : tuple of str
-        Columns of lists of doubles.
-    relative, floor : tuple of float
-        Tolerance of each, as of `unmatched`.
-    """
+    """Matches the rows of one group."""
 
     columns: tuple[str, ...]
+    """Columns of lists of doubles."""
     relative: tuple[float, ...]
     floor: tuple[float, ...]
+    """`relative`, `floor`: tolerance of each, as of `unmatched`."""
 
     def left_over(self, group: pa.Table) -> pa.Table:
         """Return columns ``net`` and ``cells`` of the rows that are left over.

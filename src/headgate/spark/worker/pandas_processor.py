@@ -1,4 +1,4 @@
-"""The processor of ``transformWithStateInPandas``: its frames made and read by PySpark's own functions.
+"""Runs ``transformWithStateInPandas`` as a processor, with PySpark's own functions for its frames.
 
 Imported in Python workers; pandas is, by PySpark, only where such a processor runs.
 """
@@ -41,22 +41,15 @@ _ON = {"assign_cols_by_name"}
 
 @dataclass
 class PandasProcessor(RowProcessor):
-    """The processor of ``transformWithStateInPandas``: frames in, frames out.
-
-    Attributes
-    ----------
-    returns : StructType
-        What it puts out.
-    settings : dict
-        See `read`.
-    cut : bool
-        Whether a key's frame is cut out of columns, as Spark does for ``applyInPandasWithState``:
-        integers keep their width.
-    """
+    """The processor of ``transformWithStateInPandas``: frames in, frames out."""
 
     returns: T.StructType = field(default_factory=T.StructType)
+    """What it puts out."""
     settings: dict[str, Any] = field(default_factory=dict)
+    """See `read`."""
     cut: bool = False
+    """Whether a key's frame is cut out of columns, as Spark does for ``applyInPandasWithState``:
+    integers keep their width."""
 
     @staticmethod
     def read(spark: SparkSession) -> dict[str, Any]:

@@ -36,16 +36,11 @@ class TaskFiles:
 
     A context manager: what it leaves is there, or its failure is raised.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    tasks : int
-        How many tasks' bytes are in one bundle.
+    `tasks`: how many tasks' bytes are in one bundle.
 
     Attributes
     ----------
-    inline_bytes : int
-        Up to here bytes travel in the report.
+    inline_bytes : int    Up to here bytes travel in the report.
     """
 
     def __init__(self, checkpoint: Checkpoint, tasks: int) -> None:

@@ -41,26 +41,17 @@ given at once should take. Chosen, not tuned."""
 
 @dataclass(frozen=True)
 class ReplicaTask:
-    """The function that `mapInArrow` runs for a stage; the same object for every batch.
-
-    Attributes
-    ----------
-    operator : str
-    function : callable
-        The user's.
-    sender : object
-        The report channel's sending end.
-    feeds : bool
-        Whether another stage reads what this one puts out, and when it had come.
-    store : mapping of str to str
-        Options of the checkpoint's store.
-    """
+    """The function that `mapInArrow` runs for a stage; the same object for every batch."""
 
     operator: str
     function: Function
+    """The user's."""
     sender: Any
+    """The report channel's sending end."""
     feeds: bool = False
+    """Whether another stage reads what this one puts out, and when it had come."""
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the checkpoint's store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's replica; the rows go into the report, not down the plan."""
@@ -125,26 +116,18 @@ class Feed:
 
     Parameters
     ----------
-    backlog, arriving : list of RecordBatch
-        The last column is `ARRIVED`.
-    quota : int or None
-        The most rows to hand out.
+    backlog, arriving : list of RecordBatch    The last column is `ARRIVED`.
+    quota : int or None    The most rows to hand out.
     box_s : float or None
         How long to hand out rows from the first time on that it is asked for some, in seconds: what
         the function sets up before does not count, or it might never be given a row.
-    now_ms : float
-        For rows that do not say when they arrived.
+    now_ms : float    For rows that do not say when they arrived.
     timeout_s : float or None
         t_out: a row that is older when its turn comes is dropped, and takes no time.
 
     Attributes
     ----------
-    served : int
-        Rows handed out.
-    too_old : int
-        Rows dropped.
-    rows_s : float
-        Time between handing some out and being asked for more.
+    rows_s : float    Time between handing some out and being asked for more.
     """
 
     def __init__(

@@ -26,12 +26,7 @@ _LEAST, _MOST = 1e-3, 1e7
 
 @dataclass(frozen=True)
 class PandasMap:
-    """A function as ``mapInPandas`` takes it.
-
-    Attributes
-    ----------
-    evaluation : Evaluation
-    """
+    """A function as ``mapInPandas`` takes it."""
 
     evaluation: Evaluation
 
@@ -42,17 +37,11 @@ class PandasMap:
 
 @dataclass(frozen=True)
 class ScalarCalls:
-    """Functions of single values: puts out each row, and behind it what they return for it.
-
-    Attributes
-    ----------
-    evaluation : Evaluation
-    kept : int
-        Columns of a row; those behind are what the functions are given.
-    """
+    """Functions of single values: puts out each row, and behind it what they return for it."""
 
     evaluation: Evaluation
     kept: int
+    """Columns of a row; those behind are what the functions are given."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the rows with their results; functions may put out other batches than they are given."""
@@ -82,11 +71,6 @@ class AsPickled:
     """A plain Python UDF, whose results become what the JVM makes of them when they come pickled.
 
     A value of another type than was declared is null there, where Arrow would cast it or fail.
-
-    Attributes
-    ----------
-    function : callable
-    returns : DataType
     """
 
     function: Callable[..., Any]

@@ -36,28 +36,18 @@ _frozen = False
 
 @dataclass(frozen=True)
 class SlotTask:
-    """The function that `mapInArrow` runs; the same object for every batch of a query.
-
-    Attributes
-    ----------
-    operator : str
-    spec : Spec
-    sender : object
-        The report channel's sending end.
-    next_operator : str or None
-        The operator that reads what this one puts out; None for a chain's last.
-    into_sink : bool
-        True where the sink is written by this very job, so that nothing is kept for it.
-    store : mapping of str to str
-        Options of the checkpoint's store.
-    """
+    """The function that `mapInArrow` runs; the same object for every batch of a query."""
 
     operator: str
     spec: Spec
     sender: Any
+    """The report channel's sending end."""
     next_operator: str | None = None
+    """The operator that reads what this one puts out; None for a chain's last."""
     into_sink: bool = False
+    """True where the sink is written by this very job, so that nothing is kept for it."""
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the checkpoint's store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's slot."""
@@ -90,17 +80,8 @@ class SlotTask:
     ) -> tuple[Report, Served]:
         """Serve what has come for a slot in a step, and return the report and what was done.
 
-        Parameters
-        ----------
-        facts : SlotFacts
-        slot : int
-        arriving : pyarrow.Table
-            Records, without markers.
-        consumed : tuple of str
-            Tokens of the upstream slots that they are from.
-        watermark_us : int
-            The operator's.
-        began : Began
+        `arriving` (pyarrow.Table): records, without markers. `consumed`: tokens of the upstream
+        slots that they are from.
         """
         operator = operator_named(self.operator, self.spec)
         token = uuid.uuid4().hex
@@ -153,25 +134,18 @@ class SlotTask:
 
 @dataclass(frozen=True)
 class Began:
-    """Holds the clocks at the beginning of a slot's work.
-
-    Attributes
-    ----------
-    started, read : float
-        When the slot began, and when it had its records; seconds of `time.perf_counter`.
-    cpu : float
-        Processor time at `read`, seconds.
-    waited_ms : float
-        Time that the process had waited for a core at `read`.
-    at_ms : float
-        When the slot began, ms since 1970.
-    """
+    """Holds the clocks at the beginning of a slot's work."""
 
     started: float
     read: float
+    """`started`, `read`: when the slot began, and when it had its records; seconds of
+    `time.perf_counter`."""
     cpu: float
+    """Processor time at `read`, seconds."""
     waited_ms: float
+    """Time that the process had waited for a core at `read`."""
     at_ms: float
+    """When the slot began, ms since 1970."""
 
     @classmethod
     def now(cls) -> Began:

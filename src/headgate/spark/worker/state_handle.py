@@ -1,4 +1,4 @@
-"""The handle that a PySpark ``StatefulProcessor`` gets in a slot: PySpark's own, over a call's `State`.
+"""Gives a PySpark ``StatefulProcessor`` its handle in a slot: PySpark's own, over a call's `State`.
 
 State is given and taken back by column, for all keys of a call; in between it is Python values, made
 when a variable is first touched. Imported in Python workers.
@@ -41,8 +41,7 @@ class _Entries:
 
     Attributes
     ----------
-    key : int
-        Position of the key whose turn it is.
+    key : int    Position of the key whose turn it is.
     """
 
     def __init__(self, variable: Variable) -> None:
@@ -179,12 +178,9 @@ class _Changed:
 
     Attributes
     ----------
-    here : dict
-        Key and value of each entry, by what `name_of` calls the key.
-    gone : dict
-        Keys that were removed, likewise.
-    put : set
-        Names of the entries that are new.
+    here : dict    Key and value of each entry, by what `name_of` calls the key.
+    gone : dict    Keys that were removed, likewise.
+    put : set    Names of the entries that are new.
     """
 
     def __init__(self, here: dict[Values, tuple[Values, Values]]) -> None:
@@ -307,11 +303,7 @@ class _Timers(_Entries):
 class SlotHandle(StatefulProcessorHandle):
     """A handle over the state of a slot's keys.
 
-    Parameters
-    ----------
-    variables : tuple of Variable
-        As ``init`` declared them when the query started.
-    mode : TimeMode
+    `variables`: as ``init`` declared them when the query started.
     """
 
     def __init__(self, variables: tuple[Variable, ...], mode: TimeMode) -> None:
@@ -406,16 +398,9 @@ def column_of(
 ) -> pa.Array:
     """Return Python values as a column.
 
-    Parameters
-    ----------
-    zoned : bool
-        Whether a time without a zone is one in that of the process, as in state, or in UTC, as in what
-        a processor puts out: so PySpark has it.
-
-    Raises
-    ------
-    ProcessorError
-        One is of another type; the message names its place and not its content.
+    `zoned`: whether a time without a zone is one in that of the process, as in state, or in UTC, as
+    in what a processor puts out: so PySpark has it. Raises `ProcessorError`: one is of another
+    type; the message names its place and not its content.
     """
     kind = field.type
     as_it_is = not zoned or same_when_written(kind)

@@ -52,10 +52,7 @@ def same_when_written(kind: pa.DataType) -> bool:
 def written(value: Any, kind: pa.DataType) -> Any:
     """Return a value that a processor writes as Arrow takes it; a time without a zone is local.
 
-    Raises
-    ------
-    TypeError, ValueError, AttributeError
-        It is no value of the type.
+    Raises `TypeError`, `ValueError`, `AttributeError`: it is no value of the type.
     """
     if value is None:
         return None

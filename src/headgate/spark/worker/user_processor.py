@@ -31,26 +31,19 @@ from headgate.spark.worker.state_values import copied
 
 @dataclass
 class RowProcessor:
-    """The processor of ``transformWithState``: rows in, rows out.
-
-    Attributes
-    ----------
-    processor : StatefulProcessor
-        The user's.
-    keys, inputs, initial : pyarrow.Schema
-        The grouping columns; all columns of the stream; all columns of the initial state.
-    outputs : pyarrow.Schema
-    states : mapping of str to tuple
-        What ``init`` declares, as `Variable` takes it after its name.
-    mode : TimeMode
-    """
+    """The processor of ``transformWithState``: rows in, rows out."""
 
     processor: StatefulProcessor
+    """The user's."""
     keys: pa.Schema
     inputs: pa.Schema
     initial: pa.Schema
+    """`keys`, `inputs`, `initial`: pyarrow.Schema: The grouping columns; all columns of the stream;
+    all columns of the initial state."""
     outputs: pa.Schema
+    """pyarrow.Schema."""
     states: Mapping[str, tuple[Any, ...]]
+    """What ``init`` declares, as `Variable` takes it after its name."""
     mode: TimeMode
     _handle: SlotHandle | None = field(default=None, init=False, repr=False)
     _place: str = field(default="", init=False, repr=False)
@@ -194,12 +187,7 @@ class RowProcessor:
 
 
 def _rows_of(returned: Any) -> Iterable[Any]:
-    """Return the result of a user's method, if it is iterable.
-
-    Raises
-    ------
-    ProcessorError
-    """
+    """Return the result of a user's method, if it is iterable."""
     if isinstance(returned, Iterable):
         return returned
     msg = (

@@ -1,4 +1,4 @@
-"""O+ as a PySpark ``StatefulProcessor``: what STRETCH's operator is on Spark, in slots and without.
+"""Implements O+ as a PySpark ``StatefulProcessor``: STRETCH's operator on Spark, in slots and without.
 
 A key's windows are a map from left boundary to one state per input. Where records have to be in time
 order they wait in a second map until the watermark has passed them. One timer per key is enough: at
@@ -32,27 +32,18 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class InputColumns:
-    """One input of an operator, as rows carry it.
-
-    Attributes
-    ----------
-    names : list of str
-        Names of the payload's columns.
-    first : int
-        Position of its first column in a row.
-    kinds : pyarrow.Schema
-        Types of its columns.
-    fields : StructType
-        The same as Spark has them.
-    state : DataType or None
-        Of what a window keeps for this input; None for its records.
-    """
+    """One input of an operator, as rows carry it."""
 
     names: list[str]
+    """Names of the payload's columns."""
     first: int
+    """Position of its first column in a row."""
     kinds: pa.Schema
+    """pyarrow.Schema: Types of its columns."""
     fields: T.StructType
+    """The same as Spark has them."""
     state: T.DataType | None
+    """Of what a window keeps for this input; None for its records."""
 
     @property
     def kept(self) -> T.DataType:
@@ -71,13 +62,10 @@ class WindowProcessor(StatefulProcessor):
 
     Parameters
     ----------
-    operator : OperatorPlus
-        Times in microseconds.
+    operator : OperatorPlus    Times in microseconds.
     keys : pyarrow.Schema
         Types of the columns of a key; a key of one column is its value, of several a tuple.
-    inputs : sequence of InputColumns
-    outputs : sequence of str
-        Names of the output: the time, then the operator's schema.
+    outputs : sequence of str    Names of the output: the time, then the operator's schema.
     ordered : bool
         Whether records are served in the order of their times, once the watermark has passed them.
     """

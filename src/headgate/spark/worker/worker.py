@@ -38,13 +38,8 @@ def run_named(
 ) -> RunDirectory:
     """Return this host's directory of a run, joined.
 
-    Parameters
-    ----------
-    root : str or None
-        The driver's arena root where driver and workers share a host; None: this host's own.
-    run_id : str
-    memory : mapping, optional
-        Where it is bounded, as `SlotFacts.memory`.
+    `root`: the driver's arena root where driver and workers share a host; None: this host's own.
+    `memory`: where it is bounded, as `SlotFacts.memory`.
     """
     if run_id not in _runs:
         _leave_ended_runs()
@@ -67,13 +62,7 @@ def store_of(
 ) -> ArenaStore:
     """Return the store of an operator's tables in this host's directory of a run.
 
-    Parameters
-    ----------
-    run : RunDirectory
-    name : str
-    operator : Operator
-    memory : mapping, optional
-        As `SlotFacts.memory`; the same for all tasks of a run.
+    `memory`: as `SlotFacts.memory`; the same for all tasks of a run.
     """
     key = (run.run_id, name)
     if key not in _stores:
@@ -109,13 +98,8 @@ def checkpoint_at(path: str, run_id: str, options: Mapping[str, str] | None = No
 
     That other run is over: on a host of its own its driver could not say so.
 
-    Parameters
-    ----------
-    path : str
-        `Checkpoint.location`.
-    run_id : str
-    options : mapping, optional
-        Options of a store. They come with the task's function, which Spark does not log.
+    `path`: `Checkpoint.location`. `options`: options of a store. They come with the task's
+    function, which Spark does not log.
     """
     key = (path, run_id)
     if key not in _checkpoints:

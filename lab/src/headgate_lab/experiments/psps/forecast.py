@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.estimators.forecast import (
-    Forecaster,
-    HoltWinters,
-    Naive,
-    Regression,
-    daily_blend,
-)
+from headgate.control.estimators.forecast import Forecaster, HoltWinters, Naive, daily_blend
 from headgate.control.pools.psps import Psps
 from headgate.core.errors import ConfigError, NotReady
 from headgate.report.plot import panels
@@ -35,6 +29,7 @@ from headgate.workloads.traces import read_totals
 from headgate_lab.experiments.psps.runs import KEEPING, SHUFFLED, Case, Load, fixed, row, run_once
 from headgate_lab.experiments.registry import Request
 from headgate_lab.rivals.dabs import Dabs
+from headgate_lab.rivals.regression import Regression
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure

@@ -26,10 +26,10 @@ from headgate.report.plot import panels
 from headgate.whatif.model import OperatorModel, ServiceTime, TreatmentCost
 from headgate.whatif.parallel import run_all
 from headgate.whatif.simulation import SimulatedJob, Simulation
-from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import SineRate
 from headgate_lab.experiments.registry import Request
 from headgate_lab.experiments.streamswitch.waves import RATE_FACTOR, SYNC_S
+from headgate_lab.workloads.arrivals import RateArrivals
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure

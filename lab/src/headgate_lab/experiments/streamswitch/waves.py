@@ -13,8 +13,8 @@ from headgate.loop.settings import OperatorSettings
 from headgate.whatif.model import OperatorModel, ServiceTime, SlotPool, TreatmentCost
 from headgate.whatif.result import RunResult
 from headgate.whatif.simulation import SimulatedJob, Simulation
-from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import SineRate
+from headgate_lab.workloads.arrivals import RateArrivals
 
 OPERATOR = "query"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.control.fleet.juice import Flow, JuiceWindow
+from headgate.control.fleet.juice import Flow
 from headgate.control.fleet.view import (
     FleetJob,
     FleetOperator,
@@ -19,6 +19,7 @@ from headgate.control.fleet.view import (
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.utility import Intent, Metric
 from headgate_lab.sim.fleet import kernels
+from headgate_lab.sim.fleet.juice_window import JuiceWindow
 from headgate_lab.sim.fleet.kernels import F64, I64
 from headgate_lab.sim.fleet.model import Cluster, SimJob
 from headgate_lab.workloads.topologies import OperatorShape

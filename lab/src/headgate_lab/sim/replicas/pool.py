@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.estimators.grouping import load_aware, round_robin, shuffle, utilisation
+from headgate.control.estimators.grouping import Grouping, load_aware, round_robin, utilisation
 from headgate.control.estimators.service_time import ServiceTimeEstimate
 from headgate.control.pools.replicas import OperatorInterval, ReplicaPool
 from headgate_lab.sim.replicas import kernels
@@ -203,3 +203,9 @@ class SimulatedPool:
             found = load_aware(count, load, step, self._cursor % len(active))
         self._cursor = found.cursor
         return active[found.replica]
+
+
+def shuffle(events: int, replicas: int, random: np.random.Generator) -> Grouping:
+    """Send each event to a random replica, as Storm's shuffle grouping; loads stay 0."""
+    chosen: npt.NDArray[np.int64] = random.integers(0, replicas, size=events, dtype=np.int64)
+    return Grouping(chosen, np.zeros(replicas), 0)

@@ -129,14 +129,10 @@ class RecordCost:
     def dealt(self, counts: F64) -> tuple[F64, F64]:
         """Return the usual cost of a record of each of some key groups, and what dear ones add.
 
-        Which of its records made a task dear nobody knows, and mostly it was one. So what a task took
-        beyond the mean falls to a single record, the one in the middle of its task, and all others cost
-        alike; records are counted through the tasks, over and over again.
-
-        Returns
-        -------
-        float64[n], float64[n]
-            Seconds of each record, and seconds of a group besides.
+        Which of its records made a task dear nobody knows, and mostly it was one. So what a task
+        took beyond the mean falls to a single record, the one in the middle of its task, and all
+        others cost alike; records are counted through the tasks, over and over again. Result:
+        float64[n], float64[n]: seconds of each record, and seconds of a group besides.
         """
         if not self._held or not self._of_tasks:
             return self.drawn(counts), np.zeros(len(counts))

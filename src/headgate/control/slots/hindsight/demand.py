@@ -20,10 +20,7 @@ _LEAST, _GROWTH, _BUCKETS = 0.01, 1.04, 300
 class Mean:
     """Computes the mean of a rate over the last `window_s` seconds.
 
-    Parameters
-    ----------
-    window_s : float
-        Seconds; > 0.
+    `window_s`: seconds; > 0.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -78,10 +75,7 @@ class Most:
 class Quantiles:
     """Computes quantiles of a value over time; older values count less.
 
-    Parameters
-    ----------
-    memory_s : float
-        Seconds after which a time counts a third; all of a shorter past counts the same.
+    `memory_s`: seconds after which a time counts a third; all of a shorter past counts the same.
     """
 
     def __init__(self, memory_s: float) -> None:

@@ -62,48 +62,31 @@ _WHOLE_BOUND = 0.8
 
 @dataclass(frozen=True)
 class RuleScores:
-    """Holds the scores of the rules; each array has shape [R].
-
-    Attributes
-    ----------
-    late, late_now : float64[R]
-        Share of key groups' time in which records would have been late, in the long memory and in
-        the short one.
-    slots : float64[R]
-        Mean number of slots.
-    changes_per_s : float64[R]
-    """
+    """Holds the scores of the rules; each array has shape [R]."""
 
     late: F64
     late_now: F64
+    """`late`, `late_now`: float64[R]: Share of key groups' time in which records would have been
+    late, in the long memory and in the short one."""
     slots: F64
+    """float64[R]: mean number of slots."""
     changes_per_s: F64
+    """float64[R]."""
 
 
 class Hindsight:
     """Plays all rules over the arrivals of one operator.
 
-    Parameters
-    ----------
-    view : OperatorView
-        The first one.
-    epsilon : float
-        Share of the load that every rule has to spare, at least.
+    `view`: the first one. `epsilon`: share of the load that every rule has to spare, at least.
 
     Attributes
     ----------
-    rules : Rules
-    cost : RecordCost
-    load : float64[G]
-        Records per second of each key group.
-    slots : int64[R]
-        Of each rule, now.
+    load : float64[G]    Records per second of each key group.
+    slots : int64[R]    Of each rule, now.
     slower : float
         How much more a record takes for virtual slots: more than 1 where they did better than real ones.
-    watched_s : float
-        Since the start, seconds.
-    missed : float
-        The share of windows that may be late with safety.
+    watched_s : float    Since the start, seconds.
+    missed : float    The share of windows that may be late with safety.
     """
 
     def __init__(self, view: OperatorView, epsilon: float) -> None:
@@ -158,12 +141,7 @@ class Hindsight:
     ) -> None:
         """Play the arrivals of the last `elapsed_s` seconds.
 
-        Parameters
-        ----------
-        stop_s : float
-            How long a change stops slots, seconds.
-        rule : int
-            The one that is followed.
+        `stop_s`: how long a change stops slots, seconds. `rule`: the one that is followed.
         """
         batch = view.batch
         stretch = 1.0 if batch is None else batch.stretch(view.bound_s)

@@ -56,30 +56,20 @@ its sake: beyond that what has been measured must tell. Chosen."""
 
 @dataclass(frozen=True)
 class Rule:
-    """Holds the parameters of one rule.
-
-    Attributes
-    ----------
-    constant : int
-        The number of slots, whatever comes; 0 for a rule that follows the load.
-    signal : int
-        Which of the signals is followed.
-    spare : float
-        What share of it is added.
-    base : int
-        0: none; n: no fewer slots than did for the n-th of the shares of time.
-    rung : float
-        1: as many slots as that; else the next power of this that is no less.
-    lean : bool
-        Whether slots are added late, and few of them.
-    """
+    """Holds the parameters of one rule."""
 
     constant: int = 0
+    """The number of slots, whatever comes; 0 for a rule that follows the load."""
     signal: int = 0
+    """Which of the signals is followed."""
     spare: float = 0.0
+    """What share of it is added."""
     base: int = 0
+    """0: none; n: no fewer slots than did for the n-th of the shares of time."""
     rung: float = 1.0
+    """1: as many slots as that; else the next power of this that is no less."""
     lean: bool = False
+    """Whether slots are added late, and few of them."""
 
     def __str__(self) -> str:
         """Return the rule as half a sentence."""
@@ -104,14 +94,10 @@ class Rules:
 
     Parameters
     ----------
-    most : int
-        The most slots that a constant rule has.
-    unit_s : float
-        What windows are counted in: the bound, seconds.
-    memory_s : float
-        Time constant of the bases' memory, seconds.
-    epsilon : float
-        Share of the load that every rule has to spare, at least.
+    most : int    The most slots that a constant rule has.
+    unit_s : float    What windows are counted in: the bound, seconds.
+    memory_s : float    Time constant of the bases' memory, seconds.
+    epsilon : float    Share of the load that every rule has to spare, at least.
     """
 
     def __init__(self, most: int, unit_s: float, memory_s: float, epsilon: float) -> None:
@@ -145,12 +131,8 @@ class Rules:
     def expect(self, record_s: float, variability: float, within_s: float) -> None:
         """Compute the idle share that a slot must keep so that records seldom wait too long.
 
-        Parameters
-        ----------
-        record_s, variability : float
-            Mean of what a record takes, seconds, and its squared coefficient of variation.
-        within_s : float
-            What it may take and wait, seconds.
+        `record_s`, `variability`: mean of what a record takes, seconds, and its squared coefficient
+        of variation. `within_s`: what it may take and wait, seconds.
 
         References
         ----------
@@ -170,11 +152,7 @@ class Rules:
         before: ``(fixed + dear) / (1 - load)`` in the end. Records wait for half a batch and are served
         in the next one, which is to be within the bound.
 
-        Parameters
-        ----------
-        fixed_s, dear_s : float
-            Parts of a batch's time, seconds.
-        bound_s : float
+        `fixed_s`, `dear_s`: parts of a batch's time, seconds.
         """
         idle = min(1.5 * (fixed_s + dear_s) / bound_s, _IDLE_MOST)
         self.spare = max(self._epsilon, 1.0 / (1.0 - idle) - 1.0)
@@ -194,10 +172,8 @@ class Rules:
     ) -> tuple[F64, F64]:
         """Add the arrivals of the last `elapsed_s`, and return the slots that each rule wants.
 
-        Returns
-        -------
-        float64[R], float64[R]
-            Slots, not rounded; and how many it leaps to once it wants more than there are.
+        Result: float64[R], float64[R]: slots, not rounded; and how many it leaps to once it wants
+        more than there are.
         """
         for mean in self._means.values():
             mean.add(elapsed_s, work_s, records)

@@ -16,30 +16,23 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Score:
-    """Holds the score of one run, after the warm-up.
-
-    Attributes
-    ----------
-    success, worst : float
-        Mean over the key groups of the share of their windows within the bound; the least of them.
-    slots : float
-        Time-average.
-    oracle_slots : float
-        What the oracle needs for the same success.
-    constant : Point
-        The fewest slots of a constant with at least the same success.
-    lost_slot_s : float
-        How long slots stood still for changes, added up.
-    """
+    """Holds the score of one run, after the warm-up."""
 
     policy: str
     success: float
     worst: float
+    """`success`, `worst`: Mean over the key groups of the share of their windows within the bound;
+    the least of them.
+    """
     slots: float
+    """Time-average."""
     oracle_slots: float
+    """What the oracle needs for the same success."""
     constant: Point
+    """The fewest slots of a constant with at least the same success."""
     changes_per_hour: float
     lost_slot_s: float
+    """How long slots stood still for changes, added up."""
 
     @property
     def to_oracle(self) -> float:
@@ -59,10 +52,8 @@ def score(
 
     Parameters
     ----------
-    result : RunResult
-        Result of a policy on `load`.
-    points : sequence of Point
-        As `oracle` returns them.
+    result : RunResult    Result of a policy on `load`.
+    points : sequence of Point    As `oracle` returns them.
     """
     measures = result.operators[operator]
     judgement = judged(result, operator, load)

@@ -20,8 +20,7 @@ def full(capacity: int, deferred: int) -> bool:
     ----------
     capacity : int
         Most records that it may defer; 0: none, so that it waits for any group that is not ready.
-    deferred : int
-        How many of its groups that are not ready wait.
+    deferred : int    How many of its groups that are not ready wait.
 
     References
     ----------
@@ -32,18 +31,12 @@ def full(capacity: int, deferred: int) -> bool:
 
 @dataclass(frozen=True)
 class Entry(Generic[R]):
-    """Holds a record or a watermark of a slot's input.
-
-    Parameters
-    ----------
-    group : int or None
-        Its key group; None for a watermark, which concerns them all.
-    record : R
-        Opaque here; plain data if a `Deferral` is to be written down.
-    """
+    """Holds a record or a watermark of a slot's input."""
 
     group: int | None
+    """Its key group; None for a watermark, which concerns them all."""
     record: R
+    """Opaque here; plain data if a `Deferral` is to be written down."""
 
 
 @dataclass
@@ -54,13 +47,6 @@ class Deferral(Generic[R]):
     not ready its records may still come (re-routed ones), so that the slot stops at a watermark. An
     engine that keeps watermarks per key group need not show them here.
 
-    Parameters
-    ----------
-    capacity : int
-        Most records deferred; 0: while any group is not ready, nothing is served.
-    entries : deque of Entry
-        The deferred, oldest first. Owner: this class.
-
     References
     ----------
     DRRS III-B (intra-channel scheduling) and IV-A (200 records). Differs: one input per slot,
@@ -69,7 +55,9 @@ class Deferral(Generic[R]):
     """
 
     capacity: int
+    """Most records deferred; 0: while any group is not ready, nothing is served."""
     entries: deque[Entry[R]] = field(default_factory=deque)
+    """The deferred, oldest first. Owner: this class."""
 
     def take(self, queue: deque[Entry[R]], unready: Set[int]) -> Entry[R] | None:
         """Return the next entry to serve, or None where the slot is suspended.
@@ -78,8 +66,7 @@ class Deferral(Generic[R]):
         ----------
         queue : deque of Entry
             The slot's input, oldest first; what is served or deferred is taken out.
-        unready : set of int
-            Key groups of the slot that cannot be served now.
+        unready : set of int    Key groups of the slot that cannot be served now.
         """
         if unready and full(self.capacity, 0):
             return None

@@ -22,25 +22,23 @@ _FULL = 0.9
 
 @dataclass(frozen=True)
 class Regrets:
-    """Counts the changes of each kind, and the regretted ones among them.
-
-    Attributes
-    ----------
-    scale_ins, scale_ins_regretted : int
-        Slots removed; followed by more late ticks than before, within the time it takes to settle.
-    scale_outs, scale_outs_too_late : int
-        Slots added; what came, and what waited, after they were there would have left the slots
-        before idle for a tenth of the time: the burst was over.
-    moves, moves_worse : int
-        Key groups moved between as many slots; these groups were late more often than before.
-    """
+    """Counts the changes of each kind, and the regretted ones among them."""
 
     scale_ins: int
     scale_ins_regretted: int
+    """`scale_ins`, `scale_ins_regretted`: Slots removed; followed by more late ticks than before,
+    within the time it takes to settle.
+    """
     scale_outs: int
     scale_outs_too_late: int
+    """`scale_outs`, `scale_outs_too_late`: Slots added; what came, and what waited, after they were
+    there would have left the slots before idle for a tenth of the time: the burst was over.
+    """
     moves: int
     moves_worse: int
+    """`moves`, `moves_worse`: Key groups moved between as many slots; these groups were late more
+    often than before.
+    """
 
 
 def regrets(result: RunResult, operator: str, load: Load) -> Regrets:
