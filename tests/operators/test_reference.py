@@ -445,7 +445,7 @@ def test_tables_that_grow_by_a_few_records_a_step_lose_none(mode: OutputMode) ->
             for g in range(GROUPS)
             for i in range(1 if number % 3 == 2 else 40)
         ]
-        job.step(records, number // 2)
+        job.step(records, number // 2, snapshots=frozenset({number % GROUPS}))
         if number == 7:
             job.rebuild()
     job.step([Record(1, (b"last", 1), 1500, (b"w",))], 1200)
@@ -462,7 +462,7 @@ def _one(op: Op, *values: Any, leaves: tuple[Leaf, ...], **told: bool) -> list[R
 
 
 def test_an_overflow_of_a_checked_sum_is_an_error_that_no_retry_helps() -> None:
-    with pytest.raises(EngineError, match="ARITHMETIC_OVERFLOW") as raised:
+    with pytest.raises(EngineError, match="a sum of integers left the range") as raised:
         _one(Op.SUM_INTEGER, (2**63 - 1,), (1,), leaves=(INTEGER,))
     assert not raised.value.transient
 
@@ -471,7 +471,7 @@ def test_an_overflow_is_an_error_where_results_are_updated_too() -> None:
     total = Aggregate(Op.SUM_INTEGER, (INTEGER,))
     job = Job(AggregateSpec((INTEGER,), None, (total,), OutputMode.UPDATE))
     job.step([Record(g, (g,), 0, (2**63 - 1,)) for g in range(3)], 0)
-    with pytest.raises(EngineError, match="ARITHMETIC_OVERFLOW"):
+    with pytest.raises(EngineError, match="a sum of integers left the range"):
         job.step([Record(g, (g,), 0, (1,)) for g in range(3)], 0)
 
 
