@@ -37,6 +37,7 @@ from headgate.operators.spec import (
     TimeKey,
 )
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request, Served
+from headgate.tables import together
 from headgate.tables.heap import HeapStore
 from headgate.tables.ports import EMPTY_TOKEN, Section
 from headgate_lab.testing.reference import Record, Reference, Row
@@ -417,6 +418,41 @@ def test_kernels_run_as_plain_python_give_the_same_answers() -> None:
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
 
 
+# -- a few records of many groups -------------------------------------------------------------------
+
+
+def largest(mode: OutputMode, time: TimeKey | None = None) -> Job:
+    """A job with strings in keys and in values."""
+    return Job(AggregateSpec((TEXT, INTEGER), time, (Aggregate(Op.MAX, (TEXT,)),), mode))
+
+
+@pytest.mark.skipif(not together.ENABLED, reason="there is no compiled code")
+def test_a_step_is_one_call_of_a_kernel_however_many_groups_have_records() -> None:
+    job = largest(OutputMode.UPDATE)
+    with mock.patch.object(together, "upsert_each", wraps=together.upsert_each) as calls:
+        for number in range(3):
+            job.step([Record(g, (b"k%d" % g, g), 0, (b"v%d" % number,)) for g in range(GROUPS)], 0)
+    assert calls.call_count == 3
+
+
+@pytest.mark.parametrize("mode", [OutputMode.UPDATE, OutputMode.APPEND])
+def test_tables_that_grow_by_a_few_records_a_step_lose_none(mode: OutputMode) -> None:
+    # rows (44 of 64), strings (32) and their bytes (512) run out in the middle of a step
+    job = largest(mode, TimeKey(1000, 1000))
+    for number in range(12):
+        records = [
+            Record(g, (b"key %d of step %d" % (i, number), g), number, (b"v" * (i % 7) or None,))
+            for g in range(GROUPS)
+            for i in range(1 if number % 3 == 2 else 40)
+        ]
+        job.step(records, number // 2, snapshots=frozenset({number % GROUPS}))
+        if number == 7:
+            job.rebuild()
+    job.step([Record(1, (b"last", 1), 1500, (b"w",))], 1200)
+    job.rebuild()
+    job.step([], 3000)
+
+
 # -- overflow ---------------------------------------------------------------------------------------
 
 
@@ -426,9 +462,17 @@ def _one(op: Op, *values: Any, leaves: tuple[Leaf, ...], **told: bool) -> list[R
 
 
 def test_an_overflow_of_a_checked_sum_is_an_error_that_no_retry_helps() -> None:
-    with pytest.raises(EngineError, match="ARITHMETIC_OVERFLOW") as raised:
+    with pytest.raises(EngineError, match="a sum of integers left the range") as raised:
         _one(Op.SUM_INTEGER, (2**63 - 1,), (1,), leaves=(INTEGER,))
     assert not raised.value.transient
+
+
+def test_an_overflow_is_an_error_where_results_are_updated_too() -> None:
+    total = Aggregate(Op.SUM_INTEGER, (INTEGER,))
+    job = Job(AggregateSpec((INTEGER,), None, (total,), OutputMode.UPDATE))
+    job.step([Record(g, (g,), 0, (2**63 - 1,)) for g in range(3)], 0)
+    with pytest.raises(EngineError, match="a sum of integers left the range"):
+        job.step([Record(g, (g,), 0, (1,)) for g in range(3)], 0)
 
 
 def test_an_overflow_of_an_unchecked_sum_wraps() -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import ConfigError, UnsupportedQuery
 from headgate.spark.realtime import new_partitions
 from headgate.spark.realtime.kafka_feed import KafkaFeed
@@ -94,6 +95,38 @@ def test_records_count_once_in_both_modes_whatever_is_killed(
     send(20)
     into(frame, broker, sink, tmp_path).trigger(availableNow=True).start().awaitTermination()
     assert_once(broker, sink, expected)
+
+
+def test_what_is_released_early_is_there_before_its_commit(
+    connected: SparkSession,
+    broker: Broker,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, sink = topic("in"), topic("out")
+    seen: list[int] = []
+
+    def commit(self: Any, manifest: Any) -> Any:
+        until_s = time.monotonic() + LIMIT_S
+        rows = sum(seen) + sum(entry["rows"] for entry in manifest.engine["outputs"])
+        while len(committed(broker.servers, [sink])) < rows:
+            assert time.monotonic() < until_s, "its output waits for the commit"
+        seen.append(rows - sum(seen))
+        return make_final(self, manifest)
+
+    make_final = Checkpoint.commit
+    monkeypatch.setattr(Checkpoint, "commit", commit)
+    frame = counts(connected, broker, source, startingOffsets="earliest")
+    query = real_time(into(frame, broker, sink, tmp_path)).release("early").start()
+    try:
+        for _ in range(3):
+            put(broker.servers, source, [{"key": str(n % 7), "value": b"x"} for n in range(70)])
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert_once(broker, sink, Counter({str(n): 30 for n in range(7)}))
 
 
 def test_partitions_with_a_backlog_are_read_evenly(

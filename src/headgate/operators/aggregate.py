@@ -9,7 +9,7 @@ columnar form. Differs: windows are kept as slices, so ``update`` touches one en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
@@ -22,6 +22,7 @@ from headgate.operators import codec
 from headgate.operators.arriving import Buffers, interned
 from headgate.operators.groupwise import whole
 from headgate.operators.kernels.merge import OVERFLOW, expand_windows, merge
+from headgate.operators.kernels.merge_each import merge_each
 from headgate.operators.layout import RowLayout, row_layout
 from headgate.operators.operator import Operator
 from headgate.operators.program import Leaves
@@ -41,9 +42,10 @@ from headgate.operators.step import (
     SlotStep,
     slice_starts,
 )
+from headgate.tables import together
 from headgate.tables.heap import HeapStore
 from headgate.tables.ports import EMPTY_TOKEN, I64, Table
-from headgate.tables.table import gather
+from headgate.tables.table import BufferTable, gather
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 _COPIED_ROWS = 64
@@ -68,6 +70,14 @@ class GroupResults:
     """The table's strings, as of now; what they hold may change once the table is released."""
 
 
+def overflow() -> EngineError:
+    """Return the error of a checked sum of integers."""
+    return EngineError(
+        "[ARITHMETIC_OVERFLOW] a sum of integers left the range of bigint; sum a decimal or "
+        "double instead, or set spark.sql.ansi.enabled to false to let it wrap."
+    )
+
+
 class AggregateOperator(Operator):
     """Computes one `AggregateSpec`; holds no state of its own."""
 
@@ -77,6 +87,7 @@ class AggregateOperator(Operator):
     def __init__(self, spec: AggregateSpec) -> None:
         self.spec = spec
         self.layout = row_layout(spec)
+        self.fresh = np.array(self.layout.table.fresh, dtype=np.int64)
         self._start = self.layout.value_start
         self._value_width = self.layout.table.width - self._start
         self._programs = [
@@ -149,11 +160,7 @@ class AggregateOperator(Operator):
         for program in self._programs:
             program.merge(part, index, values)
         if status == OVERFLOW:
-            msg = (
-                "[ARITHMETIC_OVERFLOW] a sum of integers left the range of bigint; sum a decimal or "
-                "double instead, or set spark.sql.ansi.enabled to false to let it wrap."
-            )
-            raise EngineError(msg)
+            raise overflow()
 
     def run(
         self,
@@ -168,9 +175,25 @@ class AggregateOperator(Operator):
         batch = self._arriving(step, chosen)
         emission = _Emission(self)
         work, edges = _GroupStep(self, step, batch, emission), starts.tolist()
+        few: list[int] = []
+        states, most = step.request.groups, _COPIED_ROWS if self._merges_plainly else 0
         for group, watermark_us in watermarks_us.items():
-            work.run(group, edges[group], edges[group + 1], watermark_us)
+            start, stop = edges[group], edges[group + 1]
+            if 0 < stop - start <= most and not states[group].snapshot:
+                few.append(group)
+            else:
+                work.run(group, start, stop, watermark_us)
+        if few:
+            spans = np.array([(edges[group], edges[group + 1]) for group in few], dtype=np.int64)
+            work.run_together(few, spans, [watermarks_us[group] for group in few])
         return emission.batch()
+
+    @property
+    def _merges_plainly(self) -> bool:
+        """Return whether a record does no more than change the row of its key and window."""
+        time = self.spec.time
+        plain = type(self) is AggregateOperator and not self._programs and not self.shows_all
+        return together.ENABLED and plain and (time is None or not time.sliced)
 
     def merged(self, rows: pa.Table) -> pa.Table:
         """Return arriving rows merged among themselves, one for each key and slice."""
@@ -440,18 +463,123 @@ class _GroupStep:
             table.begin()
             if stop > start:
                 operator.merge(table, self.batch, start, stop)
-            self.step.half_written(group)
-            changed = table.changed()
-            self._put_out(group, operator.emit(table, changed, state.emitted_us, watermark_us))
-            self.step.commit(
-                group,
-                table,
-                watermark_us=watermark_us,
-                due_us=operator.due_us(table, watermark_us),
-                strings=operator.layout.string_words,
-            )
+            self._finish(group, table, watermark_us)
         finally:
             self.step.release(group)
+
+    def _finish(self, group: int, table: Table, watermark_us: int) -> None:
+        """Emit, log and commit a group that records are merged into."""
+        operator, state = self.operator, self.step.request.groups[group]
+        self.step.half_written(group)
+        changed = table.changed()
+        self._put_out(group, operator.emit(table, changed, state.emitted_us, watermark_us))
+        self.step.commit(
+            group,
+            table,
+            watermark_us=watermark_us,
+            due_us=operator.due_us(table, watermark_us),
+            strings=operator.layout.string_words,
+        )
+
+    def run_together(self, groups: Sequence[int], spans: I64, watermarks_us: Sequence[int]) -> None:
+        """Serve a few records of each of some groups, as `run` does one after the other.
+
+        Parameters
+        ----------
+        groups : sequence of int
+        spans : int64[n, 2]
+            First record of each group, and the one behind its last.
+        watermarks_us : sequence of int
+        """
+        held: list[BufferTable] = []
+        try:
+            for group in groups:
+                table = self.step.acquire(group)
+                assert isinstance(table, BufferTable)
+                held.append(table)
+                table.begin()
+            self._merge_together(held, spans)
+            self._finish_together(groups, held, watermarks_us)
+        finally:
+            for group, _ in zip(groups, held, strict=False):
+                self.step.release(group)
+
+    def _merge_together(self, tables: list[BufferTable], spans: I64) -> None:
+        operator, batch = self.operator, self.batch
+        keys = self._interned(tables, spans, batch.keys, batch.key_strings)
+        values = self._interned(tables, spans, batch.values, batch.value_strings)
+        index = np.zeros(len(keys), dtype=np.int64)
+        fresh, at, done = operator.fresh, together.places(tables), 0
+        while (done := together.upsert_each(at, done, spans, fresh, keys, index)) < len(tables):
+            start, stop = spans[done].tolist()
+            index[start:stop] = tables[done].upsert(keys[start:stop])
+            at, done = together.places(tables), done + 1
+        layout = operator.layout
+        values_float = values.view(np.float64)
+        done = merge_each(
+            at, spans, index, values, values_float, layout.value_start, layout.ops, layout.leaves
+        )
+        if done < len(tables):
+            raise overflow()
+
+    def _interned(
+        self,
+        tables: list[BufferTable],
+        spans: I64,
+        matrix: I64,
+        strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...],
+    ) -> I64:
+        """Return records with their strings replaced by ids + 1 of the tables that they go to."""
+        if not strings:
+            return matrix
+        matrix = matrix.copy()
+        for word, column, null in strings:
+            ids = np.zeros(len(matrix), dtype=np.int64)
+            at, done = together.places(tables), 0
+            offsets, data = column.offsets, np.require(column.data, np.uint8, ("C", "W"))
+            while (done := together.intern_each(at, done, spans, offsets, data, ids)) < len(tables):
+                start, stop = spans[done].tolist()
+                ids[start:stop] = tables[done].intern(offsets[start : stop + 1], data)
+                at, done = together.places(tables), done + 1
+            matrix[:, word] = ids + 1 if null is None else np.where(null, 0, ids + 1)
+        return matrix
+
+    def _finish_together(
+        self, groups: Sequence[int], tables: list[BufferTable], watermarks_us: Sequence[int]
+    ) -> None:
+        operator, layout, time = self.operator, self.operator.layout, self.operator.spec.time
+        at, due_us = together.places(tables), [int(NEVER_US)] * len(groups)
+        if time is not None and time.expires:
+            due_us = (together.least_each(at, 1 + layout.time_at) + time.size_us).tolist()
+        known = [number for number, us in enumerate(due_us) if us > watermarks_us[number]]
+        words = np.array(layout.string_words, dtype=np.int64)
+        starts = together.changed_each(at[known], words) if known else None
+        if starts is None or starts[0][0] < 0:
+            known = []
+        else:
+            edges, rows, copied, offsets, data = starts
+            ends = edges.tolist()
+            for place, number in enumerate(known):
+                group = groups[number]
+                self.step.half_written(group)
+                self.step.commit(
+                    group,
+                    tables[number],
+                    watermark_us=watermarks_us[number],
+                    due_us=due_us[number],
+                    strings=layout.string_words,
+                    rows=rows[ends[place] : ends[place + 1]],
+                )
+            if operator.spec.mode is OutputMode.UPDATE:
+                keys = copied[:, 1 : layout.value_start]
+                if time is not None:
+                    keys[:, layout.time_at] += time.size_us
+                results = GroupResults(
+                    keys, copied[:, layout.value_start :], codec.Strings(offsets, data)
+                )
+                self.emission.add_apart(results)
+        for number in sorted(set(range(len(groups))) - set(known)):
+            self._finish(groups[number], tables[number], watermarks_us[number])
 
     def _put_out(self, group: int, results: GroupResults) -> None:
         if self.operator.waits_for_time:
@@ -482,6 +610,19 @@ class _Emission:
             self._columns.append(self._operator.columns(results))
         else:
             self._words.append(self._apart(results) if self._string_words else results)
+
+    def add_apart(self, results: GroupResults) -> None:
+        """Add results with strings of their own, one for each id."""
+        if len(results.keys) == 0:
+            return
+        if self._string_words:
+            start = self._operator.layout.value_start
+            for word in self._string_words:
+                part = results.keys if word < start else results.values
+                column = part[:, word - 1 if word < start else word - start]
+                column[column > 0] += self._strings
+            self._strings += len(results.strings.offsets) - 1
+        self._words.append(results)
 
     def _apart(self, results: GroupResults) -> GroupResults:
         """Return results with strings of their own, numbered behind those of the results before."""

@@ -179,7 +179,14 @@ class SlotStep:
             self.on_group(group)
 
     def commit(
-        self, group: int, table: Table, *, watermark_us: int, due_us: int, strings: tuple[int, ...]
+        self,
+        group: int,
+        table: Table,
+        *,
+        watermark_us: int,
+        due_us: int,
+        strings: tuple[int, ...],
+        rows: I64 | None = None,
     ) -> None:
         """Log the changes of a group, and give its state the step's token.
 
@@ -189,12 +196,15 @@ class SlotStep:
             As in `GroupDone`.
         strings : tuple of int
             Words of a row that hold interned strings.
+        rows : int64[n, width], optional
+            The changed rows, as `Table.section` takes them; not of a snapshot.
         """
         snapshot = self.request.groups[group].snapshot
-        touched = len(table.changed())  # a full section has all rows, and compacting forgets which
+        # a full section has all rows, and compacting forgets which
+        touched = len(table.changed() if rows is None else rows)
         if snapshot:
             table.compact(strings)
-        section = table.section(self.request.token, full=snapshot)
+        section = table.section(self.request.token, full=snapshot, rows=rows)
         self.served.sections[group] = section
         self.served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
         self.served.touched_rows += touched

@@ -13,6 +13,7 @@ The header's CRC is right only while the state is CLEAN; any other table is not 
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from headgate.core.errors import StateError
 from headgate.tables.kernels import LIVE, STRING_BYTES, STRINGS, UNDO_COUNT, USED
-from headgate.tables.ports import EMPTY_TOKEN, I64, U8, TableLayout
+from headgate.tables.ports import I64, U8, TableLayout
 
 MAGIC = int.from_bytes(b"headgate", "little")
 VERSION = 1
@@ -38,6 +39,7 @@ AT_BEGUN = 24
 """Live, used, strings, string bytes as they were when the last step began."""
 AT_CRC = 63
 
+_TOKEN = re.compile("[0-9a-f]{32}")
 _SMALLEST = 8
 _LARGEST = 1 << 40
 
@@ -198,4 +200,4 @@ def _plausible(geometry: Geometry, byte_count: int, counts: I64, begun: I64) -> 
 
 def is_token(token: str) -> bool:
     """Return whether `token` is 32 lower-case hexadecimal digits."""
-    return len(token) == len(EMPTY_TOKEN) and all(c in "0123456789abcdef" for c in token)
+    return _TOKEN.fullmatch(token) is not None

@@ -111,8 +111,11 @@ class Table(Protocol):
     def strings(self) -> tuple[I64, U8]:
         """Return offsets (int64[m + 1]) and bytes of all interned strings, by id."""
 
-    def section(self, token: str, *, full: bool = False) -> Section:
-        """Return the changes of this step (or everything), to be applied under `token`."""
+    def section(self, token: str, *, full: bool = False, rows: I64 | None = None) -> Section:
+        """Return the changes of this step (or everything), to be applied under `token`.
+
+        `rows` are the changed ones as the section has them, where the caller has a copy.
+        """
 
     def compact(self, string_words: Sequence[int]) -> None:
         """Drop strings that no row names; `string_words` are the row positions that hold ids + 1.

@@ -63,6 +63,7 @@ class BufferTable:
         self._undo: I64 = np.empty((0, 1 + layout.width), dtype=np.int64)
         self._undo_mark: I64 = np.zeros(2, dtype=np.int64)
         self._full_only = False
+        self._places: tuple[int, ...] | None = None
         self._map(geometry)
 
     @classmethod
@@ -82,7 +83,19 @@ class BufferTable:
         """
         return cls(memory, layout, Header(memory.buffer).check(layout, memory.buffer.size))
 
+    def places(self) -> tuple[int, ...]:
+        """Return addresses and lengths of its parts, as `headgate.tables.together` takes them."""
+        if self._places is None:
+            parts = (self.rows, self._undo, self._counts, self._index, self._offsets, self._heap)
+            rows, undo, counts, index, offsets, heap = (part.ctypes.data for part in parts)
+            self._places = (
+                rows, *self.rows.shape, self._geometry.limit, undo, len(self._undo), counts,
+                index, len(self._index), offsets, len(self._offsets), heap, len(self._heap),
+            )  # fmt: skip
+        return self._places
+
     def _map(self, geometry: Geometry) -> None:
+        self._places = None
         buffer = self._memory.buffer
         self.header = Header(buffer)
         self._counts = self.header.counts
@@ -256,17 +269,18 @@ class BufferTable:
         count = int(self._counts[STRINGS])
         return self._offsets[: count + 1], self._heap[: int(self._counts[STRING_BYTES])]
 
-    def section(self, token: str, *, full: bool = False) -> Section:
+    def section(self, token: str, *, full: bool = False, rows: I64 | None = None) -> Section:
         """Return the changes of this step (or everything), to be applied under `token`.
 
-        The arrays are copies: they outlive the table.
+        The arrays are copies: they outlive the table. So are `rows`, the changed ones, where known.
         """
         self._require_begun()
         if self._full_only and not full:
             msg = "strings were compacted in this step: its section must be full"
             raise StateError(msg)
-        rows = self.rows[self.live() if full else self.changed()]
-        rows[:, 0] &= 1
+        if rows is None:
+            rows = self.rows[self.live() if full else self.changed()]
+            rows[:, 0] &= 1
         first = 0 if full else int(self.header.begun[2])
         offsets, data = self.strings()
         offsets = offsets[first:]
@@ -339,6 +353,7 @@ class BufferTable:
         usable = (len(words) - 2) // width * width
         self._undo_mark = words[:2]
         self._undo = words[2 : 2 + usable].reshape(-1, width)
+        self._places = None
         return True
 
     def _grow_undo(self) -> None:

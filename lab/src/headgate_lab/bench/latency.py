@@ -107,7 +107,8 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``runs`` (each with ``query``, ``rate``, ``mode``, and ``results``, ``latency_ms`` by percentile,
+        ``runs`` (each with ``query``, ``rate``, ``mode``, and ``made_per_s``, ``results``, ``latency_ms``
+        by percentile, ``behind_ms``, by which p50 of the last third is above that of the first,
         ``longest_gap_ms`` between two results, ``cores``; or ``left_out``, with the reason),
         ``parameters``, ``machine``.
     """
@@ -153,13 +154,20 @@ def _measured(told: dict[str, Any]) -> dict[str, Any]:
     counted = np.array([pair for pair in traffic.found if began_us <= pair[0] < ended_us])
     require(len(counted) > 0, "no result came out while it counted; use a longer warm_s.")
     latency_ms = (counted[:, 0] - counted[:, 1]) / 1e3
+    thirds = np.digitize(counted[:, 0], np.linspace(began_us, ended_us, 4)[1:3])
+    ends = [latency_ms[thirds == n] for n in (0, 2)]
+    require(all(map(len, ends)), "a third of the time had no result; use more seconds.")
+    at_us, made = np.array(traffic.made).T
+    made_rows = np.diff(np.interp([began_us, ended_us], at_us, made)).item()
     # silence at either end is a gap, too
     gaps_ms = np.diff([began_us, *np.unique(counted[:, 0]), ended_us]) / 1e3
     return {
+        "made_per_s": round(made_rows / (ended_us - began_us) * 1e6),
         "results": len(counted),
         "latency_ms": {
             f"p{p:g}": round(float(np.percentile(latency_ms, p)), 1) for p in PERCENTILES
         },
+        "behind_ms": round(float(np.median(ends[1]) - np.median(ends[0])), 1),
         "longest_gap_ms": round(float(gaps_ms.max()), 1),
         "cores": found["cores"],
     }
@@ -173,6 +181,8 @@ class _Traffic:
         self._over = threading.Event()
         self.found: list[tuple[int, int]] = []
         """Of each result: when it was read, and when its newest record was made; us since 1970."""
+        self.made: list[tuple[int, int]] = []
+        """Times, likewise, and how many records were made until then."""
         self._threads = [threading.Thread(target=work) for work in (self._read, self._write)]
         for thread in self._threads:
             thread.start()
@@ -188,6 +198,7 @@ class _Traffic:
                 now = str(time.time_ns() // 1000)
                 client.produce(self._topics[0], key=str(key).encode(), value=now.encode())
             sent = due
+            self.made.append((time.time_ns() // 1000, sent))
             client.poll(0)
             time.sleep(0.002)
         client.flush(10)
@@ -203,7 +214,9 @@ class _Traffic:
         })  # fmt: skip
         client.assign([module.TopicPartition(self._topics[1], n, 0) for n in range(2)])
         while not self._over.is_set():
-            for message in client.consume(2_000, 0.01):
+            # a call waits until it has as many as it may return, so the first one is waited for alone
+            first = client.consume(1, 0.01)
+            for message in first + (client.consume(2_000, 0) if first else []):
                 if message.error() is None:
                     now = time.time_ns() // 1000
                     self.found.append((now, int(message.value().split(b",")[1])))

@@ -7,7 +7,7 @@ and a job some more.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,12 +17,14 @@ from pyspark.sql.types import StructType
 
 from headgate.operators.hidden import without_hidden_nulls
 from headgate.spark.jvm.arrow import to_arrow_schema
+from headgate.spark.jvm.composed import Composer
 from headgate.spark.jvm.expressions import column
 from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class
 from headgate.spark.jvm.planned import planned_per_batch
 from headgate.spark.jvm.plans import analysed, of_rows, optimised
 from headgate.spark.jvm.sessions import active
 
+_ARROW = "org.apache.spark.sql.execution.arrow.ArrowConverters"
 _ZONE = "UTC"
 _KEPT = "__headgate_kept"
 _MOST_ROWS, _MOST_BYTES = 2**31 - 1, 2**40
@@ -41,7 +43,7 @@ class NarrowPlan:
     schema : StructType
         Schema of the leaf's rows.
     file : Path
-        Where the JVM may write rows; on this host.
+        Where the JVM may write rows, and, with another ending, read them; on this host.
     """
 
     def __init__(self, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> None:
@@ -51,19 +53,35 @@ class NarrowPlan:
             make = java_class(spark, "org.apache.spark.sql.catalyst.expressions.UnsafeProjection")
             self._project = make.create(plan.projectList(), leaf.output())
         self._into = to_arrow_schema(schema, _ZONE)
-        self._out_of = plan.schema()
         self._drops = frame.columns[-1] == _KEPT
-        self._arrow = java_class(
-            spark, "org.apache.spark.sql.execution.arrow.ArrowConverters$.MODULE$"
-        )
         # a large answer of py4j's would wait 40 ms for TCP's acknowledgement, so a file has it
-        self._file = file
-        file_stream = java_class(spark, "java.io.FileOutputStream")
+        self._given, self._made = file.with_name(f"{file.name}-given"), file
+        self._compute = self._composed(spark, plan.schema())
+
+    def _composed(self, spark: SparkSession, schema: Jvm) -> Callable[[], None]:
+        """Return a call that reads the rows of one file, and appends those of the plan to the other."""
+        composer = Composer(spark)
+        method, bound, then = composer.method, composer.bound, composer.then
+        arrow = java_class(spark, f"{_ARROW}$.MODULE$")
+        path = java_class(spark, "java.io.File")(str(self._given)).toPath()
+        read = bound(method("java.nio.file.Files", "readAllBytes("), 0, path)
+        rows_of = then(
+            bound(method(f"{_ARROW}$", "fromIPCStream(byte[])"), 0, arrow),
+            method("scala.Tuple2", "_1("),
+        )
+        mapped = bound(method("scala.collection.Iterator", "map("), 1, self._project)
+        to_arrow = bound(method(f"{_ARROW}$", "toBatchWithSchemaIterator("), 0, arrow)
+        to_arrow = bound(to_arrow, 1, schema, _MOST_ROWS, _MOST_BYTES, _ZONE, False, False)
         # it appends, so that it writes from the start again once the file was cut off
-        self._stream = java_class(spark, "java.io.DataOutputStream")(file_stream(str(file), True))
-        self._write = java_class(
-            spark, "org.apache.spark.api.python.PythonRDD"
-        ).writeIteratorToStream
+        out = java_class(spark, "java.io.FileOutputStream")(str(self._made), True)
+        stream = java_class(spark, "java.io.DataOutputStream")(out)
+        write = method("org.apache.spark.api.python.PythonRDD", "writeIteratorToStream(")
+        write = bound(write, 1, stream)
+        # both are closed at their ends
+        write = composer.closing(write, method(f"{_ARROW}$ArrowBatchIterator", "close("))
+        compute = then(then(mapped, to_arrow), write)
+        close = method(f"{_ARROW}$InternalRowIteratorFromIPCStream", "close(")
+        return composer.call(then(then(read, rows_of), composer.closing(compute, close)))
 
     @classmethod
     def of(cls, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> NarrowPlan | None:
@@ -97,22 +115,15 @@ class NarrowPlan:
 
     def rows(self, table: pa.Table) -> pa.Table:
         """Return the rows that the plan makes of those of the leaf."""
-        stream = pa.BufferOutputStream()
-        table = without_hidden_nulls(table).cast(self._into)
-        with pa.ipc.new_stream(stream, table.schema) as writer:
-            writer.write_table(table.combine_chunks())
-        batches = self._arrow.fromIPCStream(stream.getvalue().to_pybytes())._1()
-        made = self._arrow.toBatchWithSchemaIterator(
-            batches.map(self._project), self._out_of, _MOST_ROWS, _MOST_BYTES, _ZONE, False, False
-        )
-        os.truncate(self._file, 0)
-        try:
-            self._write(made, self._stream)  # both are closed at their ends
-        except BaseException:
-            made.close()
-            batches.close()
-            raise
-        rows = pa.concat_tables(_tables(self._file.read_bytes()))
+        table = without_hidden_nulls(table).cast(self._into).combine_chunks()
+        with (
+            pa.OSFile(str(self._given), "wb") as given,
+            pa.ipc.new_stream(given, self._into) as out,
+        ):
+            out.write_table(table)
+        os.truncate(self._made, 0)
+        self._compute()
+        rows = pa.concat_tables(_tables(self._made.read_bytes()))
         return rows.filter(rows.column(_KEPT)).drop_columns([_KEPT]) if self._drops else rows
 
 

@@ -238,11 +238,12 @@ class Epochs:
 
     def _served(self, manifest: Manifest) -> None:
         """Have feeders cut the next epoch while one that is served is committed."""
-        if self._early:
-            self._deliveries.put_rows(manifest)
         if not self._work.changing:
             left_s = self._cut_s + self._interval_s - time.monotonic()
             self._work.pipe.let_cut(manifest.step + 1, left_s)
+        if self._early:
+            self._work.put_early(manifest)
+            self._deliveries.put_rows(manifest)
 
     @property
     def _next_number(self) -> int:

@@ -177,11 +177,27 @@ class RealTimeWork(StatefulWork):
                 sink.write(manifest.engine["sink_batch"], self.result(Outputs.read(manifest)))
                 self.recorder.progress.observe(manifest.spark_batch, self._results.observed())
             return
-        found = [Outputs.read(manifest).table(self.checkpoint) for manifest in open_]
-        tables = [table for table in found if table is not None]
-        if tables:
-            rows = narrow.rows(pa.concat_tables(tables))
+        if sink.is_early:  # `put_early` has begun it
+            sink.settle_early()
+        elif (rows := self._rows(narrow, open_)) is not None:
             sink.write_table(open_[-1].engine["sink_batch"], rows)
+
+    def put_early(self, manifest: Manifest) -> None:
+        """Begin to put out an epoch that is not committed, where the sink can; `deliver` ends that.
+
+        The thread of deliveries would wait for this one, which has its manifest to write.
+        """
+        sink, narrow = self._sink, self._above
+        if narrow is not None and isinstance(sink, KafkaSink) and delivers(manifest):
+            rows = self._rows(narrow, [manifest])
+            if rows is not None:
+                sink.begin_early(rows)
+
+    def _rows(self, narrow: NarrowPlan, manifests: Sequence[Manifest]) -> pa.Table | None:
+        """Return what the plan above the slots makes of the outputs of epochs; None of none."""
+        found = [Outputs.read(manifest).table(self.checkpoint) for manifest in manifests]
+        tables = [table for table in found if table is not None]
+        return narrow.rows(pa.concat_tables(tables)) if tables else None
 
     def record(self, took_ms: Callable[[], float]) -> None:
         """Begin to sum epochs for the journal; `took_ms` says how long deliveries took."""

@@ -88,9 +88,7 @@ class KafkaSink:
 
     def write_table(self, batch: int, table: pa.Table) -> None:
         """Write the rows of all steps up to `batch` that are not there yet, in the columns of records."""
-        self._write(
-            batch, [(table.num_rows, {n: table[n].to_pylist() for n in table.schema.names})]
-        )
+        self._write(batch, [_part(table)])
 
     def has(self, batch: int) -> bool:
         """Return whether readers see a step, or one behind it."""
@@ -100,6 +98,21 @@ class KafkaSink:
     def write_early(self) -> None:
         """Write without transactions from now on: at least once, and seen at once."""
         self._early = EarlyWriter(self._target)
+
+    def begin_early(self, table: pa.Table) -> None:
+        """Begin to write rows, in the columns of records, without a transaction."""
+        assert self._early is not None
+        self._early.begin(_records([_part(table)], self._target.topic))
+
+    def settle_early(self) -> None:
+        """Wait until the broker has all of them."""
+        assert self._early is not None
+        self._early.settle()
+
+    @property
+    def is_early(self) -> bool:
+        """Return whether it writes without transactions."""
+        return self._early is not None
 
     def send_early(self) -> None:
         """Send each record at once, and not with those that follow soon."""
@@ -164,6 +177,10 @@ def _parts(frame: DataFrame) -> list[_Part]:
         return [(len(rows), {name: [row[name] for row in rows] for name in frame.columns})]
     batches = frame.toArrow().to_batches()
     return [(b.num_rows, {n: b.column(n).to_pylist() for n in b.schema.names}) for b in batches]
+
+
+def _part(table: pa.Table) -> _Part:
+    return table.num_rows, {name: table[name].to_pylist() for name in table.schema.names}
 
 
 def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]:

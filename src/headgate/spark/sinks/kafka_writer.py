@@ -233,20 +233,28 @@ class EarlyWriter:
         self._error: Any = None
 
     def write(self, records: Iterable[KafkaRecord]) -> None:
-        """Write records, and wait until the broker has them.
+        """Write records, and wait until the broker has them; raises as `settle` does."""
+        self.begin(records)
+        self.settle()
 
-        Raises `EngineError`: the broker has not got all of them.
-        """
+    def begin(self, records: Iterable[KafkaRecord]) -> None:
+        """Begin to write records; `settle` says what became of them."""
         until_s = time.monotonic() + self._target.patience_s
-        self._error = None
         try:
             for record in records:
                 _produce(self._client, self._producer, record, until_s)
         except self._client.KafkaException as error:
             self._error = error.args[0]
+
+    def settle(self) -> None:
+        """Wait until the broker has all records.
+
+        Raises `EngineError`: the broker has not got all of them.
+        """
         left = self._producer.flush(self._target.patience_s)
-        if left or self._error is not None:
-            why = "" if self._error is None else f" ({str(self._error.str()).strip().rstrip('.')})"
+        error, self._error = self._error, None
+        if left or error is not None:
+            why = "" if error is None else f" ({str(error.str()).strip().rstrip('.')})"
             msg = (
                 f"Kafka at {self._target.servers} has not got all records within "
                 f"{self._target.patience_s:g} s{why}; see that it runs and has the topic, and start "
