@@ -24,12 +24,13 @@ from real_time_forms import FORMS, SHORT, Written, later
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.control import scaled
-from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
+from headgate.core.errors import CheckpointError, ConfigError, EngineError, UnsupportedQuery
 from headgate.spark.api import real_time
 from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.sessions import driver_conf
+from headgate.spark.realtime.clocked import ClockFeed
 from headgate.spark.step.commit import delivers
 
 LIMIT_S = 120.0
@@ -251,6 +252,31 @@ def test_a_killed_process_loses_and_doubles_nothing(
     assert rows.came_again == 0
 
 
+def test_a_source_that_is_silent_when_the_pipe_starts_again_is_waited_for(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker may be away while a slot is lost; that is one loss more, and not the end."""
+    rows, silences = Rows(), [1]
+
+    def grown(self: ClockFeed, offsets: str) -> str:
+        if killed.is_set() and silences:
+            silences.pop()
+            msg = "the source does not answer."
+            raise EngineError(msg, transient=True)
+        return offsets
+
+    killed = threading.Event()
+    monkeypatch.setattr(ClockFeed, "grown", grown)
+    with running(writer(totals()(spark), rows, tmp_path, "update")) as query:
+        wait_until(lambda: len(rows.steps) > 1, query)
+        killed.set()
+        os.kill(query.processes["slot 0"], signal.SIGKILL)
+        wait_until(lambda: query.journal.read_text().count('"event":"retry"') == 2, query)
+        done = len(rows.steps)
+        wait_until(lambda: len(rows.steps) > done + 1, query)
+    assert not silences
+
+
 def test_the_modes_take_turns_on_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     """Real time, micro-batches, real time: the answer is that of one query."""
     build = windows()
@@ -403,6 +429,18 @@ def test_cores_that_are_missing_are_named_before_anything_starts(
     monkeypatch.setattr(real_time, "ExecutorPool", lambda _: pool)
     with pytest.raises(ConfigError, match=said):
         writer(totals()(spark), Rows(), tmp_path, "update").start()
+
+
+def test_a_query_for_which_cores_are_missing_falls_back_to_micro_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(local=True, in_driver=True, cores=1)
+    monkeypatch.setattr(real_time, "ExecutorPool", lambda _: pool)
+    made = writer(totals()(spark), Rows(), tmp_path, "update").fallback("micro-batch")
+    with pytest.warns(UserWarning, match=r"needs a core for each .* It runs in micro-batches"):
+        query = made.start()
+    query.stop()
+    assert not isinstance(query, RealTimeQuery)
 
 
 @pytest.mark.thorough
