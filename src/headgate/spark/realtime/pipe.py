@@ -5,7 +5,6 @@ Each peer has a thread here that puts what it says into one queue; what waits fo
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import subprocess
 import threading
@@ -15,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from headgate.core.assignment import Assignment
@@ -25,6 +23,7 @@ from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
 from headgate.spark.realtime.hosts import OneHost, SlotHosts, SlotProgram
+from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
@@ -102,6 +101,8 @@ class _Run:
         The newest epoch that feeders may cut by themselves.
     cuts : dict of int to (str, float or None)
         Offsets of feeders that have cut the next epoch, and when its first record was read.
+    nodes : dict of str to (str, int)
+        Node and process of feeders, by name.
     ended : Event
         Set once that job is over.
     """
@@ -118,6 +119,7 @@ class _Run:
     may_cut: int = -1
     cuts: dict[int, tuple[str, float | None]] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, int]] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
 
@@ -384,6 +386,8 @@ class Pipe:
             return
         if kind == words.FEEDER:
             run.feeders[number] = peer
+            run.nodes[self._called(kind, number)] = said
+            _, said = said
         else:
             operator, place = number
             slot = run.slots[operator].get(place)
@@ -438,17 +442,20 @@ class Pipe:
     def _look_for_stopped(self) -> None:
         """Raise that a process is stopped, as with SIGSTOP: it would keep all others waiting.
 
-        Of several hosts each looks after its own: numbers of processes mean nothing on another.
+        Of several hosts each looks after its own, and says so as if it were lost.
         """
-        if not self._running.meeting.directory:
+        run = self._running
+        if not run.meeting.directory:
+            self._hosts.look_for_stopped(run.nodes)
             return
-        for name, process in self._running.processes.items():
-            if _is_stopped(process):
-                msg = (
-                    f"{name} of {self._name} is stopped (process {process}); it is ended, and the pipe "
-                    "starts again."
-                )
-                raise PipeLost.of(EngineError(msg, transient=True))
+        found = find_stopped(run.processes)
+        if found is not None:
+            name, process = found
+            msg = (
+                f"{name} of {self._name} is stopped (process {process}); it is ended, and the pipe "
+                "starts again."
+            )
+            raise PipeLost.of(EngineError(msg, transient=True))
 
     # -- epochs ---------------------------------------------------------------------------------------
 
@@ -638,13 +645,6 @@ def _end_process(slot: _Slot) -> None:
         slot.process.wait()
     if slot.peer is not None:
         hang_up(slot.peer)
-
-
-def _is_stopped(process: int) -> bool:
-    """Return whether a process of this host is stopped; False where nobody says so."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
 
 
 def _too_slow(limit_s: float) -> PipeLost:
