@@ -31,7 +31,9 @@ from headgate.spark.api.verify import BatchSession
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.sessions import driver_conf
 from headgate.spark.realtime.clocked import ClockFeed
+from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.step.commit import delivers
+from headgate.spark.step.machine import StepMachine
 
 LIMIT_S = 120.0
 PIPELINED = "spark.python.udf.pipelined.enabled"
@@ -275,6 +277,33 @@ def test_a_source_that_is_silent_when_the_pipe_starts_again_is_waited_for(
         done = len(rows.steps)
         wait_until(lambda: len(rows.steps) > done + 1, query)
     assert not silences
+
+
+def test_windows_that_are_due_come_though_the_epoch_that_closes_them_is_lost(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record follows that would ask for another epoch."""
+    rows, lost, events = Rows(), list[int](), 4000
+
+    def epoch(
+        self: StepMachine[Any], batch: int, us: int, sources: list[str], *more: Any, **of: Any
+    ) -> Any:
+        ended = json.loads(sources[0])["event"] == events
+        if ended and not lost and self.latest and sources == self.latest.engine["sources"]:
+            lost.append(us)
+            msg = "a slot is lost."
+            raise PipeLost.of(EngineError(msg, transient=True))
+        return done(self, batch, us, sources, *more, **of)
+
+    done = StepMachine.epoch
+    monkeypatch.setattr(StepMachine, "epoch", epoch)
+    build = windows("0 seconds", events=events)
+    with running(writer(build(spark), rows, tmp_path, "append")) as query:
+        query.processAllAvailable()
+        latest = query._machine.latest
+    assert lost
+    assert latest.watermarks["evict_us"] >= lost[0]
+    assert_right(spark, build, tmp_path, rows.frame(spark), "append")
 
 
 def test_the_modes_take_turns_on_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:

@@ -314,9 +314,11 @@ class Epochs:
         offsets = pipe.cut(number, still=still, switch=switch)
         clock.lap("cut")
         before, sources = [] if latest is None else latest.engine["sources"], json.loads(offsets)
-        self._had_records, self._at_us = sources != before, work.next_us
+        at_us = work.next_us
         read_ms = pipe.read_ms or time.time() * 1e3
-        manifest = machine.epoch(self._batch, work.next_us, sources, clock, read_ms=read_ms)
+        manifest = machine.epoch(self._batch, at_us, sources, clock, read_ms=read_ms)
+        # of one that is lost meanwhile nothing counts: what was due by it still is
+        self._had_records, self._at_us = sources != before, at_us
         if not self._early:
             self._deliveries.put_rows(manifest)
         self._deliveries.put_committed(manifest)
