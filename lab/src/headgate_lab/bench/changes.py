@@ -89,7 +89,8 @@ def run(**given: Any) -> dict[str, Any]:
         ``changes``, ``groups_moved``, ``bytes_moved``, ``state_mb``, ``change_ms`` (from the request
         until the slots are in force), ``results``, ``lost``, ``doubled``, ``wrong``, ``latency_ms``
         (by percentile, of results that came in a ``change`` and at ``rest``), ``longest_gap_ms``
-        between two steps with results, ``retries`` (what was lost), ``duration_s``, ``parameters``, ``machine``.
+        between two steps with results, ``retries`` (what was lost), ``duration_s``,
+        ``parameters``, ``machine``.
     """
     chosen = parameters(ChangesParameters, given)
     began = time.monotonic()
