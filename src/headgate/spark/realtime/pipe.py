@@ -93,6 +93,8 @@ class _Run:
         Addresses of tasks that take what a feeder reads.
     slots : dict of str to dict of int to slot
         By operator, and the number that each was started under.
+    begun : Counter
+        How many slots each operator has begun in this run.
     serving : dict of str to list of int
         Those numbers of the slots that serve, in the order of the assignment.
     next_serving : dict of str to list of int
@@ -114,6 +116,7 @@ class _Run:
     feeders: dict[int, Channel] = field(default_factory=dict)
     copies: dict[int, str] = field(default_factory=dict)
     slots: dict[str, dict[int, _Slot]] = field(default_factory=dict)
+    begun: Counter[str] = field(default_factory=Counter)
     serving: dict[str, list[int]] = field(default_factory=dict)
     next_serving: dict[str, list[int]] = field(default_factory=dict)
     may_cut: int = -1
@@ -251,7 +254,9 @@ class Pipe:
         for operator, count in counts.items():
             slots = run.slots.setdefault(operator, {})
             for host in self._missing(operator, count):
-                number = max(slots, default=-1) + 1
+                # none twice: what one that was given up still says would be taken for another's
+                number = run.begun[operator]
+                run.begun[operator] += 1
                 try:
                     process = self._hosts.start(run.meeting, operator, number, host)
                 except EngineError as error:
