@@ -24,13 +24,16 @@ from real_time_forms import FORMS, SHORT, Written, later
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.control import scaled
-from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
+from headgate.core.errors import CheckpointError, ConfigError, EngineError, UnsupportedQuery
 from headgate.spark.api import real_time
 from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.sessions import driver_conf
+from headgate.spark.realtime.clocked import ClockFeed
+from headgate.spark.realtime.pipe import PipeLost
 from headgate.spark.step.commit import delivers
+from headgate.spark.step.machine import StepMachine
 
 LIMIT_S = 120.0
 PIPELINED = "spark.python.udf.pipelined.enabled"
@@ -251,6 +254,58 @@ def test_a_killed_process_loses_and_doubles_nothing(
     assert rows.came_again == 0
 
 
+def test_a_source_that_is_silent_when_the_pipe_starts_again_is_waited_for(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker may be away while a slot is lost; that is one loss more, and not the end."""
+    rows, silences = Rows(), [1]
+
+    def grown(self: ClockFeed, offsets: str) -> str:
+        if killed.is_set() and silences:
+            silences.pop()
+            msg = "the source does not answer."
+            raise EngineError(msg, transient=True)
+        return offsets
+
+    killed = threading.Event()
+    monkeypatch.setattr(ClockFeed, "grown", grown)
+    with running(writer(totals()(spark), rows, tmp_path, "update")) as query:
+        wait_until(lambda: len(rows.steps) > 1, query)
+        killed.set()
+        os.kill(query.processes["slot 0"], signal.SIGKILL)
+        wait_until(lambda: query.journal.read_text().count('"event":"retry"') == 2, query)
+        done = len(rows.steps)
+        wait_until(lambda: len(rows.steps) > done + 1, query)
+    assert not silences
+
+
+def test_windows_that_are_due_come_though_the_epoch_that_closes_them_is_lost(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record follows that would ask for another epoch."""
+    rows, lost, events = Rows(), list[int](), 4000
+
+    def epoch(
+        self: StepMachine[Any], batch: int, us: int, sources: list[str], *more: Any, **of: Any
+    ) -> Any:
+        ended = json.loads(sources[0])["event"] == events
+        if ended and not lost and self.latest and sources == self.latest.engine["sources"]:
+            lost.append(us)
+            msg = "a slot is lost."
+            raise PipeLost.of(EngineError(msg, transient=True))
+        return done(self, batch, us, sources, *more, **of)
+
+    done = StepMachine.epoch
+    monkeypatch.setattr(StepMachine, "epoch", epoch)
+    build = windows("0 seconds", events=events)
+    with running(writer(build(spark), rows, tmp_path, "append")) as query:
+        query.processAllAvailable()
+        latest = query._machine.latest
+    assert lost
+    assert latest.watermarks["evict_us"] >= lost[0]
+    assert_right(spark, build, tmp_path, rows.frame(spark), "append")
+
+
 def test_the_modes_take_turns_on_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     """Real time, micro-batches, real time: the answer is that of one query."""
     build = windows()
@@ -403,6 +458,18 @@ def test_cores_that_are_missing_are_named_before_anything_starts(
     monkeypatch.setattr(real_time, "ExecutorPool", lambda _: pool)
     with pytest.raises(ConfigError, match=said):
         writer(totals()(spark), Rows(), tmp_path, "update").start()
+
+
+def test_a_query_for_which_cores_are_missing_falls_back_to_micro_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(local=True, in_driver=True, cores=1)
+    monkeypatch.setattr(real_time, "ExecutorPool", lambda _: pool)
+    made = writer(totals()(spark), Rows(), tmp_path, "update").fallback("micro-batch")
+    with pytest.warns(UserWarning, match=r"needs a core for each .* It runs in micro-batches"):
+        query = made.start()
+    query.stop()
+    assert not isinstance(query, RealTimeQuery)
 
 
 @pytest.mark.thorough

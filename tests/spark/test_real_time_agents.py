@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +22,13 @@ from test_real_time_pipe import _Context as Context
 
 from headgate.spark.move.host_tasks import GroupOrder
 from headgate.spark.realtime import agents as agents_of
+from headgate.spark.realtime import pipe as pipes
 from headgate.spark.realtime import words
 from headgate.spark.realtime.agent import Charge, launch
 from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.channels import Channel, TcpChannel, TcpDoor
+from headgate.spark.realtime.pipe import PipeLost
+from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.slot import SlotTask
 from headgate.tables.ports import EMPTY_TOKEN
 
@@ -168,6 +172,57 @@ STORE = {"secretAccessKey": "SECRET" * 4}
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
+def agents_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agents:
+    """Return the agents of a query without Spark; who calls launches one."""
+    monkeypatch.setattr(agents_of, "driver_conf", lambda _: {"spark.driver.host": HOST})
+    facts = {"arena_root": None, "run_id": RUN, "checkpoint": str(tmp_path), "memory": None}
+    agents = Agents(None, "test", {NAME: AllOnOne()}, {NAME: SPEC}, STORE, facts)  # type: ignore[arg-type, dict-item]
+    monkeypatch.setattr(agents, "gather", lambda: eventually(lambda: bool(agents.hosts)))
+    return agents
+
+
+@pytest.mark.usefixtures("arena", "in_threads")
+def test_a_slot_that_is_stopped_on_another_host_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent is well, so that the host does not count as lost."""
+    monkeypatch.setattr(pipes, "_LOOK_S", 0.05)
+    monkeypatch.setattr(pipes, "_ANSWERS_S", 20.0)
+    agents = agents_in(tmp_path, monkeypatch)
+    try:
+        assert launch(agents._charge, HOST) == ""
+        driver = Driver(tmp_path / "checkpoint", 1, 2, hosts=agents)
+        driver.start()
+        driver.epoch()
+        os.kill(driver.pipe.processes["slot 1"], signal.SIGSTOP)
+        with pytest.raises(PipeLost, match=r"slot 1 on host 127.0.0.1 is stopped \(process \d+\)"):
+            driver.epochs_without_end()
+        driver.pipe.stop(clean=False)
+    finally:
+        agents.close()
+
+
+def test_a_worker_behind_a_feeder_is_found_where_it_is_stopped() -> None:
+    """As that of a router, or of a user's function: no driver knows their processes."""
+    program = "import os; print([os.fork() or input() for _ in range(2)], flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        feeder, other = json.loads(parent.stdout.readline())
+        try:
+            assert find_stopped({"feeder 0": feeder}) is None
+            os.kill(other, signal.SIGSTOP)
+            eventually(lambda: find_stopped({"feeder 0": feeder}) is not None)
+            assert find_stopped({"feeder 0": feeder}) == ("a Python worker behind feeder 0", other)
+            assert find_stopped({"slot 0": feeder}) is None
+        finally:
+            for child in (feeder, other):
+                os.kill(child, signal.SIGKILL)
+            parent.stdin.write(b"\n")
+
+
 @pytest.mark.usefixtures("arena", "in_threads")
 def test_neither_a_key_nor_credentials_pass_between_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,10 +231,7 @@ def test_neither_a_key_nor_credentials_pass_between_hosts(
     monkeypatch.setattr(
         TcpChannel, "send_bytes", lambda self, data: (sent.append(data), send(self, data))
     )
-    monkeypatch.setattr(agents_of, "driver_conf", lambda _: {"spark.driver.host": HOST})
-    facts = {"arena_root": None, "run_id": RUN, "checkpoint": str(tmp_path), "memory": None}
-    agents = Agents(None, "test", {NAME: AllOnOne()}, {NAME: SPEC}, STORE, facts)  # type: ignore[arg-type, dict-item]
-    monkeypatch.setattr(agents, "gather", lambda: eventually(lambda: bool(agents.hosts)))
+    agents = agents_in(tmp_path, monkeypatch)
     try:
         assert launch(agents._charge, HOST) == ""
         driver = Driver(tmp_path / "checkpoint", 1, 2, partial(Stored, store=STORE), agents)

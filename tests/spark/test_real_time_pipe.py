@@ -374,6 +374,21 @@ def test_a_slot_stays_on_its_host_when_slots_are_numbered_anew(tmp_path: Path) -
         assert driver.totals() == expected([100])
 
 
+def test_a_slot_that_begins_is_not_taken_for_one_that_has_just_ended(tmp_path: Path) -> None:
+    """As with a request for more slots just behind one for fewer."""
+    driver = Driver(tmp_path, readers=1, slots=3)
+    with running(driver):
+        driver.feed.until[:] = [100]
+        for slots in (2, 3):
+            driver.epoch(still=True)
+            driver.slots.split({}, [g % slots for g in range(GROUPS)], slots=slots)
+            driver.pipe.go({NAME: driver.slots.state.assignment})
+            driver.pipe.have_slots({NAME: 3})  # before anybody hears that the third one has ended
+        while json.loads(driver.offsets)[0] != [100]:
+            driver.epoch()
+        assert driver.totals() == expected([100])
+
+
 LOST = {
     signal.SIGKILL: r"slot 1 of test ended unexpectedly|lost a slot",
     signal.SIGSTOP: r"slot 1 of test is stopped \(process \d+\); it is ended, and",

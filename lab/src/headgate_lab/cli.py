@@ -53,6 +53,7 @@ class Benchmark(StrEnum):
     TUPLE_BUFFER = "tuple-buffer"
     TOGETHER = "together"
     LATENCY = "latency"
+    CHANGES = "changes"
 
 
 _COUNTED = {
@@ -80,6 +81,7 @@ _COUNTED = {
     Benchmark.TUPLE_BUFFER: "records",
     Benchmark.TOGETHER: "seconds",
     Benchmark.LATENCY: "seconds",
+    Benchmark.CHANGES: "count",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 

@@ -23,6 +23,7 @@ class TopicRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]] | None
+    at_ms: int
 
 
 def answers(servers: str) -> bool:
@@ -134,6 +135,7 @@ def _until_ends(reader: Any, open_ends: set[tuple[str, int]], module: Any) -> li
                         message.key(),
                         message.value(),
                         message.headers(),
+                        message.timestamp()[1],
                     )
                 )
             elif error.name() == "_PARTITION_EOF":

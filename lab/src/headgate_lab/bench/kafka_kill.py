@@ -1,9 +1,9 @@
 """Two jobs from Kafka to Kafka, killed together: one writes exactly once, the other as Spark does.
 
 Both count the same clicks in the same driver, and change their slots as they go. The driver dies (at
-random, alone or with its JVM, or exactly between sink and Spark's commit), Python workers die, and the
-broker dies and comes back on its data. At the end a ``read_committed`` reader looks what is in their
-topics: which windows are missing, and which are there how often.
+random, alone or with its JVM, or exactly between sink and Spark's commit), its JVM dies alone, Python
+workers and executors die, and the broker dies and comes back on its data. At the end a ``read_committed``
+reader looks what is in their topics: which windows are missing, and which are there how often.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -45,11 +47,12 @@ from headgate_lab.bench.common import (
     spark_env,
     terminate_as_exit,
 )
-from headgate_lab.bench.lives import end, last_line, python_workers
+from headgate_lab.bench.lives import driver_jvms, end, is_of_jobs, last_line, python_workers
 
-DRIVER, WORKER, BROKER, PAUSE = "driver", "worker", "broker", "pause"
-VICTIMS = (DRIVER, WORKER, BROKER, PAUSE)
-"""Whom a kill hits; a pause stops the driver or a worker for a while, and kills nobody."""
+DRIVER, JVM, WORKER, EXECUTOR = "driver", "jvm", "worker", "executor"
+BROKER, PAUSE = "broker", "pause"
+VICTIMS = (DRIVER, JVM, WORKER, EXECUTOR, BROKER, PAUSE)
+"""Whom a kill hits; a pause stops one of the others for a while, and kills nobody."""
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _OUT = {EXACTLY_ONCE: "once", AT_LEAST_ONCE: "plain"}
@@ -63,8 +66,12 @@ _EVENT_MS = 10
 
 _BASE_S = 1_700_000_000
 _READY = "ready"
+_PROCESSES = "processes"
 _POLL_S = 0.02
+_ENDS_S = 60.0
 _SLOTS_MAX = 4
+_EXACTLY = 0.7
+"""Share of a driver's kills behind another one of it that hit a point of a step. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,17 @@ class KafkaKillParameters:
     """Share of them that are the broker's; 0 to 1."""
 
     workers: float = 0.2
-    """Share of them that are a Python worker's; 0 to 1, with `brokers` and `pauses` at most 1."""
+    """Share of them that are a Python worker's; 0 to 1. All shares together are at most 1."""
+
+    jvms: float = 0.0
+    """Share of them that are those of the driver's JVM alone; 0 to 1."""
+
+    executors: float = 0.0
+    """Share of them that are an executor's; 0 to 1. With any, the jobs run on a cluster of two
+    hosts, and workers are also agents."""
 
     pauses: float = 0.0
-    """Share of them that are pauses of the driver or of a worker; 0 to 1."""
+    """Share of them that are pauses of a process of any of these kinds; 0 to 1."""
 
     pause_s: float = 60.0
     """How long such a pause is; > 0."""
@@ -101,6 +115,9 @@ class KafkaKillParameters:
     life_s_max: float = 300.0
     """A job that makes no step for so long has failed; > 0."""
 
+    jobs: str = "exactly-once,at-least-once"
+    """Which of the two jobs run; one alone costs half as much."""
+
     real_time: bool = False
     """Whether jobs run in real time; what was at least once is released early then."""
 
@@ -108,13 +125,27 @@ class KafkaKillParameters:
         require(
             self.count >= 1, f"count={self.count} of kafka-kill is out of range; use 1 or more."
         )
-        shares = (self.brokers, self.workers, self.pauses)
+        fits = set(self.jobs.split(",")) <= set(_OUT)
+        require(fits, f'jobs="{self.jobs}" of kafka-kill is not known; use {", ".join(_OUT)}.')
+        shares = self.shares.values()
+        said = ", ".join(f"{victim}s={share:g}" for victim, share in self.shares.items())
         require(
-            min(shares) >= 0 and sum(shares) <= 1,
-            f"brokers={self.brokers}, workers={self.workers} and pauses={self.pauses} of kafka-kill are "
-            "no shares of 1.",
+            # shares such as 0.1 have no exact sum
+            min(shares) >= 0 and sum(shares) < 1 + 1e-9,
+            f"{said} of kafka-kill are no shares of 1.",
         )
         require(self.rate > 0, f"rate={self.rate} of kafka-kill is out of range; use 1 or more.")
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of kills by victim; the rest is the driver's."""
+        return {
+            BROKER: self.brokers,
+            WORKER: self.workers,
+            JVM: self.jvms,
+            EXECUTOR: self.executors,
+            PAUSE: self.pauses,
+        }
 
 
 def run(**given: Any) -> dict[str, Any]:
@@ -130,8 +161,9 @@ def run(**given: Any) -> dict[str, Any]:
     dict
         ``kills`` by victim, ``windows`` (that must be there), ``exactly-once`` and ``at-least-once``
         (each with ``lost``, ``doubled`` and ``wrong``: windows that are missing, that are there more
-        than once, and whose count is another), ``changes`` (of slots), ``ended`` (lives that ended of
-        themselves, with the last line of each), ``duration_s``, ``parameters``, ``machine``.
+        than once, and whose count is another), ``silence_s`` (by victim: the longest time without an
+        output of the first job from a kill to the next), ``changes`` (of slots), ``ended`` (lives that
+        ended of themselves, with the last line of each), ``duration_s``, ``parameters``, ``machine``.
     """
     chosen = parameters(KafkaKillParameters, given)
     began = time.monotonic()
@@ -141,16 +173,27 @@ def run(**given: Any) -> dict[str, Any]:
             prefix="headgate-kafka-kill-", ignore_cleanup_errors=True
         ) as at,
         Broker() as broker,
+        _cluster_of(chosen, Path(at)) as cluster,
     ):
-        result = _Run(chosen, Path(at), broker).result()
+        result = _Run(chosen, Path(at), broker, cluster).result()
     result["duration_s"] = round(time.monotonic() - began, 1)
     return result | {"parameters": asdict(chosen), "machine": machine()}
 
 
+def _cluster_of(chosen: KafkaKillParameters, work: Path) -> Any:
+    """Return the cluster that the jobs run on; None for one without executors of their own."""
+    if not chosen.executors:
+        return contextlib.nullcontext()
+    # Late and by name: test kits lie above the engines.
+    kit = importlib.import_module("headgate_lab.testing.cluster")
+    # in real time each job has a task that stays
+    return kit.StandaloneCluster(work, workers=2, cores=3)
+
+
 def _victims(chosen: KafkaKillParameters) -> list[str]:
     """Return whom each kill hits, in an order that the seed chooses."""
-    shares = {BROKER: chosen.brokers, WORKER: chosen.workers, PAUSE: chosen.pauses}
-    some = [victim for victim, share in shares.items() for _ in range(round(chosen.count * share))]
+    shares = chosen.shares.items()
+    some = [victim for victim, share in shares for _ in range(round(chosen.count * share))]
     found = (some + [DRIVER] * chosen.count)[: chosen.count]
     random.Random(chosen.seed).shuffle(found)
     return found
@@ -201,23 +244,35 @@ class _Feed:
             raise EngineError(msg)
 
 
+@dataclass
+class _Kill:
+    """A kill, and when it began, in milliseconds since 1970."""
+
+    victim: str
+    at_ms: float
+
+
 class _Run:
     """The lives of the two jobs."""
 
-    def __init__(self, chosen: KafkaKillParameters, work: Path, broker: Broker) -> None:
+    def __init__(
+        self, chosen: KafkaKillParameters, work: Path, broker: Broker, cluster: Any
+    ) -> None:
         self._chosen = chosen
+        self._out = {job: _OUT[job] for job in chosen.jobs.split(",")}
+        self._cluster = cluster
         self._work = work
         self._said = work / "said"
         self._broker = broker
         self._random = random.Random(chosen.seed + 1)
-        self._kills: Counter[str] = Counter()
+        self._kills: list[_Kill] = []
         self._ended: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def result(self) -> dict[str, Any]:
         servers = self._broker.servers
         make_topic(servers, _IN, _PARTITIONS)
-        for topic in _OUT.values():
+        for topic in self._out.values():
             make_topic(servers, topic, 3)
         feed = _Feed(servers, self._chosen.rate)
         try:
@@ -226,6 +281,8 @@ class _Run:
                 if time.monotonic() > until:
                     break
                 self._strike(number, victim)
+            self._await_steps()
+            self._over_ms = time.time() * 1e3
             feed.end()
             self._finish()
         finally:
@@ -235,10 +292,13 @@ class _Run:
     # -- lives ----------------------------------------------------------------------------------------
 
     def _start(self, what: str, crash: str | None = None) -> None:
+        (self._work / _PROCESSES).unlink(missing_ok=True)
         request = {
             "directory": str(self._work),
             "servers": self._broker.servers,
             "real_time": self._chosen.real_time,
+            "jobs": list(self._out),
+            "master": None if self._cluster is None else self._cluster.master,
         }
         env = spark_env() | ({} if crash is None else {CRASH: crash})
         with open(self._said, "wb") as said:
@@ -252,22 +312,21 @@ class _Run:
 
     def _strike(self, number: int, victim: str) -> None:
         """Wait until both jobs have gone on, and kill."""
-        exactly = victim == DRIVER and self._random.random() < 0.5  # noqa: PLR2004 (half of them)
-        if exactly:
-            # another process: it dies where a step is in Kafka and Spark does not know it
-            self._kill_group()
+        if victim == DRIVER and self._process is None and self._random.random() < _EXACTLY:
+            # dies where a step is in Kafka and Spark does not know it
             point = self._random.choice(("after-sink", "after-sink", "after-manifest"))
             whom = self._random.choice(("driver", "group"))
             step = max(self._steps().values()) + self._random.randint(3, 6)
             self._start("live", f"{point}:{step}:{whom}")
             self._await_end()
+            self._kills.append(_Kill(victim, time.time() * 1e3))
             self._kill_group()
             what = f"driver {point}"
         else:
             self._await_steps()
             time.sleep(self._random.uniform(0.0, self._chosen.moment_s_max))
+            self._kills.append(_Kill(victim, time.time() * 1e3))
             what = self._kill(victim)
-        self._kills[victim] += 1
         progress(f"kill {number} of {self._chosen.count}: {what}; steps {self._steps()}")
 
     def _kill(self, victim: str) -> str:
@@ -277,36 +336,59 @@ class _Run:
             time.sleep(self._random.uniform(0.0, 2.0))
             self._broker.start()
             return "broker"
-        if victim == WORKER:
-            workers = self._workers()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._random.choice(workers), signal.SIGKILL)
-            return f"one of {len(workers)} workers"
         if victim == PAUSE:
-            paused = self._random.choice([self._process.pid, *self._workers()])
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(paused, signal.SIGSTOP)
-                time.sleep(self._chosen.pause_s)
-                os.kill(paused, signal.SIGCONT)
-            return f"a pause of the {'driver' if paused == self._process.pid else 'worker'}"
-        whole = self._random.random() < 0.5  # noqa: PLR2004 (half of them)
-        if whole:
+            return self._pause()
+        if victim == DRIVER:
+            whole = self._random.random() < 0.5  # noqa: PLR2004 (half of them)
+            if not whole:
+                end(self._process, "driver")
+                time.sleep(self._random.uniform(0.0, 1.0))  # its JVM lives on for a while
             self._kill_group()
-        else:
-            end(self._process, "driver")
-            time.sleep(self._random.uniform(0.0, 1.0))  # its JVM lives on for a while
-            self._kill_group()
-        return "driver and JVM" if whole else "driver"
+            return "driver and JVM" if whole else "driver"
+        some = self._some(victim)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._random.choice(some), signal.SIGKILL)
+        if victim == JVM:
+            self._await_end_without_jvm()
+        return f"one of {len(some)} {victim}s"
 
-    def _workers(self) -> list[int]:
+    def _pause(self) -> str:
+        """Stop a process for a while."""
         assert self._process is not None
+        whom = self._random.choice(
+            [DRIVER, JVM, WORKER, *[EXECUTOR] * bool(self._chosen.executors)]
+        )
+        paused = self._process.pid if whom == DRIVER else self._random.choice(self._some(whom))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(paused, signal.SIGSTOP)
+            time.sleep(self._chosen.pause_s)
+            os.kill(paused, signal.SIGCONT)
+        return f"a pause of the {whom}"
+
+    def _some(self, victim: str) -> list[int]:
+        """Return the processes of a kind, of which there is one at least."""
+        assert self._process is not None
+        if victim == EXECUTOR:
+            look: Callable[[], list[int]] = self._cluster.executor_pids
+        elif victim == WORKER and self._cluster is not None:
+            look = self._processes
+        else:
+            look = partial(driver_jvms if victim == JVM else python_workers, self._process.pid)
         deadline = time.monotonic() + self._chosen.life_s_max
-        while not (workers := python_workers(self._process.pid)):
+        while not (some := look()):
             if time.monotonic() > deadline:
-                msg = "there is no Python worker to kill; look at the jobs."
+                msg = f"there is no {victim} to kill; look at the jobs."
                 raise EngineError(msg)
             time.sleep(_POLL_S)
-        return workers
+        return some
+
+    def _processes(self) -> list[int]:
+        """Return feeders, slots and agents, as the jobs name them."""
+        with contextlib.suppress(OSError):
+            named = (self._work / _PROCESSES).read_text().split()
+            # the number of a process that has ended may be somebody else's by now
+            return [int(one) for one in named if is_of_jobs(int(one))]
+        return []
 
     def _kill_group(self) -> None:
         if self._process is not None:
@@ -334,6 +416,15 @@ class _Run:
             self._ended.append("a planned crash never came")
         self._note_end()
 
+    def _await_end_without_jvm(self) -> None:
+        """Wait until a driver whose JVM is gone has ended of itself, as it should."""
+        assert self._process is not None
+        try:
+            self._process.wait(_ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._ended.append(f"a driver without its JVM still ran after {_ENDS_S:g} s")
+        self._kill_group()
+
     def _note_end(self) -> None:
         """Take note of a life that ended of itself."""
         if self._process is not None and self._process.poll() not in (None, -signal.SIGKILL):
@@ -357,7 +448,7 @@ class _Run:
 
     def _steps(self) -> dict[str, int]:
         """Return the newest committed step of each job, -1 for none."""
-        stores = {job: Checkpoint(self._work / job) for job in _OUT}
+        stores = {job: Checkpoint(self._work / job) for job in self._out}
         return {
             job: max(store.steps(), default=-1) if (store.root / "manifests").is_dir() else -1
             for job, store in stores.items()
@@ -377,20 +468,43 @@ class _Run:
             {key: n for key, n in expected.items() if int(key.split("-")[1]) * 1000 <= closed}
         )
         result: dict[str, Any] = {
-            "kills": {victim: self._kills[victim] for victim in VICTIMS},
+            "kills": {
+                victim: sum(kill.victim == victim for kill in self._kills) for victim in VICTIMS
+            },
             "windows": len(expected),
         }
-        for job, topic in _OUT.items():
+        for job, topic in self._out.items():
             got: dict[str, list[int]] = {}
-            for record in committed(self._broker.servers, [topic]):
+            records = committed(self._broker.servers, [topic])
+            if "silence_s" not in result:
+                result["silence_s"] = self._silences([record.at_ms for record in records])
+            for record in records:
                 got.setdefault((record.key or b"").decode(), []).append(int(record.value or b"0"))
             result[job] = {
                 "lost": sum(key not in got for key in expected),
                 "doubled": sum(len(counts) > 1 for counts in got.values()),
                 "wrong": sum(set(counts) != {expected[key]} for key, counts in got.items()),
             }
-        result["changes"] = sum(self._changes(job) for job in _OUT)
+        result["changes"] = sum(self._changes(job) for job in self._out)
         return result | {"ended": self._ended}
+
+    def _silences(self, outputs_ms: list[int]) -> dict[str, dict[str, float]]:
+        """Return the longest time without an output after kills, by victim, in seconds."""
+        found: dict[str, list[float]] = {}
+        at_ms = np.sort(np.array(outputs_ms, dtype=np.float64))
+        ends_ms = [*(kill.at_ms for kill in self._kills[1:]), self._over_ms]
+        for kill, end_ms in zip(self._kills, ends_ms, strict=True):
+            # the one that ends the last silence may have come after the next kill
+            inside = at_ms[(at_ms > kill.at_ms) & (at_ms < end_ms)]
+            gaps_s = np.diff([kill.at_ms, *inside, end_ms]) / 1e3
+            found.setdefault(kill.victim, []).append(float(gaps_s.max()))
+        return {
+            victim: {
+                "p50": round(float(np.median(silences)), 1),
+                "max": round(max(silences), 1),
+            }
+            for victim, silences in found.items()
+        }
 
     def _changes(self, job: str) -> int:
         lines = (Checkpoint(self._work / job).root / "journal.jsonl").read_text().splitlines()
@@ -416,11 +530,13 @@ def counts(spark: SparkSession, servers: str) -> DataFrame:
 
 
 def _writers(
-    spark: SparkSession, work: Path, servers: str, *, real_time: bool = False
+    spark: SparkSession, request: dict[str, Any], *, real_time: bool = False
 ) -> Iterator[Any]:
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
-    for delivery, topic in _OUT.items():
+    work, servers = Path(request["directory"]), request["servers"]
+    for delivery in request["jobs"]:
+        topic = _OUT[delivery]
         writer = (
             hg.writeStream(counts(spark, servers))
             .slots(start=2)
@@ -440,29 +556,37 @@ def _writers(
 
 
 def _child(what: str, request: dict[str, Any]) -> None:
-    work, servers = Path(request["directory"]), request["servers"]
+    work = Path(request["directory"])
     found = ",".join(str(jar) for jar in connector())
     settings = {"spark.jars": found, "spark.local.dir": str(work / "local")}
     # in real time each job has a task that stays
     cores = 4 if request["real_time"] else 2
-    spark = session(master=f"local[{cores}]", name="bench-kafka-kill", **settings)
+    if request["master"]:
+        settings |= {"spark.executor.memory": "700m", "spark.driver.host": "127.0.0.1"}
+    spark = session(
+        master=request["master"] or f"local[{cores}]", name="bench-kafka-kill", **settings
+    )
     spark.sparkContext.setLogLevel("ERROR")
     if what == "finish":
-        queries = [w.trigger(availableNow=True).start() for w in _writers(spark, work, servers)]
+        queries = [w.trigger(availableNow=True).start() for w in _writers(spark, request)]
         for query in queries:
             query.awaitTermination()
         spark.stop()
         return
     if request["real_time"]:
-        queries = [w.start() for w in _writers(spark, work, servers, real_time=True)]
+        queries = [w.start() for w in _writers(spark, request, real_time=True)]
     else:
         often = {"processingTime": "300 milliseconds"}
-        queries = [w.trigger(**often).start() for w in _writers(spark, work, servers)]
+        queries = [w.trigger(**often).start() for w in _writers(spark, request)]
     print(_READY, flush=True)
     chance = random.Random()
     while not any(query.awaitTermination(0.5) for query in queries):
         for query in queries:
             query.scale(1 + chance.randrange(_SLOTS_MAX))
+        if request["real_time"]:
+            named = [str(one) for query in queries for one in query.processes.values()]
+            (work / f"{_PROCESSES}.new").write_text("\n".join(named))
+            (work / f"{_PROCESSES}.new").rename(work / _PROCESSES)
 
 
 if __name__ == "__main__":

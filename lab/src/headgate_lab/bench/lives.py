@@ -37,17 +37,38 @@ def last_line(said: Path) -> str:
 
 def python_workers(session_id: int) -> list[int]:
     """Return the Python workers of a driver, by its session: forks of a daemon, slots of real time."""
-    found = []
+    processes = _processes(session_id)
+    daemons = {one for one, (_, command) in processes.items() if b"worker.daemon" in command}
+    return [
+        one
+        for one, (parent, command) in processes.items()
+        if (one in daemons and parent in daemons) or b"realtime.slot_process" in command
+    ]
+
+
+def driver_jvms(session_id: int) -> list[int]:
+    """Return the JVM of a driver, by its session."""
+    name = b"org.apache.spark.deploy.SparkSubmit"
+    return [one for one, (_, said) in _processes(session_id).items() if name in said.split(b"\0")]
+
+
+def is_of_jobs(process: int) -> bool:
+    """Return whether a process is a Python worker, a slot or an agent."""
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+        return any(name in command for name in (b"pyspark.", b"headgate.spark.realtime."))
+    return False
+
+
+def _processes(session_id: int) -> dict[int, tuple[int, bytes]]:
+    """Return parent and command line of each process in a session."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         with contextlib.suppress(OSError, IndexError, ValueError):
             _, _, rest = (entry / "stat").read_text().rpartition(")")
             parent, _, its_session = (int(text) for text in rest.split()[1:4])
-            command = (entry / "cmdline").read_bytes()
-            above = (Path("/proc") / str(parent) / "cmdline").read_bytes()
-            of_daemon = b"worker.daemon" in command and b"worker.daemon" in above
-            of_pipe = b"realtime.slot_process" in command
-            if (of_daemon or of_pipe) and its_session == session_id:
-                found.append(int(entry.name))
+            if its_session == session_id:
+                found[int(entry.name)] = parent, (entry / "cmdline").read_bytes()
     return found

@@ -40,6 +40,10 @@ _POLL_S = 0.01
 _LEAVE_OUT = "leave out trigger(realTime=...)"
 
 
+class TooFewCores(ConfigError):
+    """Reports a session whose cores cannot hold the tasks of a query in real time."""
+
+
 @dataclass(frozen=True)
 class RealTimeFlow:
     """A query that can run in real time."""
@@ -85,8 +89,8 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
     ------
     UnsupportedQuery
         A part of it cannot run so.
-    ConfigError
-        The session has too few cores, or executors that are not hosts of their own.
+    TooFewCores
+        Or the executors are not hosts of their own.
     """
     flow = flow_below(spark, query, settings.key_groups)
     master, needed = str(spark.sparkContext.master), flow.feeds.tasks + 1
@@ -97,14 +101,14 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
             f'{needed - 1} tasks of its pipe and one more; use master "local[{needed}]" or more, or a '
             f"cluster, or {_LEAVE_OUT}."
         )
-        raise ConfigError(msg)
+        raise TooFewCores(msg)
     if not pool.local and pool.cores < needed:
         msg = (
             f"the {pool.cores} cores of the cluster's executors cannot run this query in real time, "
             f"which needs a core for each of the {needed - 1} tasks of its pipe and one more; give it "
             f"{needed}, or {_LEAVE_OUT}."
         )
-        raise ConfigError(msg)
+        raise TooFewCores(msg)
     return flow
 
 

@@ -30,7 +30,13 @@ from headgate.spark.api.launch import (
 from headgate.spark.api.metrics import show_metrics
 from headgate.spark.api.pool_query import PoolQuery
 from headgate.spark.api.query import Query
-from headgate.spark.api.real_time import RealTimeFlow, RealTimeQuery, check_settings, flow_of
+from headgate.spark.api.real_time import (
+    RealTimeFlow,
+    RealTimeQuery,
+    TooFewCores,
+    check_settings,
+    flow_of,
+)
 from headgate.spark.cluster.allocation import follow_slots
 from headgate.spark.cluster.location import Place
 from headgate.spark.cluster.warmup import Warming, warm_workers
@@ -96,7 +102,7 @@ def start(
     if settings.is_real_time and settings.fallback == MICRO_BATCH:
         try:
             return start(df, replace(settings, fallback="error"), watch, watch_pools)
-        except UnsupportedQuery as why:
+        except (UnsupportedQuery, TooFewCores) as why:
             warnings.warn(f"{why} It runs in micro-batches.", stacklevel=3)
         options = {k: v for k, v in settings.options.items() if k != own.RELEASE.key}
         settings = replace(settings, trigger={}, options=options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from headgate.spark.move.host_tasks import GroupOrder, carry_out
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Channel
 from headgate.spark.realtime.hosts import environment, slot_process
+from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.whereabouts import AGENT_HOST
 from headgate.spark.worker.worker import leave_runs, run_named
 
@@ -95,6 +97,7 @@ class Agent:
     def __init__(self, charge: Charge, host: str, driver: Channel) -> None:
         self._charge, self._host, self._driver = charge, host, driver
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._names: dict[int, str] = {}
 
     def run(self) -> None:
         """Work until the driver says that it is over, or is gone."""
@@ -112,6 +115,8 @@ class Agent:
                     self._start(*said)
                 elif word == words.KILL:
                     self._processes[said[0]].kill()
+                elif word == words.STOPPED:
+                    self._look_for_stopped(said[0])
                 elif word == words.COPIES:
                     self._in_background(partial(self._copy, *said))
         except (OSError, EOFError):
@@ -132,10 +137,23 @@ class Agent:
         here = replace(self._charge.meeting.of_run(run, driver), host=self._host)
         process = slot_process(here, operator, slot, self._charge.store, follows=True)
         self._processes[number] = process
+        self._names[number] = f"{words.SLOT} {slot}"
         self._in_background(partial(self._await_end, number, process))
 
     def _await_end(self, number: int, process: subprocess.Popen[bytes]) -> None:
         self._driver.send((words.ENDED, number, process.wait()))
+
+    def _look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
+        """Say which slot, or Python worker of this node, is stopped."""
+        mine = {
+            self._names[number]: process.pid
+            for number, process in self._processes.items()
+            if process.poll() is None
+        }
+        mine |= {name: pid for name, (node, pid) in feeders.items() if node == platform.node()}
+        found = find_stopped(mine)
+        if found is not None:
+            self._driver.send((words.STOPPED, *found))
 
     def _copy(self, errand: int, orders: Sequence[GroupOrder], slice_s: float) -> None:
         charge = self._charge

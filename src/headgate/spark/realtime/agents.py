@@ -194,6 +194,14 @@ class Agents:
             agent.channel.send((words.START, number, meeting.driver, meeting.run, operator, slot))
         return process
 
+    def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
+        """Have each agent look whether a process of its host is stopped."""
+        with self._changed:
+            agents = list(self._agents.values())
+        for agent in agents:
+            with suppress(OSError):
+                agent.channel.send((words.STOPPED, dict(feeders)))
+
     def end(self, meeting: words.Meeting) -> None:
         """Do nothing: a run has no files."""
 
@@ -315,6 +323,12 @@ class Agents:
                 word, *said = channel.recv()
                 if word == words.ENDED:
                     agent.slots.pop(said[0]).ended(said[1])
+                elif word == words.STOPPED:
+                    name, stopped = said
+                    self._lost(
+                        f"{name} on host {host} is stopped (process {stopped}); it is ended, and the "
+                        "pipe starts again."
+                    )
                 elif word == words.COPIES:
                     agent.copied.put(tuple(said))
         except (OSError, EOFError, AuthenticationError):

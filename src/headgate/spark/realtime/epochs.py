@@ -14,6 +14,7 @@ from typing import Any
 
 from headgate.checkpoint.epochs import first_offsets, write_first_offsets
 from headgate.checkpoint.manifest import Manifest
+from headgate.core.errors import EngineError
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
@@ -201,8 +202,7 @@ class Epochs:
         """
         machine, work, pipe = self._machine, self._work, self._work.pipe
         try:
-            start = work.feeds.grown(self._committed())
-            work.start(start)
+            start = self._start_pipe()
             news = NewPartitions(work.feeds.grown, start)
             while not machine.stopping.is_set():
                 if news.have_come():
@@ -220,6 +220,17 @@ class Epochs:
         except BaseException:
             pipe.stop(clean=False)
             raise
+
+    def _start_pipe(self) -> str:
+        """Start the pipe; return its offsets. A source that does not answer is a loss like others."""
+        try:
+            start = self._work.feeds.grown(self._committed())
+            self._work.start(start)
+        except PipeLost:
+            raise
+        except EngineError as error:
+            raise PipeLost.of(error) from error
+        return start
 
     def _look(self, *, quiet: bool) -> None:
         """Once a second: write the journal's line, and heed what others ask for."""
@@ -304,9 +315,11 @@ class Epochs:
         offsets = pipe.cut(number, still=still, switch=switch)
         clock.lap("cut")
         before, sources = [] if latest is None else latest.engine["sources"], json.loads(offsets)
-        self._had_records, self._at_us = sources != before, work.next_us
+        at_us = work.next_us
         read_ms = pipe.read_ms or time.time() * 1e3
-        manifest = machine.epoch(self._batch, work.next_us, sources, clock, read_ms=read_ms)
+        manifest = machine.epoch(self._batch, at_us, sources, clock, read_ms=read_ms)
+        # of one that is lost meanwhile nothing counts: what was due by it still is
+        self._had_records, self._at_us = sources != before, at_us
         if not self._early:
             self._deliveries.put_rows(manifest)
         self._deliveries.put_committed(manifest)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +75,8 @@ class Feeder:
                 yield from self._copied(task)
                 return
             with self.meeting.connect(self.meeting.driver) as driver:
-                driver.send((words.FEEDER, branch.reader + number, os.getpid()))
+                here = platform.node(), os.getpid()
+                driver.send((words.FEEDER, branch.reader + number, here))
                 word, start, addresses = driver.recv()
                 assert word == words.BEGIN
                 reader = self.feed.reader(json.loads(start)[branch.source], number, branch.count)

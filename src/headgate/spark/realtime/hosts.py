@@ -55,6 +55,15 @@ class SlotHosts(Protocol):
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
         """Start the process of a slot on a host."""
 
+    def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
+        """Have each other host say that it is lost if a process of the pipe is stopped on it.
+
+        Parameters
+        ----------
+        feeders : mapping of str to (str, int)
+            Their nodes and processes, by name.
+        """
+
     def end(self, meeting: words.Meeting) -> None:
         """Clean up behind a run."""
 
@@ -95,6 +104,9 @@ class OneHost:
         """Start the process of a slot."""
         del host
         return slot_process(meeting, operator, slot, self._store)
+
+    def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
+        """Do nothing: there is no other host."""
 
     def end(self, meeting: words.Meeting) -> None:
         """Remove the sockets of a run."""

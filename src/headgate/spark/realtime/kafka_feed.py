@@ -225,8 +225,7 @@ class KafkaFeed:
         try:
             yield consumer
         except module.KafkaException as error:
-            msg = f"Kafka does not answer ({error.args[0].str()}); look at its broker."
-            raise EngineError(msg) from error
+            raise _silent(error) from error
         finally:
             consumer.close()
 
@@ -293,6 +292,18 @@ class KafkaFeed:
         )
 
 
+def _may_pass(error: Any) -> bool:
+    """Return whether an error of the client's stands for a broker that may come back."""
+    return error.retriable() or error.name() in {"_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT"}
+
+
+def _silent(error: Any) -> EngineError:
+    """Return what an exception of the client's, asked for offsets, stands for."""
+    why = error.args[0]
+    msg = f"Kafka does not answer ({why.str()}); look at its broker."
+    return EngineError(msg, transient=_may_pass(why))
+
+
 class _KafkaReader:
     """Reads some partitions from their offsets on, none far ahead of the others."""
 
@@ -306,13 +317,16 @@ class _KafkaReader:
             for number, offset in parts.items()
         ]
         self._order = EvenOrder(_POLL_ROWS)
-        self._there = {
-            (one.topic, one.partition): self._consumer.get_watermark_offsets(one, timeout=_CALL_S)[
-                1
-            ]
-            for one in self._partitions
-        }
-        """The ends when it began: the client knows none before it has read."""
+        try:
+            self._there = {
+                (one.topic, one.partition): self._consumer.get_watermark_offsets(
+                    one, timeout=_CALL_S
+                )[1]
+                for one in self._partitions
+            }
+            """The ends when it began: the client knows none before it has read."""
+        except module.KafkaException as error:
+            raise _silent(error) from error
         self._consumer.assign(self._partitions)
 
     def poll(self, timeout_s: float) -> pa.RecordBatch | None:
@@ -364,9 +378,7 @@ class _KafkaReader:
         error = message.error()
         if error is None:
             return True
-        if error.retriable():
-            return False
-        if error.name() == "_ALL_BROKERS_DOWN" or error.name() == "_TRANSPORT":
+        if _may_pass(error):
             return False  # the client goes on by itself
         msg = (
             f"Kafka cannot be read from {message.topic()} partition {message.partition()} on "

@@ -5,7 +5,6 @@ Each peer has a thread here that puts what it says into one queue; what waits fo
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import subprocess
 import threading
@@ -15,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from headgate.core.assignment import Assignment
@@ -25,6 +23,7 @@ from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
 from headgate.spark.realtime.hosts import OneHost, SlotHosts, SlotProgram
+from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
@@ -94,6 +93,8 @@ class _Run:
         Addresses of tasks that take what a feeder reads.
     slots : dict of str to dict of int to slot
         By operator, and the number that each was started under.
+    begun : Counter
+        How many slots each operator has begun in this run.
     serving : dict of str to list of int
         Those numbers of the slots that serve, in the order of the assignment.
     next_serving : dict of str to list of int
@@ -102,6 +103,8 @@ class _Run:
         The newest epoch that feeders may cut by themselves.
     cuts : dict of int to (str, float or None)
         Offsets of feeders that have cut the next epoch, and when its first record was read.
+    nodes : dict of str to (str, int)
+        Node and process of feeders, by name.
     ended : Event
         Set once that job is over.
     """
@@ -113,11 +116,13 @@ class _Run:
     feeders: dict[int, Channel] = field(default_factory=dict)
     copies: dict[int, str] = field(default_factory=dict)
     slots: dict[str, dict[int, _Slot]] = field(default_factory=dict)
+    begun: Counter[str] = field(default_factory=Counter)
     serving: dict[str, list[int]] = field(default_factory=dict)
     next_serving: dict[str, list[int]] = field(default_factory=dict)
     may_cut: int = -1
     cuts: dict[int, tuple[str, float | None]] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, int]] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
 
@@ -249,7 +254,9 @@ class Pipe:
         for operator, count in counts.items():
             slots = run.slots.setdefault(operator, {})
             for host in self._missing(operator, count):
-                number = max(slots, default=-1) + 1
+                # none twice: what one that was given up still says would be taken for another's
+                number = run.begun[operator]
+                run.begun[operator] += 1
                 try:
                     process = self._hosts.start(run.meeting, operator, number, host)
                 except EngineError as error:
@@ -384,6 +391,8 @@ class Pipe:
             return
         if kind == words.FEEDER:
             run.feeders[number] = peer
+            run.nodes[self._called(kind, number)] = said
+            _, said = said
         else:
             operator, place = number
             slot = run.slots[operator].get(place)
@@ -438,17 +447,20 @@ class Pipe:
     def _look_for_stopped(self) -> None:
         """Raise that a process is stopped, as with SIGSTOP: it would keep all others waiting.
 
-        Of several hosts each looks after its own: numbers of processes mean nothing on another.
+        Of several hosts each looks after its own, and says so as if it were lost.
         """
-        if not self._running.meeting.directory:
+        run = self._running
+        if not run.meeting.directory:
+            self._hosts.look_for_stopped(run.nodes)
             return
-        for name, process in self._running.processes.items():
-            if _is_stopped(process):
-                msg = (
-                    f"{name} of {self._name} is stopped (process {process}); it is ended, and the pipe "
-                    "starts again."
-                )
-                raise PipeLost.of(EngineError(msg, transient=True))
+        found = find_stopped(run.processes)
+        if found is not None:
+            name, process = found
+            msg = (
+                f"{name} of {self._name} is stopped (process {process}); it is ended, and the pipe "
+                "starts again."
+            )
+            raise PipeLost.of(EngineError(msg, transient=True))
 
     # -- epochs ---------------------------------------------------------------------------------------
 
@@ -638,13 +650,6 @@ def _end_process(slot: _Slot) -> None:
         slot.process.wait()
     if slot.peer is not None:
         hang_up(slot.peer)
-
-
-def _is_stopped(process: int) -> bool:
-    """Return whether a process of this host is stopped; False where nobody says so."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
 
 
 def _too_slow(limit_s: float) -> PipeLost:

@@ -14,7 +14,8 @@ from headgate.spark.realtime.channels import Channel, Door, TcpChannel, TcpDoor,
 
 FEEDER, COPY, SLOT, AGENT = "feeder", "copy", "slot", "agent"
 """Peers, as they say who they are: the word, a number and the process. An agent's number is its host; a
-copy says its address in place of the process, and nothing more."""
+feeder says the node beside the process, since it may be on another one than the driver; a copy says its
+address in place of the process, and nothing more."""
 
 BEGIN = "begin"
 """To a feeder: (offsets, addresses of copies by task); to a slot: (pickled task, number of routers, files
@@ -48,6 +49,8 @@ START, KILL = "start", "kill"
 process). No key is among them: what passes between hosts is not encrypted."""
 ENDED = "ended"
 """Of an agent: (number of a process, exit code)."""
+STOPPED = "stopped"
+"""To an agent: (node and process of feeders by name); of it: (name, process) of one that is stopped."""
 COPIES = "copies"
 """To an agent: (number, orders for key groups, seconds for them); of it: (that number, answer)."""
 
