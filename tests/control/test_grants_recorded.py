@@ -13,7 +13,7 @@ from drawn_laws import FLEETS, POOLS, SERIES, nice_view
 
 from headgate.control.fleet.grant import UNLIMITED, Grant
 from headgate.control.fleet.granted import Granted, GrantedPools
-from headgate.control.fleet.juice import Flow, JuiceWindow, operator_juice
+from headgate.control.fleet.juice import Flow, operator_juice
 from headgate.control.fleet.ledger import Ledger
 from headgate.control.fleet.view import FleetJob, FleetOperator, FleetView
 from headgate.control.observation import Observation
@@ -22,6 +22,7 @@ from headgate.control.slots.streamswitch import StreamSwitch
 from headgate.control.slots.threshold import Threshold
 from headgate.control.slots.unified import Unified
 from headgate.core.utility import Intent, Metric, Utility
+from headgate_lab.sim.fleet.juice_window import JuiceWindow
 
 Recorded = Callable[[str, Iterable[str]], None]
 

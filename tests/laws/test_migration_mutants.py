@@ -10,9 +10,9 @@ from types import FunctionType, ModuleType
 import pytest
 
 from headgate.core.assignment import Assignment, spread
-from headgate.migration import deferral, progress, protocol
+from headgate.migration import progress, protocol
 from headgate.migration.strategies import all_at_once, fluid, on_demand, subscale
-from headgate_lab.testing import migration_model, migration_trial
+from headgate_lab.testing import deferral, migration_model, migration_trial
 from headgate_lab.testing.migration_model import WrongAnswer
 from headgate_lab.testing.migration_trial import Case, Faults, run
 

@@ -66,7 +66,7 @@ def test_a_loop_that_much_happens_to(law: str, recorded: Recorded) -> None:
         elif cycle - began > 4:
             if dice.random() < 0.15:
                 engine.applying = None
-                loop.abandoned("op")
+                loop.note_abandoned("op")
                 engine.log.append("given up")
             else:
                 engine.finish(loop.applied, time_s)

@@ -429,7 +429,7 @@ REFUSED: dict[str, tuple[Build, Callable[[Any], Any], str]] = {
     ),
     "complete": (totals(), lambda w: w.outputMode("complete"), "complete"),
     "rising": (rising, same, 'option "rampUpTime" of format "rate"'),
-    "files": (files, same, 'a source of files cannot be read'),
+    "files": (files, same, "a source of files cannot be read"),
     "clock": (clocked, same, r"current_timestamp\(\)"),
 }
 

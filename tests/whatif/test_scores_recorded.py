@@ -17,10 +17,10 @@ from headgate.loop.settings import OperatorSettings
 from headgate.whatif import advice
 from headgate.whatif.model import OperatorModel, ServiceTime
 from headgate.whatif.oracle import Constants, Load, oracle, whole
-from headgate.whatif.regret import regrets
-from headgate.whatif.score import score
 from headgate.whatif.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RecordedArrivals
+from headgate_lab.sim.regret import regrets
+from headgate_lab.sim.score import score
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
