@@ -21,7 +21,7 @@ class Score:
     policy: str
     success: float
     worst: float
-    """`success`, `worst`: Mean over the key groups of the share of their windows within the bound;
+    """`success`, `worst`: mean over the key groups of the share of their windows within the bound;
     the least of them.
     """
     slots: float

@@ -121,7 +121,7 @@ class Ending:
 
         Within a batch, in its user's function, it returns at once, and the query ends with the
         batch. Raises `EngineGone`: it had ended, or ends, because Spark's JVM did; `EngineError`:
-        User's code has not returned, or Spark's own thread has not ended in
+        user's code has not returned, or Spark's own thread has not ended in
         ``spark.sql.streaming.stopTimeout``.
         """
         self._asked.put(True)

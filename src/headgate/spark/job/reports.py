@@ -207,7 +207,7 @@ def consistent(reports: list[Report], slots: dict[str, int], chain: list[str]) -
     """Return one report per operator and slot, such that all consumers read the same executions.
 
     `reports`: of one attempt; may hold several executions of a slot task. `chain`: operators from
-    the source on. Raises `EngineError`: Transient: a report is missing, or two consumers of a slot
+    the source on. Raises `EngineError`: transient: a report is missing, or two consumers of a slot
     read different executions of it.
     """
     chosen: list[Report] = []

@@ -104,7 +104,7 @@ class PlannedOperator:
     """None for an operator that reads the source."""
     spec: Spec
     input_plan: Jvm
-    """plan node: What the operator reads (a window already cut into slices). Its leaf is
+    """plan node: what the operator reads (a window already cut into slices). Its leaf is
     ``upstream.placeholder`` where there is an upstream operator."""
     keys: list[Routed]
     values: Sequence[Routed | Passed]
@@ -112,9 +112,9 @@ class PlannedOperator:
     slice_start: Column | None
     """Microseconds."""
     output_plan: Jvm
-    """plan node: What the operator puts out, as a plan over ``placeholder``."""
+    """plan node: what the operator puts out, as a plan over ``placeholder``."""
     placeholder: Jvm
-    """plan node: Stands for what the slots put out: an aggregate's merged buffers, ``k0 ..``,
+    """plan node: stands for what the slots put out: an aggregate's merged buffers, ``k0 ..``,
     ``t``, ``v0 ..``; a processor's rows."""
     raw_schema: T.StructType
     """Spark's schema of what the slots put out."""
@@ -173,7 +173,7 @@ class PlannedQuery:
     operators: list[PlannedOperator]
     """From the source upwards; empty for a stateless query."""
     plan: Jvm
-    """plan node: What the user wrote above the last operators, over their placeholders."""
+    """plan node: what the user wrote above the last operators, over their placeholders."""
     schema: T.StructType
     """What the user's query puts out."""
     mode: OutputMode

@@ -51,7 +51,7 @@ class Reading:
 
     spark: SparkSession
     plan: Jvm
-    """plan node: The whole query's."""
+    """plan node: the whole query's."""
     mode: OutputMode
     arrival: str | None
     """Name of a timestamp column that says when a record arrived."""

@@ -62,7 +62,7 @@ class Hole:
 
     stage: str
     leaf: Jvm
-    """plan node: Puts out the stage's rows, and `_CARRIED` behind them."""
+    """plan node: puts out the stage's rows, and `_CARRIED` behind them."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Stage:
     function: Function
     """As it was given to ``mapInArrow``, or one that does the same for the others."""
     input_plan: Jvm
-    """plan node: What the stage reads, and `_CARRIED` behind it."""
+    """plan node: what the stage reads, and `_CARRIED` behind it."""
     holes: list[Hole]
     """Its leaves where it reads other stages; empty where it reads the source."""
     raw_schema: T.StructType
@@ -97,7 +97,7 @@ class Pipeline:
     stages: list[Stage]
     """Each behind those that it reads."""
     plan: Jvm
-    """plan node: What stands above the last stages, over their holes."""
+    """plan node: what stands above the last stages, over their holes."""
     holes: list[Hole]
 
     @property

@@ -112,7 +112,7 @@ class Door(Protocol):
 def connect(address: str, key: bytes) -> Channel:
     """Return a channel to who listens at an address.
 
-    Raises `OSError`: nobody listens there; `AuthenticationError`: Who listens does not have the
+    Raises `OSError`: nobody listens there; `AuthenticationError`: who listens does not have the
     key.
     """
     if not address.startswith(_TCP):

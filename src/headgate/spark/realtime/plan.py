@@ -33,9 +33,9 @@ class Branch:
     operator: str
     """To whose slots its rows go."""
     plan: Jvm
-    """plan node: Optimised; each node has one input that is a stream."""
+    """plan node: optimised; each node has one input that is a stream."""
     leaf: Jvm
-    """plan node: The source."""
+    """plan node: the source."""
     watermarks: dict[str, int]
     """Numbers of the watermarks in it, by the id of their node."""
     stages: int
