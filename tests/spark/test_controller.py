@@ -484,7 +484,7 @@ def test_a_request_whose_answer_cannot_be_written_is_not_carried_out_again(tmp_p
 
     job = Job(tmp_path)
     job.files.ask(Command("scale", "ann", "", {"slots": 5}))
-    monkeypatch.setattr(job.files, "done", full)
+    monkeypatch.setattr(job.files, "write_answer", full)
     job.commands.poll()
     job.commands.poll()
     assert len(job.of(ControlAct)) == 1

@@ -13,7 +13,7 @@ from headgate.journal.reader import read
 from headgate.journal.schema import Batch
 from headgate.report.run import Run
 from headgate.report.summary import summary
-from headgate.spark.step import machine
+from headgate.spark.step import steps
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,7 +74,7 @@ def test_a_row_that_was_dropped_stays_dropped_and_counts_once(spark, tmp_path, m
             raise ConfigError("planned")
 
     with monkeypatch.context() as patch:
-        patch.setattr(machine, "crash_point", crash)
+        patch.setattr(steps, "crash_point", crash)
         query = writer().start()
         with pytest.raises(StreamingQueryException, match="planned"):
             query.awaitTermination()

@@ -20,7 +20,7 @@ from headgate.journal.schema import Restart, Retry, Start, Stop
 from headgate.report.summary import summary
 from headgate.report.why import why
 from headgate.spark.jvm import sparklog
-from headgate.spark.step import machine
+from headgate.spark.step import steps
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -80,7 +80,7 @@ def test_a_failure_between_commit_and_sink_repeats_the_same_rows(spark, tmp_path
             failed.append(step)
             raise ConfigError("planned")
 
-    monkeypatch.setattr(machine, "crash_point", crash)
+    monkeypatch.setattr(steps, "crash_point", crash)
     query = pooled(df, tmp_path).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match="planned"):
         query.awaitTermination()

@@ -19,7 +19,7 @@ import headgate as hg
 from headgate.spark.api import begin as beginning
 from headgate.spark.jvm import tick
 from headgate.spark.jvm.tick import Tick
-from headgate.spark.step import machine
+from headgate.spark.step import steps
 from headgate_lab.bench.common import descendants
 
 BOUND_S = 240.0
@@ -106,7 +106,7 @@ def test_a_query_ticks_and_ends_and_goes_on_whatever_its_log_says(
 ) -> None:
     put(tmp_path / "in", 0, 2)
     with monkeypatch.context() as older:
-        older.setattr(machine, "LogKeeper", NoNotes)
+        older.setattr(steps, "LogKeeper", NoNotes)
         query = begin(spark, tmp_path, "ticks_0", availableNow=True)
         query.awaitTermination()
     # one file per batch, as in plain Spark
