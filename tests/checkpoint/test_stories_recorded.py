@@ -258,7 +258,9 @@ def test_requests_of_a_day(
             "ask": lambda: ids.append(
                 asker.ask(Command(dice.choice(command_files.ACTS), "a" * 501, "r", {"slots": step}))
             ),
-            "done": lambda: asked.write_answer(request, dice.choice([None, "no.", "x" * 501]), "d" * step),
+            "done": lambda: asked.write_answer(
+                request, dice.choice([None, "no.", "x" * 501]), "d" * step
+            ),
             "refuse": lambda: asked.refuse(request, "it is odd."),
             "withdraw": lambda: asker.withdraw(request),
             "freeze": lambda: asked.freeze(dice.choice([None, -1.0, now[0], 2.5e11, 2.6e11])),
