@@ -283,7 +283,8 @@ def test_windows_that_are_due_come_though_the_epoch_that_closes_them_is_lost(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No record follows that would ask for another epoch."""
-    rows, lost, events = Rows(), list[int](), 4000
+    # each bid has a millisecond of its own, so that the last one moves the watermark
+    rows, lost, events, rate = Rows(), list[int](), 1000, 500
 
     def epoch(
         self: StepMachine[Any], batch: int, us: int, sources: list[str], *more: Any, **of: Any
@@ -297,7 +298,7 @@ def test_windows_that_are_due_come_though_the_epoch_that_closes_them_is_lost(
 
     done = StepMachine.epoch
     monkeypatch.setattr(StepMachine, "epoch", epoch)
-    build = windows("0 seconds", events=events)
+    build = windows("0 seconds", events=events, rate=rate)
     with running(writer(build(spark), rows, tmp_path, "append")) as query:
         query.processAllAvailable()
         latest = query._machine.latest
