@@ -44,6 +44,11 @@ def test_inspect_says_what_is_there_and_what_a_restart_would_read(tmp_path: Path
     assert (found["files"]["manifests"], found["files"]["intents"]) == (2, 2)
 
 
+def test_what_a_restart_would_read_is_a_line(tmp_path: Path) -> None:
+    lines = inspection_lines(hg.inspect(checkpoints.of_two_steps(tmp_path / "ck")))
+    assert any("reads 2 sections of 1 key groups: 2 rows, " in line for line in lines)
+
+
 def test_a_migration_under_way_is_shown_with_how_far_each_subscale_is(tmp_path: Path) -> None:
     protocol = Migration(Assignment((0, 0), 1))
     target = Assignment((0, 1), 2, 1)

@@ -52,6 +52,14 @@ def what_if(slo: str = SLO, **changes: Any) -> WhatIf:
     return WhatIf(Trace(counts, 1.0), parse_slo(slo), **{"service_rate_per_s": 100.0, **changes})
 
 
+@pytest.mark.parametrize("hot", [0, 2, 25])
+def test_the_hottest_key_group_is_found_wherever_its_ten_windows_lie(hot: int) -> None:
+    counts = np.full((36, 4), 10, dtype=np.int32)
+    counts[hot : hot + 10, 1] = 60
+    asked = WhatIf(Trace(counts, 1.0), parse_slo(SLO), service_rate_per_s=50.0)
+    assert asked._hottest_per_s() == 60.0
+
+
 def errors(arguments: Sequence[str | Path]) -> str:
     code, out, _ = call("simulate", *arguments, "--json")
     assert code == 2

@@ -46,6 +46,10 @@ NUMBERS: list[tuple[str, Callable[[float], RateFunction], float, float]] = [
 ]
 
 
+def test_a_rate_may_have_several_lines() -> None:
+    assert str(parse_rate("steps(5,\n10s=7)")) == str(parse_rate("steps(5, 10s=7)"))
+
+
 @pytest.mark.parametrize(("name", "make", "least", "most"), NUMBERS)
 def test_a_number_of_a_rate_has_ends(
     name: str, make: Callable[[float], RateFunction], least: float, most: float
