@@ -290,13 +290,15 @@ def test_moments_are_merged_two_by_two():
 
 
 def test_of_three_values_the_first_that_is_not_null_is_taken():
-    program = Program((of("coalesce", right(0), left(0), ("value", 7.0)),), (None,), any_order=False)
+    program = Program(
+        (of("coalesce", right(0), left(0), ("value", 7.0)),), (None,), any_order=False
+    )
     _, layout, one = merging(program, (FLOAT,))
     rows = np.tile(np.array(layout.table.fresh), (1, 1))
     one.merge(rows, np.array([0]), np.array([[1, 0]], dtype=np.int64))
-    assert rows.view(np.float64)[0, 2] == 7.0
+    assert rows.view(np.float64)[0, 1] == 7.0
     one.merge(rows, np.array([0]), np.array([[1, 0]], dtype=np.int64))
-    assert rows.view(np.float64)[0, 2] == 7.0
+    assert rows.view(np.float64)[0, 1] == 7.0
 
 
 def test_buffers_are_merged_in_their_order_and_nulls_are_sqls():
