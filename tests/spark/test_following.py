@@ -227,3 +227,41 @@ def test_the_last_executor_of_a_host_with_slots_stays_even_where_fewer_have_core
     needs = SharedNeeds(floor=1, slots={"q": 2}, hosts={"q": frozenset({"node-0", "node-1"})})
     assert needs.executors(living) == 1
     assert needs.surplus(living) == []
+
+
+def test_what_is_announced_comes_into_force_whatever_is_asked_since() -> None:
+    """Records are on their way by it already."""
+    states = {name: OperatorState.fresh(1, 8) for name in ("one", "two")}
+    changes = Changes(states, 8)
+    changes.ask({"one": spread(3, 8), "two": spread(2, 8)}, "user")
+    assert changes.announce(kept=["two"]) == {"one": spread(3, 8)}
+    changes.ask({"one": spread(4, 8)}, "user")
+    assert changes.put_announced()["one"].assignment.slots == 3
+    assert (changes.newest("one").slots, changes.newest("two").slots) == (4, 2)
+    assert changes.pending
+    assert changes.put_announced() == {}
+    assert {name: one.assignment.slots for name, one in changes.put_in_force().items()} == {
+        "one": 4,
+        "two": 2,
+    }
+    assert not changes.pending
+
+
+def test_a_freeze_gives_up_what_was_asked_for_but_not_what_is_announced() -> None:
+    changes = Changes({name: OperatorState.fresh(1, 8) for name in ("one", "two")}, 8)
+    changes.ask({"one": spread(3, 8)}, "user")
+    changes.announce()
+    changes.ask({"two": spread(3, 8)}, "user")
+    assert changes.freeze() == ["two"]
+    assert changes.put_announced()["one"].assignment.slots == 3
+    assert not changes.pending
+
+
+def test_what_is_announced_and_withdrawn_is_requested_as_before() -> None:
+    changes = Changes({"one": OperatorState.fresh(1, 8)}, 8)
+    changes.ask({"one": spread(3, 8)}, "user")
+    changes.announce()
+    changes.withdraw()
+    assert changes.put_announced() == {}
+    assert changes.pending
+    assert changes.freeze() == ["one"]

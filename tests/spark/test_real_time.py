@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -37,6 +38,11 @@ from headgate.spark.step.machine import StepMachine
 
 LIMIT_S = 120.0
 PIPELINED = "spark.python.udf.pipelined.enabled"
+
+
+def thorough(*values: str) -> list[Any]:
+    """Return parameters that only the long run has."""
+    return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 
 def wait_until(reached: Callable[[], bool], query: Any) -> None:
@@ -74,9 +80,29 @@ def test_windows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path, 
         wait_until(lambda: query.assignment()["aggregate-0"].slots == 3, query)
         done = rows.count
         wait_until(lambda: rows.count > done + 500, query)
-        assert sorted(query.processes) == ["feeder 0", "slot 0", "slot 1", "slot 2"]
+        assert sorted(query.processes) == ["feeder 0", "fork server", "slot 0", "slot 1", "slot 2"]
     found = rows.frame(spark) if mode == "append" else rows.last_by(spark, "window", "auction")
     assert_right(spark, build, tmp_path, found, mode)
+    assert rows.came_again == 0
+
+
+def test_slots_change_again_and_again_without_waiting_for_one_another(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A request comes at any moment of the one before it; none of them stops the pipe."""
+    build, rng = totals(), random.Random(41)
+    rows = Rows()
+    with running(writer(build(spark), rows, tmp_path, "update")) as query:
+        wait_until(lambda: len(rows.steps) > 2, query)
+        for _ in range(60):
+            query.scale(rng.randint(1, 4))
+            time.sleep(rng.choice([0.0, 0.001, 0.05, 0.2]))
+        query.scale(2)
+        wait_until(lambda: {o.slots for o in query.assignment().values()} == {2}, query)
+        done = len(rows.steps)
+        wait_until(lambda: len(rows.steps) > done + 3, query)
+        assert '"event":"retry"' not in query.journal.read_text()
+    assert_right(spark, build, tmp_path, rows.last_by(spark, "k"), "update")
     assert rows.came_again == 0
 
 
@@ -238,7 +264,7 @@ def test_what_is_released_early_comes_before_its_commit(
     assert rows.came_again == 0
 
 
-@pytest.mark.parametrize("victim", ["feeder 0", pytest.param("slot 1", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("victim", ["feeder 0", *thorough("slot 1", "fork server")])
 def test_a_killed_process_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, victim: str
 ) -> None:
@@ -336,7 +362,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path
         driver.kill()
         driver.wait()
     processes = json.loads((tmp_path / "processes").read_text()).values()
-    assert len(processes) == 4
+    assert len(processes) == 5
     until_s = time.monotonic() + LIMIT_S
     while any(Path(f"/proc/{one}").exists() for one in processes):
         assert time.monotonic() < until_s, "the slots of a killed driver have not ended"

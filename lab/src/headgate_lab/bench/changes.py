@@ -1,9 +1,9 @@
 """Changes the slots of a job in real time again and again, with much state and while records flow.
 
 Records of Spark's ``rate`` come one by one, so the nth record of each key has a known value. A processor
-with a large state per key puts out every tenth record with its number: a record that is lost, doubled or
-out of order shows, and so does state that is not the key's. Latency counts from a record's time to the
-end of its function of `foreachBatch`.
+with a large state per key puts out every tenth record with its number, and each step has some: a record
+that is lost, doubled or out of order shows, and so does state that is not the key's. Latency counts from
+a record's time to the end of its function of `foreachBatch`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class _Counts(StatefulProcessor):
             self._large.update((str(key[0]).zfill(self._bytes),))
         for row in rows:
             count += 1
-            if count % _EVERY == 0:
+            if (count + key[0]) % _EVERY == 0:
                 (text,) = self._large.get()
                 right = len(text) == self._bytes and int(text[-9:]) == key[0] % 10**9
                 yield Row(k=key[0], n=count, value=row.value if right else -1, at=row.timestamp)
@@ -232,8 +232,8 @@ def _judged(
     k, n, value, out_us = (found[name].to_numpy() for name in ("k", "n", "value", "out_us"))
     at_us = pc.cast(found["at"], pa.int64()).to_numpy()
     keys = np.arange(chosen.keys)
-    results_of = (served // chosen.keys + (keys < served % chosen.keys)) // _EVERY
-    number = k * (results_of.max() + 1) + n // _EVERY - 1
+    results_of = (served // chosen.keys + (keys < served % chosen.keys) + keys % _EVERY) // _EVERY
+    number = k * (results_of.max() + 1) + (n + k % _EVERY) // _EVERY - 1
     some, times = np.unique(number, return_counts=True)
     came_us, late_ms = np.unique(out_us), (out_us - at_us) / 1e3
     begins, ends = np.array(spans).T

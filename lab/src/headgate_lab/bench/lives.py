@@ -42,7 +42,7 @@ def python_workers(session_id: int) -> list[int]:
     return [
         one
         for one, (parent, command) in processes.items()
-        if (one in daemons and parent in daemons) or b"realtime.slot_process" in command
+        if (one in daemons and parent in daemons) or b"realtime.fork_server" in command
     ]
 
 

@@ -68,7 +68,11 @@ class RealTimeFlow:
             self.feeds.check(json.dumps(latest.engine["sources"]))
         write_identity(log)
         work.begin(self.plan, self.feeds, next_watermark_us(log, latest))
-        work.write_to(machine.steps.sink)
+        try:
+            work.write_to(machine.steps.sink)
+        except BaseException:
+            work.close()
+            raise
         done = -1 if latest is None else latest.spark_batch
         epochs = Epochs(
             machine,

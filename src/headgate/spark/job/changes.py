@@ -43,6 +43,8 @@ class Changes:
         self._lock = threading.RLock()
         self._asked: dict[str, AssignmentRequest] = {}
         self._moving: dict[str, AssignmentRequest] = {}
+        self._announced: dict[str, tuple[AssignmentRequest | None, AssignmentRequest]] = {}
+        """What was asked for, and what comes of it."""
         self._frozen_until_s: float | None = None
         self._held_until_s: dict[str, float] = {}
         self._held: dict[int, dict[str, Assignment]] = {}
@@ -64,11 +66,13 @@ class Changes:
     def freeze(self, until_s: float = float("inf")) -> list[str]:
         """Forbid changes before `until_s`, seconds since 1970; what is asked for already is given up.
 
-        Operators of which something was given up. A control loop that waits for it has to be told.
+        What is announced comes into force all the same: records are on their way by it. Operators of
+        which something was given up. A control loop that waits for it has to be told.
         """
         with self._lock:
             self._frozen_until_s = until_s
-            given_up = [name for name in self._asked if name not in self._moving]
+            decided = self._moving.keys() | self._announced.keys()
+            given_up = [name for name in self._asked if name not in decided]
             self._asked.clear()
             return given_up
 
@@ -310,24 +314,46 @@ class Changes:
             self.remember(new.epoch, {operator: new})
             return new
 
-    def put_in_force(self, kept: Collection[str] = ()) -> dict[str, AssignmentRequest]:
-        """Put requested changes in force; return them by operator.
+    def announce(self, kept: Collection[str] = ()) -> dict[str, Assignment]:
+        """Return the requested assignments, which `put_announced` puts in force whatever is asked since.
 
         `kept`: operators that are left alone: their changes are carried out by a migration.
         """
         with self._lock:
-            requests = self._ready()
+            self._announced = {
+                name: (self._asked.get(name), request)
+                for name, request in self._ready().items()
+                if name not in kept
+            }
+            return {name: request.assignment for name, (_, request) in self._announced.items()}
+
+    def withdraw(self) -> None:
+        """Forget what was announced: it is requested as before."""
+        with self._lock:
+            self._announced = {}
+
+    def put_announced(self) -> dict[str, AssignmentRequest]:
+        """Put what was announced in force; return it by operator."""
+        with self._lock:
+            announced, self._announced = self._announced, {}
             epoch, in_force = self.epoch + 1, {}
-            for name in [name for name in requests if name not in kept]:
-                self._asked.pop(name, None)
+            for name, (asked, request) in announced.items():
+                if self._asked.get(name) is asked:
+                    self._asked.pop(name, None)
                 state = self._states[name]
                 in_force[name] = replace(
-                    requests[name],
+                    request,
                     state=RequestState.IN_FORCE,
                     before=state.assignment,
-                    assignment=replace(requests[name].assignment, epoch=epoch),
+                    assignment=replace(request.assignment, epoch=epoch),
                 )
                 new = in_force[name].assignment
-                state.assign(new, requests[name].survivors)
+                state.assign(new, request.survivors)
                 self.remember(epoch, {name: new})
             return in_force
+
+    def put_in_force(self, kept: Collection[str] = ()) -> dict[str, AssignmentRequest]:
+        """Put requested changes in force; return them by operator. `kept`: as of `announce`."""
+        with self._lock:
+            self.announce(kept)
+            return self.put_announced()

@@ -23,7 +23,8 @@ from headgate.spark.jvm.pickled import pickled
 from headgate.spark.move.host_tasks import GroupOrder, carry_out
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Channel
-from headgate.spark.realtime.hosts import environment, slot_process
+from headgate.spark.realtime.fork_server import ForkedProcess, ForkServer, environment
+from headgate.spark.realtime.hosts import FORK_SERVER
 from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.whereabouts import AGENT_HOST
 from headgate.spark.worker.worker import leave_runs, run_named
@@ -96,7 +97,8 @@ class Agent:
 
     def __init__(self, charge: Charge, host: str, driver: Channel) -> None:
         self._charge, self._host, self._driver = charge, host, driver
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._server = ForkServer(charge.specs.values())
+        self._processes: dict[int, ForkedProcess] = {}
         self._names: dict[int, str] = {}
 
     def run(self) -> None:
@@ -122,10 +124,7 @@ class Agent:
         except (OSError, EOFError):
             return
         finally:
-            for process in self._processes.values():
-                process.kill()
-            for process in self._processes.values():
-                process.wait()
+            self._server.close()  # and with it all slots
             leave_runs()
 
     def _beat(self) -> None:
@@ -135,12 +134,15 @@ class Agent:
 
     def _start(self, number: int, driver: str, run: bytes, operator: str, slot: int) -> None:
         here = replace(self._charge.meeting.of_run(run, driver), host=self._host)
-        process = slot_process(here, operator, slot, self._charge.store, follows=True)
+        if not self._server.is_alive:
+            self._server.close()
+            self._server = ForkServer(self._charge.specs.values())
+        process = self._server.start(here, operator, slot, self._charge.store)
         self._processes[number] = process
         self._names[number] = f"{words.SLOT} {slot}"
         self._in_background(partial(self._await_end, number, process))
 
-    def _await_end(self, number: int, process: subprocess.Popen[bytes]) -> None:
+    def _await_end(self, number: int, process: ForkedProcess) -> None:
         self._driver.send((words.ENDED, number, process.wait()))
 
     def _look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
@@ -148,8 +150,9 @@ class Agent:
         mine = {
             self._names[number]: process.pid
             for number, process in self._processes.items()
-            if process.poll() is None
+            if process.poll() is None and process.pid is not None
         }
+        mine[FORK_SERVER] = self._server.pid
         mine |= {name: pid for name, (node, pid) in feeders.items() if node == platform.node()}
         found = find_stopped(mine)
         if found is not None:

@@ -311,6 +311,9 @@ class Epochs:
         changes = not pipe.may_cut(number) and self._can_change()
         still = changes and work.must_hold_still
         switch = work.announce(number - 1) if changes and not still else {}
+        if not pipe.have_slots({name: one.slots for name, one in switch.items()}):
+            work.changes.withdraw()  # somebody has asked for more meanwhile
+            changes, switch = False, {}
         self._cut_s, clock = time.monotonic(), Phases()
         offsets = pipe.cut(number, still=still, switch=switch)
         clock.lap("cut")
@@ -330,7 +333,7 @@ class Epochs:
         if still:
             pipe.go(work.assignments, work.wanted_slots)
         elif switch:
-            pipe.switched()
+            pipe.switched(work.wanted_slots)
 
     def settled(self, wanted: str) -> bool:
         """Return whether all up to the offsets `wanted` is out, and all that is due by it."""

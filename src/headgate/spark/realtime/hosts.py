@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from headgate.operators.build import Spec
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Door, UnixDoor
+from headgate.spark.realtime.fork_server import ForkServer
+
+FORK_SERVER = "fork server"
+"""Its name, for people."""
 
 _LENGTH_MAX = 24
 """Bytes of the directory's path: a Unix socket's has at most 103, and the name of an operator 64."""
@@ -72,22 +73,31 @@ class SlotHosts(Protocol):
 
 
 class OneHost:
-    """The host of the driver.
+    """The host of the driver; it prepares for slots as soon as it is made.
 
     Parameters
     ----------
+    specs : iterable of Spec
+        Of the operators whose slots it starts.
     store : mapping of str to str, optional
         Options of the checkpoint's store.
     """
 
-    processes: Mapping[str, int] = MappingProxyType({})
+    def __init__(self, specs: Iterable[Spec], store: Mapping[str, str] | None = None) -> None:
+        self._specs, self._store = list(specs), store or {}
+        self._server = ForkServer(self._specs)
 
-    def __init__(self, store: Mapping[str, str] | None = None) -> None:
-        self._store = store or {}
+    @property
+    def processes(self) -> Mapping[str, int]:
+        """Return the process that starts slots."""
+        return {FORK_SERVER: self._server.pid}
 
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
         """Return where the driver of a run is met, and its door."""
         del lost
+        if not self._server.is_alive:
+            self._server.close()
+            self._server = ForkServer(self._specs)
         directory = tempfile.mkdtemp(prefix="headgate-")
         if len(os.fsencode(directory)) > _LENGTH_MAX:
             os.rmdir(directory)
@@ -103,7 +113,7 @@ class OneHost:
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
         """Start the process of a slot."""
         del host
-        return slot_process(meeting, operator, slot, self._store)
+        return self._server.start(meeting, operator, slot, self._store)
 
     def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
         """Do nothing: there is no other host."""
@@ -113,40 +123,5 @@ class OneHost:
         shutil.rmtree(meeting.directory, ignore_errors=True)
 
     def close(self) -> None:
-        """Do nothing: slots have ended with the last run."""
-
-
-def slot_process(
-    meeting: words.Meeting,
-    operator: str,
-    slot: int,
-    store: Mapping[str, str],
-    *,
-    follows: bool = False,
-) -> subprocess.Popen[bytes]:
-    """Start the process of a slot: another program, so that nothing of its starter's is in it.
-
-    Parameters
-    ----------
-    meeting : words.Meeting
-    operator : str
-    slot : int
-    store : mapping of str to str
-        Options of the checkpoint's store, among them credentials, which pass through no channel.
-    follows : bool
-        Whether it ends when this process does, whatever the driver says.
-    """
-    command = [sys.executable, "-m", "headgate.spark.realtime.slot_process"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment())
-    assert process.stdin is not None
-    pickle.dump((meeting, operator, slot, dict(store), follows), process.stdin)
-    if follows:
-        process.stdin.flush()
-    else:
-        process.stdin.close()
-    return process
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of a program that finds the modules that this process finds."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        """End the process that starts slots."""
+        self._server.close()

@@ -22,7 +22,7 @@ from headgate.spark.job.reports import Report
 from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
-from headgate.spark.realtime.hosts import OneHost, SlotHosts, SlotProgram
+from headgate.spark.realtime.hosts import SlotHosts, SlotProgram
 from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
@@ -145,8 +145,8 @@ class Pipe:
         How many routers an operator has; those above others have none, and get records from the driver.
     name : str
         Of the query, for people.
-    hosts : SlotHosts, optional
-        Of slots; by default this one.
+    hosts : SlotHosts
+        Of slots.
 
     Attributes
     ----------
@@ -163,10 +163,10 @@ class Pipe:
         tasks: Mapping[str, SlotTask],
         routers: Mapping[str, int],
         name: str,
-        hosts: SlotHosts | None = None,
+        hosts: SlotHosts,
     ) -> None:
         self._job, self._feed, self._name = job, feed, name
-        self._hosts = hosts or OneHost()
+        self._hosts = hosts
         self._routers = routers
         self._tasks, self._broadcasts = {}, dict[int, str]()
         for operator, task in tasks.items():
@@ -190,7 +190,7 @@ class Pipe:
 
     @property
     def processes(self) -> dict[str, int]:
-        """Process ids of feeders, slots and agents, as ``feeder 0``, ``slot 0``."""
+        """Process ids of feeders, slots and what starts those, as ``feeder 0``, ``slot 0``."""
         return {} if self._run is None else {**self._run.processes, **self._hosts.processes}
 
     # -- life -----------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class Pipe:
                 del slots[number]
                 if slot.peer is not None:
                     _send(slot.peer, (words.END,))
-                _end_process(slot)
+                _in_background(partial(_end_process, slot))
                 run.processes.pop(self._called(words.SLOT, (operator, number)), None)
 
     def _called(self, kind: str, number: Any) -> str:
@@ -453,7 +453,7 @@ class Pipe:
         if not run.meeting.directory:
             self._hosts.look_for_stopped(run.nodes)
             return
-        found = find_stopped(run.processes)
+        found = find_stopped(self.processes)
         if found is not None:
             name, process = found
             msg = (
@@ -553,14 +553,21 @@ class Pipe:
         run.serving = {
             operator: self._seated(operator, count) for operator, count in counts.items()
         }
-        self._end_slots({name: max(n, (kept or {}).get(name, 0)) for name, n in counts.items()})
         routes = self._routes(assignments, run.serving)
         for feeder in run.feeders.values():
             _send(feeder, (words.GO, routes))
+        self._end_slots({name: max(n, (kept or {}).get(name, 0)) for name, n in counts.items()})
 
-    def switched(self) -> None:
-        """Have the slots serve that records go to since the last cut."""
+    def switched(self, kept: Mapping[str, int]) -> None:
+        """Have the slots serve that records go to since the last cut.
+
+        Parameters
+        ----------
+        kept : mapping of str to int
+            How many slots an operator has, or is to have soon; others end.
+        """
         self._running.serving |= self._running.next_serving
+        self._end_slots(kept)
 
     def _routes(
         self, assignments: Mapping[str, Assignment], serving: Mapping[str, Sequence[int]]

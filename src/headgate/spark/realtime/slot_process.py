@@ -1,6 +1,6 @@
 """Runs a slot that stays: takes records from routers, serves an epoch when it has all of it, and reports.
 
-Run as a program beside Spark, with what it must know on its standard input. It ends with its driver.
+It is a process of its own beside Spark, which a fork server starts, and ends with its driver.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import contextlib
 import os
 import pickle
 import queue
-import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -175,22 +173,3 @@ def _portable(error: Exception) -> Exception:
 
 def _in_background(work: Callable[[], None]) -> None:
     threading.Thread(target=work, daemon=True).start()
-
-
-def main() -> None:
-    """Run the slot that standard input describes; it may have to end with who started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it is the driver's
-    meeting, operator, number, store, follows = pickle.load(sys.stdin.buffer)
-    if follows:
-        _in_background(_end_with_starter)
-    with contextlib.suppress(OSError, EOFError):  # the driver is gone
-        SlotProcess(meeting, operator, number, store).run()
-
-
-def _end_with_starter() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -95,8 +95,9 @@ class RealTimeWork(StatefulWork):
         job = SparkJob(self.spark, plan, feeds, shared, name)
         self._copy_thread.lags = OF_EPOCHS
         self._agents = None if self._is_local else self._agents_of(name)
-        hosts = self._agents or OneHost(self.checkpoint.options)
-        self.pipe = Pipe(job, feeds, tasks, routers, name, hosts)
+        specs = [operator.spec for operator in operators]
+        self._hosts = self._agents or OneHost(specs, self.checkpoint.options)
+        self.pipe = Pipe(job, feeds, tasks, routers, name, self._hosts)
         if self._agents is not None and self.pipe.has_broadcasts:
             msg = (
                 "a broadcast variable in a stateful function is not supported in real time on a cluster "
@@ -124,6 +125,7 @@ class RealTimeWork(StatefulWork):
         """
         shares = self._plan.shares_watermark(self.feeds.same_as)
         self._backlog_ends = self.feeds.newest(offsets) if shares else ""
+        self.changes.withdraw()
         self.pipe.start(offsets, self.assignments)
 
     @property
@@ -141,9 +143,8 @@ class RealTimeWork(StatefulWork):
         return self._agents or super()._host_tasks()
 
     def close(self) -> None:
-        """End the pipe's agents; there will be no epoch any more."""
-        if self._agents is not None:
-            self._agents.close()
+        """End what starts slots; there will be no epoch any more."""
+        self._hosts.close()
 
     @property
     def attempts(self) -> int:
@@ -238,9 +239,8 @@ class RealTimeWork(StatefulWork):
 
     @property
     def must_hold_still(self) -> bool:
-        """Return whether what was asked for can come into force only while no record is under way."""
-        requested = [name for name in self.states if self.changes.requested(name) is not None]
-        return self.migrations.ending or not all(map(self.migrations.governs, requested))
+        """Return whether a change can come into force only while no record is under way."""
+        return self.migrations.ending
 
     def announce(self, step: int) -> dict[str, Assignment]:
         """Return the assignments that come into force behind the epoch that is cut.
@@ -250,7 +250,8 @@ class RealTimeWork(StatefulWork):
         step : int
             The last one committed.
         """
-        return self.migrations.announce(step)
+        moving = self.migrations.announce(step)
+        return moving | self.changes.announce([*filter(self.migrations.governs, self.states)])
 
     def change(self, step: int, *, still: bool) -> None:
         """Put assignments in force: those announced, or, while records hold still, those asked for."""
@@ -258,6 +259,7 @@ class RealTimeWork(StatefulWork):
         if still:
             super()._put_requested(step)
         else:
+            self._note_assigned(self.changes.put_announced(), step)
             self._note_assigned(self.migrations.begin(step, still=False), step)
         if self.assignments != before:
             self._lines.flush()

@@ -1,0 +1,139 @@
+"""The fork server starts slots, says how they end, and leaves none behind, whatever ends first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from test_shares import MERGED
+
+from headgate.operators.processor import Processor, ProcessorSpec, TimeMode
+from headgate.operators.spec import AggregateSpec, Kind, Leaf, OutputMode
+from headgate.spark.realtime import fork_server, words
+from headgate.spark.realtime.channels import Channel, UnixDoor
+from headgate.spark.realtime.fork_server import ForkedProcess, ForkServer
+from headgate.spark.worker.user_processor import RowProcessor
+
+NAME, KEY = "op", b"k" * 32
+SPEC = AggregateSpec((Leaf(Kind.BYTES),), None, MERGED, OutputMode.UPDATE)
+LIMIT_S = 60.0
+
+
+class Users(Processor):
+    """A processor of somebody's own."""
+
+    states: ClassVar[dict[str, Any]] = {}
+
+
+class Driver:
+    """A driver that meets slots and tells them nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.meeting = words.Meeting(str(path / "driver"), KEY, str(path))
+        self.door = UnixDoor(self.meeting.driver, KEY)
+        self.server = ForkServer([SPEC])
+
+    def slot(self, number: int = 0) -> tuple[ForkedProcess, Channel, int]:
+        """Start a slot and meet it; return also the process that it says it is."""
+        process = self.server.start(self.meeting, NAME, number, {})
+        peer = self.door.accept()
+        word, who, pid = peer.recv()
+        assert (word, who) == (words.SLOT, (NAME, number))
+        return process, peer, pid
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    made = Driver(tmp_path)
+    yield made
+    made.server.close()
+    made.door.close()
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for_end(pid: int) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while lives(pid):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_a_slot_is_a_process_of_its_own_that_ends_with_its_driver(driver: Driver) -> None:
+    slots = [driver.slot(number) for number in range(3)]
+    assert len({pid for _, _, pid in slots} | {driver.server.pid, os.getpid()}) == 5
+    for process, peer, pid in slots:
+        assert process.pid == pid
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01)
+        peer.close()
+        assert process.wait(LIMIT_S) == 0
+        assert process.poll() == 0
+
+
+def test_a_slot_that_is_killed_is_told_with_its_signal(driver: Driver) -> None:
+    slots = [driver.slot(number) for number in range(2)]
+    (by_us, _, _), (by_others, _, pid) = slots
+    by_us.kill()
+    assert by_us.poll() == -signal.SIGKILL
+    by_us.kill()
+    os.kill(pid, signal.SIGKILL)
+    assert by_others.wait(LIMIT_S) == -signal.SIGKILL
+    driver.slot(2)
+
+
+def test_slots_end_with_their_server(driver: Driver) -> None:
+    process, _, pid = driver.slot()
+    driver.server.close()
+    wait_for_end(pid)
+    assert process.wait(LIMIT_S) != 0
+    assert not driver.server.is_alive
+    late = driver.server.start(driver.meeting, NAME, 1, {})
+    assert late.wait(LIMIT_S) != 0
+
+
+@pytest.mark.parametrize("slot_is_stopped", [False, True])
+def test_slots_are_gone_when_a_killed_server_is_noticed(
+    driver: Driver, slot_is_stopped: bool
+) -> None:
+    """What they write could else meet what the next run's slots write."""
+    process, _, pid = driver.slot()
+    if slot_is_stopped:
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(driver.server.pid, signal.SIGKILL)
+    assert process.wait(LIMIT_S) != 0
+    assert not lives(pid)
+
+
+def test_a_server_that_is_stopped_is_ended_with_what_it_cannot_end(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_HEEDS_S", 0.1)
+    process, _, pid = driver.slot()
+    os.kill(driver.server.pid, signal.SIGSTOP)
+    process.kill()
+    assert process.wait(LIMIT_S) != 0
+    wait_for_end(pid)
+    assert not driver.server.is_alive
+
+
+def test_code_of_the_users_stays_out_of_the_server() -> None:
+    """A thread that it began would be missing in each slot."""
+    nothing = pa.schema([])
+    rows = RowProcessor(None, nothing, nothing, nothing, nothing, {}, TimeMode.NONE)  # type: ignore[arg-type]
+    processors = [ProcessorSpec((), nothing, one) for one in (rows, Users())]
+    specs, modules = fork_server._loaded_ahead([SPEC, *processors])
+    assert (specs, modules) == ([SPEC], [RowProcessor.__module__])
