@@ -79,7 +79,9 @@ def totals(**options: Any) -> Build:
     return build
 
 
-def writer(frame: DataFrame, rows: Rows, checkpoint: Path, mode: str, slots: int = 2) -> hg.Writer:
+def writer(
+    frame: DataFrame, rows: Rows, checkpoint: Path | str, mode: str, slots: int = 2
+) -> hg.Writer:
     """A writer whose query runs in real time."""
     made = hg.writeStream(frame).foreachBatch(rows).outputMode(mode).slots(start=slots)
     made = made.option("checkpointLocation", str(checkpoint))

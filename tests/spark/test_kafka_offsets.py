@@ -7,8 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from headgate.checkpoint.manifest import Manifest
 from headgate.journal.schema import Batch
-from headgate.spark.api.verify import kafka_range, start_offsets
+from headgate.spark.api.verify import carried_starts, kafka_range, start_offsets
 from headgate.spark.step.progress import Progress, lag_of
 
 
@@ -112,3 +113,10 @@ def test_spark_is_asked_for_its_newest_progress_as_long_as_a_source_tells() -> N
     files = progress_of({"endOffset": {"logOffset": 1}, "latestOffset": None})
     assert [files.lag, files.lag] == [{}, {}]
     assert len(asked) == 1
+
+
+def test_where_a_source_began_is_also_found_in_a_manifest_on_a_store() -> None:
+    texts = {"sources/1/0": '\0v1\n{"a":{"0":50}}', "sources/2/0": "nothing of ours"}
+    latest = Manifest("job", 1, 1, 0, {}, {}, {}, {}, engine={"spark": {"texts": texts}})
+    assert carried_starts(latest, 3) == [None, '{"a":{"0":50}}', None]
+    assert carried_starts(None, 1) == [None]

@@ -117,6 +117,7 @@ def opened(
         latest = checkpoint.latest()
         if latest is not None:
             CarriedLog(checkpoint).restore(latest)
+            write_log(checkpoint.path, latest)
         journal = resume_shipping(checkpoint.files, journal_of(where))
         undo.callback(journal.close)
         return checkpoint, uuid, journal.close

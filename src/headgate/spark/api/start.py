@@ -232,7 +232,7 @@ def _start_slots(
     with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
-        _check_store(where, plan, flow)
+        _check_store(where, plan)
         sink = _sink(spark, settings, plan, where, flow)
         checkpoint, uuid, unlock = opened(spark, where, identity(spark, plan, config), undo)
         root = arena_root()
@@ -338,14 +338,8 @@ def _sink(
     return sink
 
 
-def _check_store(where: Place, plan: PlannedQuery, flow: RealTimeFlow | None) -> None:
-    """Refuse a store for a query without operators, or in real time: its log would never get there."""
-    if where.url is not None and flow is not None:
-        msg = (
-            f"checkpoint {where.url} is on a store, where real time is not supported yet; give it a "
-            "directory, or leave out trigger(realTime=...)."
-        )
-        raise UnsupportedQuery(msg)
+def _check_store(where: Place, plan: PlannedQuery) -> None:
+    """Refuse a store for a query without operators: its log would never get there."""
     if where.url is not None and not plan.operators:
         msg = (
             f"checkpoint {where.url} would hold nothing: a query without stateful operators has no "

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import REAL_TIME, Manifest
-from headgate.checkpoint.manifest_log import offsets_text
+from headgate.checkpoint.manifest_log import offsets_text, texts_in_manifest
 from headgate.checkpoint.shipping import journal_at
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import regular_bytes
@@ -214,15 +214,17 @@ def verify(
         raise CheckpointError(msg)
     # a stateless query has no manifest; what it wrote is what its journal says
     until = last_batch if latest is None else latest.spark_batch
-    if store.files.shared:
-        offsets, starts = carried_offsets(latest, until), []
+    if latest is not None and REAL_TIME in latest.engine:
+        offsets = latest.engine["sources"]
+    elif store.files.shared:
+        offsets = carried_offsets(latest, until)
     else:
-        offsets = (
-            end_offsets(store.path, until)
-            if latest is None or REAL_TIME not in latest.engine
-            else latest.engine["sources"]
-        )
-        starts = start_offsets(store.path, len(offsets))
+        offsets = end_offsets(store.path, until)
+    starts = (
+        carried_starts(latest, len(offsets))
+        if store.files.shared
+        else start_offsets(store.path, len(offsets))
+    )
     session = BatchSession(spark, offsets, starts)
     expected = (reference or build)(session, **dict(options or {}))
     if mode == "append" and latest is not None:
@@ -247,14 +249,20 @@ def _offsets(text: str) -> list[str | None]:
 
 def start_offsets(location: Path, count: int) -> list[str | None]:
     """Return the offset at which each source began, as JSON; None of those that do not keep it."""
-    offsets: list[str | None] = []
-    for number in range(count):
-        path = location / "sources" / str(number) / "0"
-        text = regular_bytes(path).decode() if path.is_file() else ""
-        # a byte of padding and the format's version come before it
-        _, brace, rest = text.partition("{")
-        offsets.append(brace + rest if brace else None)
-    return offsets
+    paths = [location / "sources" / str(number) / "0" for number in range(count)]
+    return [_start(regular_bytes(path).decode()) if path.is_file() else None for path in paths]
+
+
+def _start(text: str) -> str | None:
+    # a byte of padding and the format's version come before it
+    _, brace, rest = text.partition("{")
+    return brace + rest if brace else None
+
+
+def carried_starts(latest: Manifest | None, count: int) -> list[str | None]:
+    """Return what `start_offsets` does, from a manifest that has them."""
+    texts = {} if latest is None else texts_in_manifest(latest)
+    return [_start(texts.get(f"sources/{number}/0", "")) for number in range(count)]
 
 
 def carried_offsets(latest: Manifest | None, batch: int) -> list[str | None]:

@@ -64,6 +64,7 @@ class Steps(Generic[R]):
         step = -1 if latest is None else latest.step
         self._keeper = None if checkpoint.files.shared else LogKeeper(checkpoint, step)
         self._log_note: dict[str, Any] = {}
+        self._has_begun = False
         self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._noted = -1
         self.sources: list[str] | None = None
@@ -137,7 +138,7 @@ class Steps(Generic[R]):
         step = begun.number
         more = self.computation.prepare(begun)
         intent = {"step": step, "spark_batch": begun.spark_batch, **more}
-        if not (is_epoch and self._log_note):  # of epochs Spark's log knows nothing: a note will do
+        if not (is_epoch and self._has_begun):  # of epochs Spark's log knows nothing: one will do
             self._intents.do(lambda: self._begin_on_store(step, intent))
         crash_point("after-intent", step)
         clock.lap("plan")
@@ -168,6 +169,7 @@ class Steps(Generic[R]):
         self._checkpoint.write_intent(step, intent)
         if self._carried is not None:
             self._carried.read_log(intent["spark_batch"])
+        self._has_begun = True
 
     def _attempts(self, batch: DataFrame, begun: Begun, clock: Phases) -> tuple[list[R], int]:
         attempt = 0
