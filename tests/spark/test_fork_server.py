@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -36,6 +37,7 @@ class Driver:
     """A driver that meets slots and tells them nothing."""
 
     def __init__(self, path: Path) -> None:
+        path.mkdir()
         self.meeting = words.Meeting(str(path / "driver"), KEY, str(path))
         self.door = UnixDoor(self.meeting.driver, KEY)
         self.server = ForkServer([SPEC])
@@ -51,10 +53,11 @@ class Driver:
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
-    made = Driver(tmp_path)
+    made = Driver(tmp_path / "run")
     yield made
     made.server.close()
-    made.door.close()
+    with contextlib.suppress(FileNotFoundError):
+        made.door.close()
 
 
 def lives(pid: int) -> bool:
@@ -101,6 +104,7 @@ def test_slots_end_with_their_server(driver: Driver) -> None:
     wait_for_end(pid)
     assert process.wait(LIMIT_S) != 0
     assert not driver.server.is_alive
+    assert not Path(driver.meeting.directory).exists(), "a driver that is killed leaves sockets"
     late = driver.server.start(driver.meeting, NAME, 1, {})
     assert late.wait(LIMIT_S) != 0
 

@@ -14,6 +14,7 @@ import importlib
 import itertools
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -212,11 +213,12 @@ class _Server:
     def __init__(self, starter: Connection) -> None:
         self._starter = starter
         self._numbers: dict[int, int] = {}
+        self._directories: set[str] = set()
         self._follows, self._holds = os.pipe()
         """Slots hold the first end, and this process the second: it closes when this process is gone."""
 
     def run(self) -> None:
-        """Serve until who started it is gone; then end the slots that are left."""
+        """Serve until who started it is gone; then end the slots that are left, and what it has left."""
         try:
             self._serve()
         finally:
@@ -224,6 +226,8 @@ class _Server:
                 os.kill(process, signal.SIGKILL)
             for process in self._numbers:
                 os.waitpid(process, 0)
+            for directory in self._directories:
+                shutil.rmtree(directory, ignore_errors=True)
 
     def _serve(self) -> None:
         wakes, woken = os.pipe()
@@ -238,6 +242,8 @@ class _Server:
             if self._starter in ready:
                 word, number, *slot = self._starter.recv()
                 if word == _START:
+                    if slot[0].directory:
+                        self._directories.add(slot[0].directory)
                     self._fork(number, slot)
                 else:
                     self._kill(number)
