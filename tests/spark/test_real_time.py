@@ -32,7 +32,7 @@ from headgate.spark.api.verify import BatchSession
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.sessions import driver_conf
 from headgate.spark.realtime.clocked import ClockFeed
-from headgate.spark.realtime.pipe import PipeLost
+from headgate.spark.realtime.run_slots import PipeLost
 from headgate.spark.step.commit import delivers
 from headgate.spark.step.machine import StepMachine
 

@@ -27,7 +27,7 @@ from headgate.spark.realtime import words
 from headgate.spark.realtime.agent import Charge, launch
 from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.channels import Channel, TcpChannel, TcpDoor
-from headgate.spark.realtime.pipe import PipeLost
+from headgate.spark.realtime.run_slots import PipeLost
 from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.slot import SlotTask
 from headgate.tables.ports import EMPTY_TOKEN
@@ -133,7 +133,7 @@ def test_slots_end_with_an_agent_that_is_killed_though_their_driver_hears_them(
     door: TcpDoor, arena: Path, tmp_path: Path
 ) -> None:
     del arena
-    agent, process = met(door, made := charge(door, tmp_path))
+    agent, process = met(door, made := charge(door, tmp_path, lease_s=120.0))
     with agent, TcpDoor(HOST, made.meeting.of_run(b"run").key) as other:
         agent.send((words.START, 0, other.address, b"run", NAME, 0))
         with other.accept() as peer:

@@ -29,12 +29,13 @@ from headgate.spark.job.columns import MARKER_US
 from headgate.spark.realtime import feeder as feeders
 from headgate.spark.realtime import pipe as pipes
 from headgate.spark.realtime import router as routers
-from headgate.spark.realtime import words
+from headgate.spark.realtime import run_slots, words
 from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
 from headgate.spark.realtime.hosts import OneHost, SlotHosts
-from headgate.spark.realtime.pipe import Pipe, PipeLost
+from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.router import Router
+from headgate.spark.realtime.run_slots import PipeLost
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.slot import SlotTask
@@ -458,12 +459,13 @@ def test_a_feeder_that_is_lost_while_the_pipe_starts_is_a_loss_of_the_pipe(
 
 def test_a_pipe_ends_while_a_slot_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody lets that slot in any more; it is not waited for."""
-    monkeypatch.setattr(pipes, "_ENDS_S", 600.0)
+    for module in (pipes, run_slots):
+        monkeypatch.setattr(module, "ENDS_S", 600.0)
     driver = Driver(tmp_path, readers=1, slots=1)
     driver.start()
     driver.epoch()
     assert not driver.pipe.have_slots({NAME: 3})
-    begins = driver.pipe._running.every_slot
+    begins = driver.pipe._running.slots.every
     ending = threading.Thread(target=driver.pipe.stop, kwargs={"clean": True}, daemon=True)
     ending.start()
     ending.join(30.0)

@@ -21,7 +21,7 @@ from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
 from headgate.spark.realtime.feed import Feeds, SourceFeed
 from headgate.spark.realtime.new_partitions import NewPartitions
-from headgate.spark.realtime.pipe import PipeLost
+from headgate.spark.realtime.run_slots import PipeLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import is_final, processor_error

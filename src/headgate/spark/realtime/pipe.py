@@ -6,12 +6,10 @@ Each peer has a thread here that puts what it says into one queue; what waits fo
 from __future__ import annotations
 
 import queue
-import subprocess
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -22,12 +20,13 @@ from headgate.spark.job.reports import Report
 from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
-from headgate.spark.realtime.hosts import SlotHosts, SlotProgram
+from headgate.spark.realtime.hosts import SlotHosts
+from headgate.spark.realtime.run_slots import ENDS_S, PipeLost, RunSlots, in_background, tell
 from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
-_STARTS_S, _ANSWERS_S, _ENDS_S, _LOOK_S = 120.0, 600.0, 10.0, 1.0
+_STARTS_S, _ANSWERS_S, _LOOK_S = 120.0, 600.0, 1.0
 _STOPPED_LOOKS = 10
 """Looks in a row without any message after which a process that somebody has stopped counts as lost.
 Looks and not seconds, since the driver may have been stopped with it. Chosen."""
@@ -60,27 +59,6 @@ class Readers(Protocol):
         """Return the offsets of all feeders together, in the order of their numbers."""
 
 
-class PipeLost(EngineError):
-    """Reports that a feeder, a router or a slot is lost; its cause is what is known of it."""
-
-    @classmethod
-    def of(cls, error: BaseException) -> PipeLost:
-        """Return the loss that an error stands for."""
-        lost = cls(str(error).partition("\n")[0])
-        lost.__cause__ = error
-        return lost
-
-
-@dataclass
-class _Slot:
-    """A slot's process on a host; it has an address once it takes routers."""
-
-    process: SlotProgram
-    host: str
-    peer: Channel | None = None
-    address: str = ""
-
-
 @dataclass
 class _Run:
     """One run of a pipe, from a start to its end.
@@ -91,14 +69,9 @@ class _Run:
         Of the pipe's Spark job.
     copies : dict of int to str
         Addresses of tasks that take what a feeder reads.
-    slots : dict of str to dict of int to slot
-        By operator, and the number that each was started under.
-    begun : Counter
-        How many slots each operator has begun in this run.
-    serving : dict of str to list of int
-        Those numbers of the slots that serve, in the order of the assignment.
+    slots : RunSlots
     next_serving : dict of str to list of int
-        The same of operators whose records go to others since the last cut.
+        As `RunSlots.serving`, of operators whose records go to others since the last cut.
     may_cut : int
         The newest epoch that feeders may cut by themselves.
     cuts : dict of int to (str, float or None)
@@ -113,11 +86,9 @@ class _Run:
     door: Door
     group: str
     said: queue.SimpleQueue[tuple[Any, ...]]
+    slots: RunSlots
     feeders: dict[int, Channel] = field(default_factory=dict)
     copies: dict[int, str] = field(default_factory=dict)
-    slots: dict[str, dict[int, _Slot]] = field(default_factory=dict)
-    begun: Counter[str] = field(default_factory=Counter)
-    serving: dict[str, list[int]] = field(default_factory=dict)
     next_serving: dict[str, list[int]] = field(default_factory=dict)
     may_cut: int = -1
     cuts: dict[int, tuple[str, float | None]] = field(default_factory=dict)
@@ -125,11 +96,6 @@ class _Run:
     nodes: dict[str, tuple[str, int]] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
-
-    @property
-    def every_slot(self) -> list[_Slot]:
-        """The slots of all operators."""
-        return [slot for slots in self.slots.values() for slot in slots.values()]
 
 
 class Pipe:
@@ -212,16 +178,17 @@ class Pipe:
             meeting, door = self._hosts.begin(lose_host)
         except EngineError as error:
             raise PipeLost.of(error) from error
-        run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", said)
-        _in_background(lambda: self._let_in(run))
+        slots = RunSlots(self._hosts, meeting, self._name)
+        run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", said, slots)
+        in_background(lambda: self._let_in(run))
         self.have_slots(_slots_of(assignments))
-        _in_background(lambda: self._flow(run))
+        in_background(lambda: self._flow(run))
         self._await(
             lambda: (len(run.feeders), len(run.copies)) == (self._feed.readers, self._feed.copies),
             _STARTS_S,
         )
         for feeder in run.feeders.values():
-            _send(feeder, (words.BEGIN, offsets, run.copies))
+            tell(feeder, (words.BEGIN, offsets, run.copies))
         self.go(assignments)
 
     def stop(self, *, clean: bool) -> None:
@@ -231,89 +198,26 @@ class Pipe:
             return
         run.closing = True
         if clean:
-            slots = [slot.peer for slot in run.every_slot if slot.peer is not None]
+            slots = [slot.peer for slot in run.slots.every if slot.peer is not None]
             for peer in [*run.feeders.values(), *slots]:
-                _send(peer, (words.END,))
-            run.ended.wait(_ENDS_S)
-        for slot in run.every_slot:
+                tell(peer, (words.END,))
+            run.ended.wait(ENDS_S)
+        for slot in run.slots.every:
             if not (clean and slot.address):  # who lets it in is gone, and it would wait for that
                 slot.process.kill()
         if not run.ended.is_set():
             self._job.cancel(run.group)
             for peer in run.feeders.values():
                 hang_up(peer)
-            run.ended.wait(_ENDS_S)
-        for slot in run.every_slot:
-            _end_process(slot)
+            run.ended.wait(ENDS_S)
+        for slot in run.slots.every:
+            slot.end()
         run.door.close()
         self._hosts.end(run.meeting)
 
     def have_slots(self, counts: Mapping[str, int]) -> bool:
         """Start the slots that are missing for so many of each operator; return whether all are there."""
-        run = self._running
-        for operator, count in counts.items():
-            slots = run.slots.setdefault(operator, {})
-            for host in self._missing(operator, count):
-                # none twice: what one that was given up still says would be taken for another's
-                number = run.begun[operator]
-                run.begun[operator] += 1
-                try:
-                    process = self._hosts.start(run.meeting, operator, number, host)
-                except EngineError as error:
-                    raise PipeLost.of(error) from error
-                slots[number] = _Slot(process, host)
-        return all(slot.address for slot in run.every_slot)
-
-    def _missing(self, operator: str, count: int) -> list[str]:
-        """Return hosts on which an operator with so many slots needs another one."""
-        have = Counter(slot.host for slot in self._running.slots[operator].values())
-        need = Counter(self._places(operator, count))
-        return list((need - have).elements())
-
-    def _places(self, operator: str, count: int) -> list[str]:
-        """Return the host of each of so many slots of an operator."""
-        try:
-            return self._hosts.places(operator, count)
-        except EngineError as error:
-            raise PipeLost.of(error) from error
-
-    def _seated(self, operator: str, count: int) -> list[int]:
-        """Return the numbers of the slots that serve an assignment, each on the host that it is due at.
-
-        A slot that serves already under the same place in the assignment keeps it.
-        """
-        run, hosts = self._running, self._places(operator, count)
-        slots, before = run.slots[operator], run.serving.get(operator, [])
-        seats: list[int | None] = [None] * count
-        for place, number in enumerate(before[:count]):
-            if slots[number].host == hosts[place]:
-                seats[place] = number
-        for place, host in enumerate(hosts):
-            if seats[place] is None:
-                free = (n for n, slot in slots.items() if slot.host == host and n not in seats)
-                seats[place] = next(free, None)
-            if seats[place] is None:
-                msg = f"a host of {self._name} was lost; the pipe starts again."
-                raise PipeLost.of(EngineError(msg, transient=True))
-        return [number for number in seats if number is not None]
-
-    def _end_slots(self, counts: Mapping[str, int]) -> None:
-        """End the slots that serve nothing, and will not among so many of each operator."""
-        run = self._running
-        for operator, count in counts.items():
-            slots, serving = run.slots[operator], run.serving[operator]
-            spare = Counter(self._places(operator, count))
-            spare.subtract(slots[number].host for number in serving)
-            for number in [number for number in slots if number not in serving]:
-                slot = slots[number]
-                if spare[slot.host] > 0:
-                    spare[slot.host] -= 1
-                    continue
-                del slots[number]
-                if slot.peer is not None:
-                    _send(slot.peer, (words.END,))
-                _in_background(partial(_end_process, slot))
-                run.processes.pop(self._called(words.SLOT, (operator, number)), None)
+        return self._running.slots.have(counts)
 
     def _called(self, kind: str, number: Any) -> str:
         """Return the name of a peer, for people."""
@@ -344,7 +248,7 @@ class Pipe:
             run.said.put((_JOINED, kind, number, peer, process))
             if kind == words.COPY:
                 continue
-            _in_background(partial(_listen, run, kind, number, peer))
+            in_background(partial(_listen, run, kind, number, peer))
 
     @property
     def _running(self) -> _Run:
@@ -368,15 +272,16 @@ class Pipe:
             self._take_in(run, *message[1:])
         elif word == words.READY:
             operator, place = message[-1]
-            if place in run.slots[operator]:
-                run.slots[operator][place].address = message[1]
+            ready = run.slots.get(operator, place)
+            if ready is not None:
+                ready.address = message[1]
         elif word == words.CUT:
             run.cuts[message[-1]] = message[2], message[3]
         elif word == words.FAILED:
             raise PipeLost.of(message[1])
         elif word == _GONE:
             _, kind, number, why = message
-            if kind == words.SLOT and number[1] not in run.slots[number[0]]:
+            if kind == words.SLOT and run.slots.get(*number) is None:
                 return message  # one that was given up
             self._tell_loss(run, kind, number, why)
         elif word == _JOB:
@@ -395,13 +300,13 @@ class Pipe:
             _, said = said
         else:
             operator, place = number
-            slot = run.slots[operator].get(place)
+            slot = run.slots.get(operator, place)
             if slot is None:  # it was given up before it came
                 hang_up(peer)
                 return
             slot.peer = peer
             task, routers = self._tasks[operator], self._routers[operator]
-            _send(peer, (words.BEGIN, task, routers, self._broadcasts))
+            tell(peer, (words.BEGIN, task, routers, self._broadcasts))
         run.processes[self._called(kind, number)] = said
 
     def _tell_loss(self, run: _Run, kind: str, number: Any, why: str = "") -> None:
@@ -439,10 +344,9 @@ class Pipe:
 
     def _look_for_dead(self) -> None:
         """Raise what a slot that has not come yet, and never will, stands for."""
-        for operator, slots in self._running.slots.items():
-            for number, slot in slots.items():
-                if slot.peer is None and slot.process.poll() is not None:
-                    self._tell_loss(self._running, words.SLOT, (operator, number))
+        dead = self._running.slots.dead()
+        if dead is not None:
+            self._tell_loss(self._running, words.SLOT, dead)
 
     def _look_for_stopped(self) -> None:
         """Raise that a process is stopped, as with SIGSTOP: it would keep all others waiting.
@@ -493,7 +397,7 @@ class Pipe:
         if run.may_cut != epoch:
             run.may_cut = epoch
             for feeder in run.feeders.values():
-                _send(feeder, (words.CUT, epoch, max(after_s, 0.0), False, {}))
+                tell(feeder, (words.CUT, epoch, max(after_s, 0.0), False, {}))
 
     def cut(
         self, epoch: int, *, still: bool, switch: Mapping[str, Assignment] | None = None
@@ -516,13 +420,13 @@ class Pipe:
         run = self._running
         self.newest_us = {}
         run.next_serving = {
-            name: self._seated(name, one.slots) for name, one in (switch or {}).items()
+            name: run.slots.seated(name, one.slots) for name, one in (switch or {}).items()
         }
-        then = self._routes(switch or {}, run.next_serving)
+        then = run.slots.routes(switch or {}, run.next_serving)
         assert run.may_cut != epoch or not (still or then)
         for number, feeder in run.feeders.items():
             if number not in run.cuts:
-                _send(feeder, (words.CUT, epoch, None, still, then))
+                tell(feeder, (words.CUT, epoch, None, still, then))
         self._await(lambda: len(run.cuts) == len(run.feeders), _ANSWERS_S)
         cuts, run.cuts = run.cuts, {}
         self.read_ms = min((ms for _, ms in cuts.values() if ms is not None), default=None)
@@ -550,12 +454,10 @@ class Pipe:
         run = self._running
         counts = _slots_of(assignments)
         self._await(lambda: self.have_slots(counts), _STARTS_S)
-        run.serving = {
-            operator: self._seated(operator, count) for operator, count in counts.items()
-        }
-        routes = self._routes(assignments, run.serving)
+        run.slots.serving = {name: run.slots.seated(name, count) for name, count in counts.items()}
+        routes = run.slots.routes(assignments, run.slots.serving)
         for feeder in run.feeders.values():
-            _send(feeder, (words.GO, routes))
+            tell(feeder, (words.GO, routes))
         self._end_slots({name: max(n, (kept or {}).get(name, 0)) for name, n in counts.items()})
 
     def switched(self, kept: Mapping[str, int]) -> None:
@@ -566,21 +468,14 @@ class Pipe:
         kept : mapping of str to int
             How many slots an operator has, or is to have soon; others end.
         """
-        self._running.serving |= self._running.next_serving
+        self._running.slots.serving |= self._running.next_serving
         self._end_slots(kept)
 
-    def _routes(
-        self, assignments: Mapping[str, Assignment], serving: Mapping[str, Sequence[int]]
-    ) -> words.Routes:
-        """Return, for routers, addresses of slots and slots of key groups."""
-        slots = self._running.slots
-        return {
-            operator: {
-                "slots": [slots[operator][number].address for number in serving[operator]],
-                "slot_of": list(one.slot_of),
-            }
-            for operator, one in assignments.items()
-        }
+    def _end_slots(self, counts: Mapping[str, int]) -> None:
+        """End the slots that serve nothing, and will not among so many of each operator."""
+        run = self._running
+        for number in run.slots.end_spare(counts):
+            run.processes.pop(self._called(words.SLOT, number), None)
 
     def serve(
         self,
@@ -605,12 +500,12 @@ class Pipe:
         PipeLost
         """
         run = self._running
-        serving = [run.slots[operator][number] for number in run.serving[operator]]
+        serving = run.slots.that_serve(operator)
         for number, slot in enumerate(serving):
             assert slot.peer is not None
             if rows is not None and number in rows:
-                _send(slot.peer, (words.RECORDS, rows[number]))
-            _send(slot.peer, (words.SERVE, facts, number))
+                tell(slot.peer, (words.RECORDS, rows[number]))
+            tell(slot.peer, (words.SERVE, facts, number))
         meanwhile()
         reports: dict[int, Report] = {}
 
@@ -641,28 +536,6 @@ def _listen(run: _Run, kind: str, number: Any, peer: Channel) -> None:
         run.said.put((_GONE, kind, number, ""))
 
 
-def _send(peer: Channel, message: Sequence[Any]) -> None:
-    """Say something; a peer that is gone says so itself."""
-    try:
-        peer.send(tuple(message))
-    except OSError:
-        return
-
-
-def _end_process(slot: _Slot) -> None:
-    try:
-        slot.process.wait(_ENDS_S)
-    except subprocess.TimeoutExpired:
-        slot.process.kill()
-        slot.process.wait()
-    if slot.peer is not None:
-        hang_up(slot.peer)
-
-
 def _too_slow(limit_s: float) -> PipeLost:
     msg = f"a part of the pipe has not answered within {limit_s:g} s; the pipe starts again."
     return PipeLost.of(EngineError(msg, transient=True))
-
-
-def _in_background(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="headgate-pipe", daemon=True).start()

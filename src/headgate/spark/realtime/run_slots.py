@@ -1,0 +1,193 @@
+"""Keeps the processes of the slots of one run of a pipe: which there are, and which serve."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core.assignment import Assignment
+from headgate.core.errors import EngineError
+from headgate.spark.realtime import words
+from headgate.spark.realtime.channels import Channel, hang_up
+from headgate.spark.realtime.hosts import SlotHosts, SlotProgram
+
+ENDS_S = 10.0
+"""How long a part of a pipe may take to end. Chosen."""
+
+
+class PipeLost(EngineError):
+    """Reports that a feeder, a router or a slot is lost; its cause is what is known of it."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> PipeLost:
+        """Return the loss that an error stands for."""
+        lost = cls(str(error).partition("\n")[0])
+        lost.__cause__ = error
+        return lost
+
+
+@dataclass
+class RunSlot:
+    """A slot's process on a host; it has an address once it takes routers."""
+
+    process: SlotProgram
+    host: str
+    peer: Channel | None = None
+    address: str = ""
+
+    def end(self) -> None:
+        """Wait for the end of a process that was told to end, and end it if that takes too long."""
+        try:
+            self.process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.peer is not None:
+            hang_up(self.peer)
+
+
+class RunSlots:
+    """The slots of a run.
+
+    Parameters
+    ----------
+    hosts : SlotHosts
+    meeting : words.Meeting
+        Of the run.
+    name : str
+        Of the query, for people.
+
+    Attributes
+    ----------
+    serving : dict of str to list of int
+        By operator the numbers, under which they were started, of the slots that serve, in the order
+        of the assignment.
+    """
+
+    def __init__(self, hosts: SlotHosts, meeting: words.Meeting, name: str) -> None:
+        self._hosts, self._meeting, self._name = hosts, meeting, name
+        self._slots: dict[str, dict[int, RunSlot]] = {}
+        self._begun: Counter[str] = Counter()
+        self.serving: dict[str, list[int]] = {}
+
+    @property
+    def every(self) -> list[RunSlot]:
+        """The slots of all operators."""
+        return [slot for slots in self._slots.values() for slot in slots.values()]
+
+    def get(self, operator: str, number: int) -> RunSlot | None:
+        """Return a slot by the number that it was started under; None if it was given up."""
+        return self._slots[operator].get(number)
+
+    def that_serve(self, operator: str) -> list[RunSlot]:
+        """Return the slots of an operator that serve, in the order of the assignment."""
+        return [self._slots[operator][number] for number in self.serving[operator]]
+
+    def dead(self) -> tuple[str, int] | None:
+        """Return operator and number of a slot that has ended before it came; None without any."""
+        for operator, slots in self._slots.items():
+            for number, slot in slots.items():
+                if slot.peer is None and slot.process.poll() is not None:
+                    return operator, number
+        return None
+
+    def have(self, counts: Mapping[str, int]) -> bool:
+        """Start the slots that are missing for so many of each operator; return whether all are there.
+
+        Raises
+        ------
+        PipeLost
+        """
+        for operator, count in counts.items():
+            slots = self._slots.setdefault(operator, {})
+            for host in self._missing(operator, count):
+                # none twice: what one that was given up still says would be taken for another's
+                number = self._begun[operator]
+                self._begun[operator] += 1
+                try:
+                    process = self._hosts.start(self._meeting, operator, number, host)
+                except EngineError as error:
+                    raise PipeLost.of(error) from error
+                slots[number] = RunSlot(process, host)
+        return all(slot.address for slot in self.every)
+
+    def _missing(self, operator: str, count: int) -> list[str]:
+        """Return hosts on which an operator with so many slots needs another one."""
+        have = Counter(slot.host for slot in self._slots[operator].values())
+        need = Counter(self._places(operator, count))
+        return list((need - have).elements())
+
+    def _places(self, operator: str, count: int) -> list[str]:
+        """Return the host of each of so many slots of an operator."""
+        try:
+            return self._hosts.places(operator, count)
+        except EngineError as error:
+            raise PipeLost.of(error) from error
+
+    def seated(self, operator: str, count: int) -> list[int]:
+        """Return the numbers of the slots that serve an assignment, each on the host that it is due at.
+
+        A slot that serves already under the same place in the assignment keeps it. Raises `PipeLost`.
+        """
+        hosts = self._places(operator, count)
+        slots, before = self._slots[operator], self.serving.get(operator, [])
+        seats: list[int | None] = [None] * count
+        for place, number in enumerate(before[:count]):
+            if slots[number].host == hosts[place]:
+                seats[place] = number
+        for place, host in enumerate(hosts):
+            if seats[place] is None:
+                free = (n for n, slot in slots.items() if slot.host == host and n not in seats)
+                seats[place] = next(free, None)
+            if seats[place] is None:
+                msg = f"a host of {self._name} was lost; the pipe starts again."
+                raise PipeLost.of(EngineError(msg, transient=True))
+        return [number for number in seats if number is not None]
+
+    def routes(
+        self, assignments: Mapping[str, Assignment], serving: Mapping[str, Sequence[int]]
+    ) -> words.Routes:
+        """Return, for routers, addresses of slots and slots of key groups."""
+        return {
+            operator: {
+                "slots": [self._slots[operator][number].address for number in serving[operator]],
+                "slot_of": list(one.slot_of),
+            }
+            for operator, one in assignments.items()
+        }
+
+    def end_spare(self, counts: Mapping[str, int]) -> list[tuple[str, int]]:
+        """Have slots end that serve nothing, and will not among so many of each operator; return them."""
+        ended = []
+        for operator, count in counts.items():
+            slots, serving = self._slots[operator], self.serving[operator]
+            spare = Counter(self._places(operator, count))
+            spare.subtract(slots[number].host for number in serving)
+            for number in [number for number in slots if number not in serving]:
+                slot = slots[number]
+                if spare[slot.host] > 0:
+                    spare[slot.host] -= 1
+                    continue
+                del slots[number]
+                ended.append((operator, number))
+                if slot.peer is not None:
+                    tell(slot.peer, (words.END,))
+                in_background(slot.end)
+        return ended
+
+
+def tell(peer: Channel, message: Sequence[Any]) -> None:
+    """Say something; a peer that is gone says so itself."""
+    try:
+        peer.send(tuple(message))
+    except OSError:
+        return
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Run something in a thread of its own."""
+    threading.Thread(target=work, name="headgate-pipe", daemon=True).start()
