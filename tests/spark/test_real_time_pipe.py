@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -422,6 +423,31 @@ def test_a_slot_that_is_lost_is_told_and_the_next_run_goes_on(
         while json.loads(driver.offsets)[0] != [300]:
             driver.epoch()
     assert driver.totals() == expected([300])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            TimeoutError(),
+            "slot 1 of test is lost (its host does not answer); the pipe starts again.",
+        ),
+        (EOFError(), "slot 1 of test ended unexpectedly; the pipe starts again."),
+        (ConnectionResetError(), "slot 1 of test ended unexpectedly; the pipe starts again."),
+    ],
+)
+def test_a_peer_whose_host_is_away_is_told_from_one_that_has_ended(
+    tmp_path: Path, error: Exception, said: str
+) -> None:
+    class Gone:
+        def recv(self) -> Any:
+            raise error
+
+    driver = Driver(tmp_path, readers=1, slots=2)
+    with running(driver):
+        pipes._listen(driver.pipe._running, words.SLOT, (NAME, 1), Gone())  # type: ignore[arg-type]
+        with pytest.raises(PipeLost, match=re.escape(said)):
+            driver.epochs_without_end()
 
 
 def test_sockets_have_room_for_their_names_whatever_the_temporary_directory(

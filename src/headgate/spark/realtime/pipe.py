@@ -532,6 +532,8 @@ def _listen(run: _Run, kind: str, number: Any, peer: Channel) -> None:
             run.said.put((*peer.recv(), number))
     except BrokenChannel as error:
         run.said.put((_GONE, kind, number, str(error).rstrip(".")))
+    except TimeoutError:  # what was sent there has not been taken for a minute
+        run.said.put((_GONE, kind, number, "its host does not answer"))
     except (OSError, EOFError):
         run.said.put((_GONE, kind, number, ""))
 
