@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from real_time import Build, Rows, bids, totals, windows, writer
 from real_time_driver import Files
 from real_time_forms import FORMS, SHORT, Written, later
@@ -35,6 +36,7 @@ from headgate.spark.realtime.clocked import ClockFeed
 from headgate.spark.realtime.run_slots import PipeLost
 from headgate.spark.step.commit import delivers
 from headgate.spark.step.machine import StepMachine
+from headgate.spark.worker.failure import QueryFailed
 
 LIMIT_S = 120.0
 PIPELINED = "spark.python.udf.pipelined.enabled"
@@ -132,6 +134,69 @@ def test_a_query_of_any_kind_answers_as_sparks_batch(
     )
     assert verified["verified"], verified
     assert rows.came_again == 0
+
+
+class Heard(StreamingQueryListener):
+    """Hears what Spark tells of queries."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def onQueryStarted(self, event: Any) -> None:
+        self.events.append(("started", (str(event.id), str(event.runId), event.name)))
+
+    def onQueryProgress(self, event: Any) -> None:
+        self.events.append(("progress", event.progress))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.events.append(("terminated", (str(event.runId), event.exception)))
+
+    def ended(self) -> bool:
+        return bool(self.events) and self.events[-1][0] == "terminated"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_listeners_and_the_ui_have_a_beginning_a_progress_a_second_and_an_end(
+    spark: SparkSession, tmp_path: Path, fails: bool
+) -> None:
+    heard, rows = Heard(), Rows()
+    spark.streams.addListener(heard)
+
+    def take(frame: Any, step: int) -> None:
+        rows(frame, step)
+        if fails and sum(what == "progress" for what, _ in heard.events) >= 2:
+            msg = "the sink is broken"
+            raise ValueError(msg)
+
+    made = writer(totals()(spark), rows, tmp_path, "update").foreachBatch(take)
+    name = None if fails else "in_real_time"
+    query = (made if name is None else made.queryName(name)).start()
+    try:
+        wait_until(lambda: fails or len(heard.events) > 2, query)
+        if fails:
+            with pytest.raises(QueryFailed, match="the sink is broken"):
+                query.awaitTermination(LIMIT_S)
+    finally:
+        query.stop()
+        until_s = time.monotonic() + LIMIT_S
+        while not heard.ended():
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        spark.streams.removeListener(heard)
+    words = [what for what, _ in heard.events]
+    assert words == ["started", *["progress"] * (len(words) - 2), "terminated"]
+    (_, began), *told, (_, (run, failure)) = heard.events
+    assert began == (query.id, query.runId, name)
+    assert run == query.runId
+    assert (failure is not None) == fails
+    if fails:
+        assert "the sink is broken" in failure
+    last = told[-1][1]
+    assert (str(last.runId), last.name) == (query.runId, name)
+    assert last.sink.description == "ForeachBatchSink"
+    assert last.numInputRows > 0
+    assert [one.operatorName for one in last.stateOperators] == ["aggregate-0"]
+    assert json.loads(last.sources[0].endOffset)["event"] > 0
 
 
 @pytest.mark.thorough

@@ -22,7 +22,9 @@ from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import template
+from headgate.spark.jvm.query_events import QueryEvents, timestamp
 from headgate.spark.read.plan import PlannedQuery
+from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.epochs import Epochs
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.markers import MARKERS
@@ -167,14 +169,32 @@ def check_settings(settings: QuerySettings) -> None:
 
 
 class RealTimeQuery(Query):
-    """A query whose steps are epochs; Spark's ``spark.streams`` and listeners do not know it."""
+    """A query whose steps are epochs; Spark's ``spark.streams`` does not know it."""
 
     @property
     def _epochs(self) -> Epochs:
         return cast(Epochs, self._inner)
 
+    def __init__(self, inner: StreamingQuery, machine: StepMachine[Report], *more: Any, **of: Any):
+        # before anything can end it: Spark's listeners and UI have its beginning first
+        self._events = QueryEvents(machine.spark, inner.id, inner.runId, inner.name)
+        super().__init__(inner, machine, *more, **of)
+
     def _show_progress(self) -> None:
-        """Do nothing: Spark makes no progress of it."""
+        """Tell Spark's listeners and UI with each second's line how far it is."""
+        assert isinstance(self._recorder, EpochRecorder)
+        self._recorder.after_line = self._tell_progress
+
+    def _tell_progress(self) -> None:
+        progress = self._newest_second()
+        if progress is not None:
+            self._events.progress(progress)
+
+    def _close(self, failure: Exception | None) -> None:
+        try:
+            super()._close(failure)
+        finally:
+            self._events.ended(failure)
 
     @property
     def processes(self) -> dict[str, int]:
@@ -195,6 +215,14 @@ class RealTimeQuery(Query):
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:
         """The newest second of epochs, in the form of Spark's progress; ours under ``headgate``."""
+        progress = self._newest_second()
+        if progress is None:
+            return None
+        made = StreamingQueryProgress.fromJson(progress)
+        made["headgate"] = self._recorder.progress.own(progress["batchId"])
+        return made
+
+    def _newest_second(self) -> dict[str, Any] | None:
         latest, last = self._machine.latest, self._work.recorder.last
         if latest is None or last is None:
             return None
@@ -224,21 +252,17 @@ class RealTimeQuery(Query):
             "id": self.id,
             "runId": self.runId,
             "name": self.name,
-            "timestamp": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "timestamp": timestamp(now),
             "batchId": last.spark_batch,
             "batchDuration": int(seconds * 1e3),
             "durationMs": {"triggerExecution": int(seconds * 1e3)},
-            "eventTime": {
-                "watermark": at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            },
+            "eventTime": {"watermark": timestamp(at)},
             "stateOperators": [],
             # the last source is taken for the tick
             "sources": [*sources, sources[0]],
             "sink": {"description": figures.sink, "numOutputRows": -1},
         }
-        made = StreamingQueryProgress.fromJson(figures.filled(found))
-        made["headgate"] = own_figures
-        return made
+        return figures.filled(found)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:

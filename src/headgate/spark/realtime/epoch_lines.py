@@ -22,7 +22,10 @@ EVERY_S = 1.0
 
 
 class EpochRecorder(Recorder):
-    """Writes the journal of a query in real time; for all threads."""
+    """Writes the journal of a query in real time; for all threads.
+
+    `after_line` (callable): called behind each line.
+    """
 
     def __init__(self, path: Path, query: PlannedQuery, *, texts: bool = False) -> None:
         super().__init__(path, query, texts=texts)
@@ -30,6 +33,7 @@ class EpochRecorder(Recorder):
         self._outcomes: list[Outcome[Report]] = []
         self._since_s = time.monotonic()
         self._slo: SloState | None = None
+        self.after_line: Callable[[], None] = lambda: None
 
     def follow(self, states: Mapping[str, OperatorState], took_ms: Callable[[], float]) -> None:
         """Take what a line is about.
@@ -98,6 +102,7 @@ class EpochRecorder(Recorder):
         )
         slo, self._slo = self._slo, None
         super().batch(together, self._states, slo, len(outcomes))
+        self.after_line()
 
 
 def _without_bytes(report: Report) -> Report:
