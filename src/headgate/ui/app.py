@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headgate.core.errors import ConfigError
 from headgate.core.input import shown
+from headgate.ui.control import Control
 from headgate.ui.history import POINTS_MAX
 from headgate.ui.questions import checkpoint_content, what_if
 from headgate.ui.shelf import READ_AGAIN_S, Shelf
@@ -49,14 +50,22 @@ FILES_LEFT = 200
 _BACKLOG = 100
 
 
-def app(shelf: Shelf, host: str) -> Starlette:
+def app(shelf: Shelf, host: str, token: str | None = None) -> Starlette:
     """Return the application.
 
     `host`: the host that it is served at. Requests that name another one are refused, so that no
-    page of somebody else's reads it through a name of its own (DNS rebinding).
+    page of somebody else's reads it through a name of its own (DNS rebinding). `token`: what a
+    command must bring; None: there are no commands.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     answers = _Answers()
+    control = None if token is None else Control(shelf, token)
+
+    def content(name: str, points: int) -> dict[str, Any] | None:
+        told = shelf.query(name, points)
+        if told is None or control is None:
+            return told
+        return told | {"control": control.describe(name)}
 
     def index(_: Request) -> Response:
         return HTMLResponse(page)
@@ -71,8 +80,8 @@ def app(shelf: Shelf, host: str) -> Starlette:
         )
         name = request.path_params["name"]
         if points < POINTS_MAX:
-            return _answer(shelf.query(name, points))
-        return answers.get(f"query {name}", lambda: shelf.query(name, points))
+            return _answer(content(name, points))
+        return answers.get(f"query {name}", lambda: content(name, points))
 
     def fleet(request: Request) -> Response:
         name = request.path_params["name"]
@@ -99,6 +108,11 @@ def app(shelf: Shelf, host: str) -> Starlette:
             Route("/api/checkpoint/{name:str}", checkpoint),
             Route("/api/what-if/{name:str}", simulated),
             Mount("/static", StaticFiles(directory=STATIC)),
+            *(
+                [Route("/api/control/{name:str}", control.take, methods=["POST"])]
+                if control is not None
+                else ()
+            ),
         ],
         middleware=[
             Middleware(
@@ -110,8 +124,11 @@ def app(shelf: Shelf, host: str) -> Starlette:
     )
 
 
-def serve(shelf: Shelf, host: str, port: int) -> None:
-    """Serve the page until it is interrupted. Raises `ConfigError`: nothing can be served there."""
+def serve(shelf: Shelf, host: str, port: int, token: str | None = None) -> None:
+    """Serve the page until it is interrupted. Raises `ConfigError`: nothing can be served there.
+
+    `token`: as of `app`.
+    """
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
@@ -124,7 +141,7 @@ def serve(shelf: Shelf, host: str, port: int) -> None:
     )
     with listening:
         config = uvicorn.Config(
-            app(shelf, host), http=_Protocol, backlog=_BACKLOG, log_level="warning"
+            app(shelf, host, token), http=_Protocol, backlog=_BACKLOG, log_level="warning"
         )
         uvicorn.Server(config).run(sockets=[listening])
 

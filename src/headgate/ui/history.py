@@ -76,6 +76,8 @@ class JournalHistory:
         self._heat = HeatMap()
         self._changes: deque[tuple[int, str, str]] = deque(maxlen=CHANGES_KEPT)
         self._windows = (0, 0)
+        self.acts: deque[ControlAct | AssignmentChange] = deque(maxlen=CHANGES_KEPT)
+        self.acts_count = 0
 
     def absorb(self, event: Event) -> None:
         """Take in an event."""
@@ -87,6 +89,9 @@ class JournalHistory:
             self._add_batch(event)
         elif isinstance(event, AssignmentChange | ControlAct | Restart | Retry | Stop):
             self._changes.append((event.at_ms, event.KIND, event_text(event) or ""))
+            if isinstance(event, AssignmentChange | ControlAct):
+                self.acts.append(event)
+                self.acts_count += 1
         elif isinstance(event, Decided) and event.wishes:
             wishes = ", ".join(f"{w.kind} of {w.operator} to {w.slots} slots" for w in event.wishes)
             advice = "" if event.acts else " (advice only)"
@@ -101,7 +106,7 @@ class JournalHistory:
         diagnosis: as of `headgate.report.diagnose`; rows: its labels and sentences; slo: as of
         `headgate.report.summary`, or None; curves: arrays of equal length, with `at_s`; heat:
         `HeatMap.describe`; slots: as of `headgate.report.top`; changes: [{at_ms, kind, text}],
-        newest first.
+        newest first; undo_epoch: the epoch before the newest change, or None.
         """
         run, diagnosis = self.reading.run, self.reading.diagnosis(checkpoint, now_ms, driver)
         slots = top(run)["slots"][:SHOWN_SLOTS] if run.recent else []
@@ -116,6 +121,9 @@ class JournalHistory:
                 {"at_ms": at_ms, "kind": kind, "text": text}
                 for at_ms, kind, text in reversed(self._changes)
             ],
+            "undo_epoch": run.changes[-1].epoch - 1
+            if run.changes and run.changes[-1].epoch
+            else None,
         }
 
     def _add_batch(self, batch: Batch) -> None:

@@ -94,8 +94,8 @@ class Shelf:
 
     def query(self, name: str, points: int) -> dict[str, Any] | None:
         """Return the page's content for a query, as `JournalHistory.describe`; None if unknown."""
-        book = self._books.get(name)
-        if book is None or book.is_fleet:
+        book = self.book(name)
+        if book is None:
             return None
         with book.lock:
             book.refresh(self._now_ms())
@@ -103,10 +103,15 @@ class Shelf:
             answer = book.history.describe(str(book.checkpoint), self._now_ms(), driver, points)
         return answer | {"id": name, "error": book.error}
 
+    def book(self, name: str) -> Book | None:
+        """Return the journal of a query; None if unknown."""
+        book = self._books.get(name)
+        return None if book is None or book.is_fleet else book
+
     def checkpoint(self, name: str) -> str | Path | None:
         """Return the checkpoint of a query, or its journal where that lies alone; None for no query."""
-        book = self._books.get(name)
-        return None if book is None or book.is_fleet else book.checkpoint
+        book = self.book(name)
+        return None if book is None else book.checkpoint
 
     def fleet(self, name: str) -> dict[str, Any] | None:
         """Return the state of a fleet; None where there is none."""
