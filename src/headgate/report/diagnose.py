@@ -77,7 +77,7 @@ class DiagnosisReader:
 
     def absorb(self, event: Event) -> None:
         """Take in the next event."""
-        began_ms, split_before = self.run.began_ms, set(self.run.split)
+        began_ms, split_before = self.run.began_ms, self.run.split
         self.run.absorb(event)
         if isinstance(event, Start):
             texts = [str(text) for text in event.parameters.get("slo") or ()]
@@ -97,8 +97,10 @@ class DiagnosisReader:
         elif isinstance(event, ControlAct):
             self.tried.append(Attempt(event))
         elif isinstance(event, AssignmentChange):
-            split = tuple(group for _, group in sorted(set(self.run.split) - split_before))
-            joined = tuple(group for _, group in sorted(split_before - set(self.run.split)))
+            split = tuple(group for _, group in sorted(self.run.split.keys() - split_before.keys()))
+            joined = tuple(
+                group for _, group in sorted(split_before.keys() - self.run.split.keys())
+            )
             self.tried.append(Attempt(event, split, joined))
         del self.tried[:-_TRIED]
 
@@ -131,8 +133,7 @@ class DiagnosisReader:
     def diagnosis(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> dict[str, Any]:
         """Return the diagnosis after the latest event; its keys are those of `diagnose`."""
         run = self.run
-        case = self._case(checkpoint, driver, now_ms)
-        limit, late = limit_of(case), self._late_at_end(case)
+        limit, late = self._limits(checkpoint, now_ms, driver)
         ended = limit.cause in _ENDED
         do = list(limit.remedies)
         if ended and late is not None and late.remedies:
@@ -149,6 +150,21 @@ class DiagnosisReader:
             "tried": _tried(self),
             "do": do,
         }
+
+    def glance(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> dict[str, Any]:
+        """Return of the diagnosis what a list of many queries shows: ``slo`` and ``limit``."""
+        limit, late = self._limits(checkpoint, now_ms, driver)
+        return {
+            "slo": _slo(self, limit, late, now_ms),
+            "limit": {"cause": limit.cause, "why": limit.why},
+        }
+
+    def _limits(
+        self, checkpoint: str, now_ms: int, driver: DriverSeen
+    ) -> tuple[Limit, Limit | None]:
+        """Return what limits the query, and what limits its work where the latest batches are late."""
+        case = self._case(checkpoint, driver, now_ms)
+        return limit_of(case), self._late_at_end(case)
 
     def _late_at_end(self, case: Case) -> Limit | None:
         """Return what limits the work where the latest batches are late; None where they are not."""
