@@ -234,7 +234,7 @@ def test_the_list_of_queries_says_at_any_time_what_a_diagnosis_says(
     frozen = ControlAct("freeze", "user", at_ms=begun_ms + 5_000)
     events = [*incident, BatchBegun(1_000, 1_000, at_ms=begun_ms), frozen, Stop("stopped")]
     journal, now_ms, holds = write(path, events[:1]), [0], [True]
-    shelf = Shelf([tmp_path], lambda _: DriverSeen(holds[0], "host", 7, 8), lambda: now_ms[0])
+    shelf = Shelf([tmp_path], lambda _: DriverSeen(holds[0], "host", 10_000, 8), lambda: now_ms[0])
     reading = DiagnosisReader()
     reading.absorb(events[0])
     seen = set()
@@ -243,7 +243,7 @@ def test_the_list_of_queries_says_at_any_time_what_a_diagnosis_says(
             now_ms[0] = before.at_ms + later_ms
             holds[0] = later_ms < 50_000 and not isinstance(event, Stop)
             (line,) = shelf.index()
-            driver = DriverSeen(holds[0], "host", 7, 8)
+            driver = DriverSeen(holds[0], "host", 10_000, 8)
             told = reading.diagnosis(str(tmp_path / "ck"), now_ms[0], driver)
             assert line["limit"] == told["limit"]["cause"]
             assert line["health"] == health(reading.run, now_ms[0], driver.holds)

@@ -171,7 +171,7 @@ class Control:
         except (TimeoutError, ClientDisconnect):
             return _failed(408, f"the command did not come within {BODY_S:g} s; send it again.")
         except HeadgateError as error:
-            return _failed(409, str(error))
+            return _failed(200, str(error))  # as of all questions of the page: an answer, in words
 
     def describe(self, name: str) -> dict[str, Any] | None:
         """Return error (why no command can be sent, or empty), operators, and the commands sent."""
@@ -235,7 +235,7 @@ class Control:
             raise
         finally:
             sent.waits = False
-        return JSONResponse({"state": sent.state, "text": shown(sent.text, 1_000)})
+        return JSONResponse({"error": "", "state": sent.state, "text": shown(sent.text, 1_000)})
 
     def _begun(self, name: str, book: Book, command: _Command) -> Sent:
         """Note that a command is under way; raises `ConfigError`: one is, or too many are."""

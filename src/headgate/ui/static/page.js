@@ -35,7 +35,7 @@ async function sendCommand(id, command) {
     headers: { "Content-Type": "application/json", "X-Headgate-Token": TOKEN },
   });
   const told = await answer.json();
-  if (!answer.ok) throw new Error(told.error);
+  if (!answer.ok || told.error) throw new Error(told.error);
   return told;
 }
 
@@ -215,7 +215,7 @@ function Control({ id, told, draft, setDraft }) {
     try {
       const answer = await sendCommand(id, { act: draft.act, reason: draft.reason, ...Object.fromEntries(fields) });
       setState({ text: `${draft.act}: ${answer.state}${answer.text ? `, ${answer.text}` : ""}`, error: "", asks: false });
-      setDraft({ ...EMPTY, act: draft.act });
+      setDraft((old) => (old === draft ? { ...EMPTY, act: draft.act } : old)); // another may be typed by now
     } catch (error) {
       setState({ text: "", error: String(error.message || error), asks: false });
     }
