@@ -8,7 +8,6 @@ import hashlib
 import re
 import resource
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -70,27 +70,27 @@ def app(shelf: Shelf, host: str, token: str | None = None) -> Starlette:
     def index(_: Request) -> Response:
         return HTMLResponse(page)
 
-    def journals(_: Request) -> Response:
-        return answers.get("", shelf.index)
+    async def journals(_: Request) -> Response:
+        return await answers.get("", shelf.index)
 
-    def query(request: Request) -> Response:
+    async def query(request: Request) -> Response:
         text = request.query_params.get("points", "")
         points = (
             int(text) if text.isdecimal() and len(text) < len(str(POINTS_MAX)) + 1 else POINTS_MAX
         )
         name = request.path_params["name"]
         if points < POINTS_MAX:
-            return _answer(content(name, points))
-        return answers.get(f"query {name}", lambda: content(name, points))
+            return await run_in_threadpool(lambda: _answer(content(name, points)))
+        return await answers.get(f"query {name}", lambda: content(name, points))
 
-    def fleet(request: Request) -> Response:
+    async def fleet(request: Request) -> Response:
         name = request.path_params["name"]
-        return answers.get(f"fleet {name}", lambda: shelf.fleet(name))
+        return await answers.get(f"fleet {name}", lambda: shelf.fleet(name))
 
-    def checkpoint(request: Request) -> Response:
+    async def checkpoint(request: Request) -> Response:
         name = request.path_params["name"]
         place = shelf.checkpoint(name)
-        return answers.get(
+        return await answers.get(
             f"checkpoint {name}", lambda: None if place is None else checkpoint_content(place)
         )
 
@@ -141,7 +141,11 @@ def serve(shelf: Shelf, host: str, port: int, token: str | None = None) -> None:
     )
     with listening:
         config = uvicorn.Config(
-            app(shelf, host, token), http=_Protocol, backlog=_BACKLOG, log_level="warning"
+            app(shelf, host, token),
+            http=_Protocol,
+            backlog=_BACKLOG,
+            log_level="warning",
+            proxy_headers=False,
         )
         uvicorn.Server(config).run(sockets=[listening])
 
@@ -164,28 +168,34 @@ def _bounded(value: Any) -> Any:
 
 
 class _Answers:
-    """Keeps each answer for as long as a journal is not read again, so that viewers share it."""
+    """Keeps each answer for as long as a journal is not read again, so that viewers share it.
+
+    Who comes while it is made waits without a thread, of which there are few: those who look at one
+    long journal keep nobody waiting who looks at another.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, Response]] = {}
-        self._making: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._making: dict[str, asyncio.Future[Response]] = {}
 
-    def get(self, name: str, make: Callable[[], Any]) -> Response:
+    async def get(self, name: str, make: Callable[[], Any]) -> Response:
         """Return the answer of a name, made now if it is too old; of no journal it is not kept."""
-        with self._lock:
-            making = self._making.setdefault(name, threading.Lock())
-        with making:
-            made_s, response = self._kept.get(name, (0.0, None))
-            if response is not None and time.monotonic() - made_s < READ_AGAIN_S:
-                return response
-            response = _answer(make())
-            with self._lock:
-                if response.status_code == 200:  # noqa: PLR2004 - a number of HTTP
-                    self._kept[name] = time.monotonic(), response
-                else:
-                    self._making.pop(name, None)
+        made_s, response = self._kept.get(name, (0.0, None))
+        if response is not None and time.monotonic() - made_s < READ_AGAIN_S:
             return response
+        if name not in self._making:
+            self._making[name] = asyncio.ensure_future(self._made(name, make))
+        # one viewer that leaves ends it for nobody else
+        return await asyncio.shield(self._making[name])
+
+    async def _made(self, name: str, make: Callable[[], Any]) -> Response:
+        try:
+            response = await run_in_threadpool(lambda: _answer(make()))
+            if response.status_code == 200:  # noqa: PLR2004 - a number of HTTP
+                self._kept[name] = time.monotonic(), response
+            return response
+        finally:
+            del self._making[name]
 
 
 def _policy(page: str) -> str:
