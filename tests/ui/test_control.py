@@ -95,10 +95,9 @@ def path_of(shelf: Shelf, kind: str = "control") -> str:
     return f"/api/{kind}/{entry['id']}"
 
 
-def written(place: Path) -> dict[str, bytes]:
-    """All control files of a checkpoint."""
-    directory = place / "headgate" / "control"
-    return {path.name: path.read_bytes() for path in sorted(directory.glob("*"))}
+def written(place: Path) -> list[str]:
+    """The names of all control files of a checkpoint."""
+    return sorted(path.name for path in (place / "headgate" / "control").glob("*"))
 
 
 @contextlib.contextmanager
@@ -189,7 +188,7 @@ def test_a_missing_or_wrong_piece_is_refused_and_nothing_is_written(place: Path)
             assert told["error"], wrong
             assert "token" in told["error"] or "X-Headgate-Token" not in wrong
         assert told_of(address, shelf)["sent"] == []
-    assert written(place) == {}
+    assert written(place) == []
 
 
 SENSELESS: list[tuple[Any, str]] = [
@@ -230,7 +229,7 @@ def test_a_command_that_makes_no_sense_is_one_sentence_and_nothing_is_written(pl
             assert status == 200, body
             assert why in told["error"]
             assert len(told["error"]) < 300
-    assert written(place) == {}
+    assert written(place) == []
 
 
 def test_what_is_too_long_or_has_a_query_is_refused(place: Path) -> None:
@@ -239,7 +238,7 @@ def test_what_is_too_long_or_has_a_query_is_refused(place: Path) -> None:
         assert ask(address, path, SCALE | {"operator": "x" * 5_000})[0] == 413
         assert ask(address, f"{path}?slots=4", SCALE)[0] == 400
         assert ask(address, f"{path}?token={TOKEN}", SCALE, X_Headgate_Token=None)[0] == 403
-    assert written(place) == {}
+    assert written(place) == []
 
 
 def test_a_query_that_is_not_there_gets_no_command(place: Path) -> None:
@@ -259,7 +258,7 @@ def test_a_query_that_is_not_there_gets_no_command(place: Path) -> None:
         query = path_of(shelf).rpartition("/")[2]
         for name in names:
             assert ask(address, f"/api/control/{name.replace('ID', query)}", SCALE)[0] == 404, name
-    assert written(place) == {}
+    assert written(place) == []
 
 
 def test_a_fleet_gets_no_command(tmp_path: Path) -> None:
@@ -273,7 +272,7 @@ def test_without_the_option_there_is_no_way_to_send_a_command(place: Path) -> No
         assert ask(address, path_of(shelf), SCALE)[0] == 404
         assert ask(address, path_of(shelf), b"", "GET")[0] == 404
         assert "control" not in ask(address, path_of(shelf, "query"), b"", "GET")[1]
-    assert written(place) == {}
+    assert written(place) == []
 
 
 def test_only_a_post_is_a_command(place: Path) -> None:
@@ -283,7 +282,7 @@ def test_only_a_post_is_a_command(place: Path) -> None:
         for kind in ("query", "checkpoint", "what-if"):
             assert ask(address, path_of(shelf, kind), b"", "GET")[0] == 200
             assert ask(address, path_of(shelf, kind), SCALE)[0] == 405
-    assert written(place) == {}
+    assert written(place) == []
 
 
 def told_of(address: str, shelf: Shelf) -> dict[str, Any]:
@@ -372,7 +371,7 @@ def test_two_clicks_send_one_command(place: Path) -> None:
         for click in clicks:
             click.start()
         while len(answers) < 4:
-            assert len(written(place)) <= 1
+            assert sum(name.endswith(".json") for name in written(place)) <= 1
         files = CommandFiles(place / "headgate")
         while not files.pending():
             pass
@@ -418,7 +417,7 @@ def test_no_query_to_stop_is_one_sentence(place: Path) -> None:
         status, told = ask(address, path_of(shelf), {"act": "stop", "reason": "x"})
         assert status == 200
         assert told["error"] == f"no query runs on {place}; there is nothing to stop."
-    assert written(place) == {}
+    assert written(place) == []
 
 
 def test_a_journal_alone_and_a_checkpoint_that_cannot_be_written_say_so(
@@ -435,7 +434,7 @@ def test_a_journal_alone_and_a_checkpoint_that_cannot_be_written_say_so(
         status, told = ask(address, path_of(shelf), SCALE)
         assert (status, told["error"]) == (200, told_of(address, shelf)["error"])
         assert f"{place / 'headgate'} cannot be written, so commands are not poss" in told["error"]
-    assert written(place) == {}
+    assert written(place) == []
     monkeypatch.undo()
     with serving(place) as (address, shelf):
         path = path_of(shelf)
@@ -493,7 +492,7 @@ def test_half_a_command_keeps_no_connection(place: Path, monkeypatch: pytest.Mon
         with socket.create_connection((host, int(port)), timeout=30) as client:
             client.sendall("\r\n".join(head).encode())
             assert b"408" in client.recv(1_000)
-    assert written(place) == {}
+    assert written(place) == []
 
 
 @pytest.mark.slow

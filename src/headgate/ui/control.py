@@ -1,7 +1,7 @@
 """Sends commands of a person at the page to queries, by the functions of the command line alone.
 
 A browser runs pages of strangers beside this one, so a command needs all of these: the token that was
-printed when the server started, this page's own origin, JSON, and a reason. See docs/design/0285.
+printed when the server started, this page's own origin, JSON, and a reason. See docs/design/0300.
 """
 
 from __future__ import annotations
