@@ -463,7 +463,7 @@ def test_a_store_that_refuses_is_one_sentence(
 
     monkeypatch.setattr(control.scenarios, "ask", refused)
     shelf = Shelf([Copied()], lambda _: DriverSeen())
-    taking = control.Control(shelf, TOKEN)
+    taking = control.PageCommands(shelf, TOKEN)
     (entry,) = shelf.index()
     assert taking.describe(entry["id"])["error"] == ""  # type: ignore[index]
     with pytest.raises(CheckpointError, match="the store refused to write"):

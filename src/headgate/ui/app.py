@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headgate.core.errors import ConfigError
 from headgate.core.input import shown
-from headgate.ui.control import Control
+from headgate.ui.control import PageCommands
 from headgate.ui.history import POINTS_MAX
 from headgate.ui.questions import checkpoint_content, what_if
 from headgate.ui.shelf import READ_AGAIN_S, Shelf
@@ -59,7 +59,7 @@ def app(shelf: Shelf, host: str, token: str | None = None) -> Starlette:
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     answers = _Answers()
-    control = None if token is None else Control(shelf, token)
+    control = None if token is None else PageCommands(shelf, token)
 
     def content(name: str, points: int) -> dict[str, Any] | None:
         told = shelf.query(name, points)

@@ -138,7 +138,7 @@ class Sent:
             self.state = "in force"
 
 
-class Control:
+class PageCommands:
     """Takes commands to the queries of a shelf.
 
     `token`: what a request must bring.

@@ -238,8 +238,9 @@ function Control({ id, told, draft, setDraft }) {
       <button disabled=${state.asks}>${state.asks ? "Requested" : "Send"}</button></form>`}
     <div role="status">${state.text && html`<p>${state.text}</p>`}${state.error && html`<p class="bad">${state.error}</p>`}</div>
     ${told.sent.length > 0 && html`<${Table} caption="Sent from this page, newest first" rows=${told.sent} columns=${[
-      { title: "time", show: (c) => clock(c.at_ms) }, { title: "command", show: (c) => c.what }, { title: "reason", show: (c) => c.reason },
-      { title: "state", show: (c) => html`<span class=${c.state === "refused" ? "bad" : c.state === "in force" ? "good" : ""}>${c.state}</span>` }, { title: "answer", show: (c) => c.text }]} />`}</section>`;
+      { title: "time", show: (c) => clock(c.at_ms) }, { title: "command", show: (c) => c.what },
+      { title: "state", show: (c) => html`<span class=${c.state === "refused" ? "bad" : c.state === "in force" ? "good" : ""}>${c.state}</span>` },
+      { title: "reason", show: (c) => c.reason }, { title: "answer", show: (c) => c.text }]} />`}</section>`;
 }
 
 const bytes = (value) => (value < 1024 ? `${value} B` : value < 1048576 ? `${number(value / 1024)} KB` : `${number(value / 1048576, 1)} MB`);
