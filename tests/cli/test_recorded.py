@@ -179,6 +179,7 @@ def below(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Below:
     monkeypatch.setattr(metrics, "collect", made.collect)
     monkeypatch.setattr(metrics, "_page", lambda places: (made.Shelf(places), made.serve))
     monkeypatch.setattr(requests, "time", types.SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(metrics.secrets, "token_urlsafe", lambda size: f"token-of-{size}-bytes")
     monkeypatch.setattr(commands, "Display", made.display)
     monkeypatch.setattr(commands, "finish_lines", lambda result: ["finished"])
     monkeypatch.setattr(commands, "inspection_lines", lambda result: ["inspected"])
