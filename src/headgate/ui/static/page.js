@@ -28,6 +28,8 @@ function takeToken() {
   return sessionStorage.getItem("token") || "";
 }
 const TOKEN = takeToken();
+// the address of a server that was started again, pasted into a tab that is open already
+addEventListener("hashchange", () => { if (location.hash.startsWith("#token=")) location.reload(); });
 
 async function sendCommand(id, command) {
   const answer = await fetch(`/api/control/${id}`, {
