@@ -232,6 +232,23 @@ def test_a_command_that_makes_no_sense_is_one_sentence_and_nothing_is_written(pl
     assert written(place) == []
 
 
+def test_a_header_that_stands_there_twice_is_refused(place: Path) -> None:
+    with serving(place) as (address, shelf):
+        right = {"Origin": f"http://{address}", "Sec-Fetch-Site": "same-origin"}
+        right |= {"X-Headgate-Token": TOKEN, "Content-Type": "application/json"}
+        for name in ("Origin", "Sec-Fetch-Site", "X-Headgate-Token"):
+            client = http.client.HTTPConnection(address, timeout=30)
+            client.putrequest("POST", path_of(shelf))
+            for key, value in right.items():
+                client.putheader(key, value)
+            client.putheader(name, "another")
+            client.putheader("Content-Length", "0")
+            client.endheaders()
+            assert client.getresponse().status == 403, name
+            client.close()
+    assert written(place) == []
+
+
 def test_what_is_too_long_or_has_a_query_is_refused(place: Path) -> None:
     with serving(place) as (address, shelf):
         path = path_of(shelf)

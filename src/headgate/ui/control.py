@@ -200,11 +200,12 @@ class PageCommands:
 
     def _refusal(self, headers: Headers) -> str | None:
         """Return why a request is not this page's; the host was checked before."""
-        if headers.get("sec-fetch-site") != "same-origin":
+        if headers.getlist("sec-fetch-site") != ["same-origin"]:
             return "another page asks for this, or a browser that does not say which one asks."
-        if headers.get("origin") != f"http://{headers.get('host')}":
+        if headers.getlist("origin") != [f"http://{headers.get('host')}"]:
             return "another origin asks for this; commands come from this page alone."
-        if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), self._token):
+        given = ",".join(headers.getlist(TOKEN_HEADER)).encode()
+        if not hmac.compare_digest(given, self._token):
             return "the token is missing or wrong; open the address that headgate ui --control printed."
         return None
 
