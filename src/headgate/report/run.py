@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections import Counter, deque
@@ -124,6 +125,13 @@ class Run:
     def has_batches(self) -> bool:
         """Return whether a batch was committed since the latest start."""
         return self._worked_since_start
+
+    def latest(self) -> Run:
+        """Return a copy of the latest batches and changes, which does not change any more."""
+        copied = copy.copy(self)
+        copied.recent = self.recent.copy()
+        copied.rows, copied.changes = self.rows[-RECENT_BATCHES - 1 :], self.changes[-EVENTS_KEPT:]
+        return copied
 
     @property
     def histogram(self) -> Sparse:

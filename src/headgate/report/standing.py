@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 
 from headgate.core.errors import HeadgateError
@@ -58,6 +59,12 @@ class Standing:
             self.stretches[-1] = (self.stretches[-1][0], batch.at_ms)
         else:
             self.stretches.append((began_ms, batch.at_ms))
+
+    def latest(self) -> Standing:
+        """Return a copy of the latest stretch, which does not change any more."""
+        copied = copy.copy(self)
+        copied.stretches = self.stretches[-1:]
+        return copied
 
     def is_late_at(self, at_ms: int) -> bool:
         """Return whether a stretch of late batches lasts at some time, or has just ended.
