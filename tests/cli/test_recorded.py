@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from headgate import scenario as scenarios
 from headgate.cli import answer as answers
-from headgate.cli import app, cluster, commands, fleet, metrics, operations, simulate
+from headgate.cli import app, cluster, commands, fleet, metrics, simulate
 from headgate.cli.simulate import result_lines, table
 from headgate.report import plot
 from headgate.scenario import Scenario, requests
