@@ -1,16 +1,19 @@
 """Measures the cost of looking at a job: the page on a long journal, and a job that is looked at.
 
 ``looking.py page`` needs Chromium and ``pip install playwright``. ``looking.py job`` needs Java; give
-``--browser`` to have Chromium show the page on the same machine. Both print their figures as JSON, and
+``--browser`` to have Chromium show the page on the same machine. ``looking.py viewers`` has many clients
+ask as tabs do. All print their figures as JSON, and
 ``looking.py sum FILE...`` puts several runs of ``job`` together.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import statistics
@@ -176,6 +179,59 @@ def measure_page(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     return result
 
 
+async def _view(port: int, names: list[str], end_s: float, spent_s: list[float]) -> None:
+    """Ask as a tab does, on one connection: for the list and one query, every two seconds."""
+    await asyncio.sleep(2 * random.random())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+    query = random.choice(names)
+    while time.monotonic() < end_s:
+        for path in ("/api/journals", f"/api/query/{query}"):
+            began_s = time.monotonic()
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            assert head.startswith(b"http/1.1 200"), head
+            await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r")[0]))
+            spent_s.append(time.monotonic() - began_s)
+        await asyncio.sleep(2.0)
+    writer.close()
+
+
+def measure_viewers(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Measure what many viewers get: half of one query, half of twenty others."""
+    for job in range(21):
+        place = work / f"job-{job}" / "headgate" / "journal.jsonl"
+        long_journal(place, arguments.sample, arguments.hours if job == 0 else 0.1)
+    size = sum(path.stat().st_size for path in work.rglob("journal.jsonl"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    with command("ui", str(work), "--listen", f"127.0.0.1:{PAGE}") as server:
+        wait_for(PAGE, "/static/page.css")
+        entries = json.loads(fetched(PAGE, "/api/journals"))
+        first = next(e["id"] for e in entries if e["place"].endswith("job-0"))
+        others = [e["id"] for e in entries if e["id"] != first]
+        spent_s: list[float] = []
+
+        async def view() -> None:
+            end_s = time.monotonic() + arguments.seconds
+            groups = ([first], others)
+            views = (_view(PAGE, groups[n % 2], end_s, spent_s) for n in range(arguments.viewers))
+            await asyncio.gather(*views)
+
+        began_s, used_s = time.monotonic(), cpu_s(server.pid)
+        asyncio.run(view())
+        took_s = time.monotonic() - began_s
+        io = Path(f"/proc/{server.pid}/io").read_text(encoding="utf-8").split()
+        return {
+            "viewers": arguments.viewers,
+            "requests_per_s": round(len(spent_s) / took_s),
+            "answer_ms_p50": round(1e3 * statistics.median(spent_s)),
+            "answer_ms_p99": round(1e3 * sorted(spent_s)[int(0.99 * len(spent_s))]),
+            "cores": round((cpu_s(server.pid) - used_s) / took_s, 2),
+            "server_mb": round(memory_mb(server.pid)),
+            "journals_mb": round(size / 2**20, 1),
+            "read_mb": round(int(io[1]) / 2**20, 1),
+        }
+
+
 def look(arguments: argparse.Namespace) -> dict[str, Any]:
     """Look at a job in every other turn, from a process of its own; return when the turns were."""
     turns: list[list[Any]] = []
@@ -297,7 +353,7 @@ def added(pairs: list[tuple[float, float]]) -> dict[str, float]:
 def main() -> None:
     """Measure what is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["page", "job", "look", "sum"])
+    parser.add_argument("what", choices=["page", "job", "viewers", "look", "sum"])
     parser.add_argument("results", nargs="*", type=Path, help="of sum: what job printed")
     sample = HERE / "tests" / "report" / "incidents" / "dead.jsonl"
     parser.add_argument("--sample", type=Path, default=sample, help="a recorded journal")
@@ -307,6 +363,7 @@ def main() -> None:
     parser.add_argument("--turn", type=float, default=6.0, help="seconds of a turn")
     parser.add_argument("--rate", type=int, default=10_000, help="records a second")
     parser.add_argument("--driver", type=int, help="of look: the process of the job")
+    parser.add_argument("--viewers", type=int, default=1_000, help="of viewers: how many")
     parser.add_argument("--browser", action="store_true", help="show the page in Chromium here")
     arguments = parser.parse_args()
     if arguments.what == "look":
@@ -317,7 +374,7 @@ def main() -> None:
         pairs = [(a, b) for line in lines for a, b in line["pairs"]]
         sys.stdout.write(json.dumps({"pairs": len(pairs), **added(pairs)}) + "\n")
         return
-    measure = measure_page if arguments.what == "page" else measure_job
+    measure = {"page": measure_page, "job": measure_job, "viewers": measure_viewers}[arguments.what]
     with tempfile.TemporaryDirectory(prefix="headgate-looking-") as work:
         sys.stdout.write(json.dumps(measure(arguments, Path(work))) + "\n")
 

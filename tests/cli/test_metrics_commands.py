@@ -85,11 +85,36 @@ def test_the_page_is_served_where_it_says(place: Path, monkeypatch: pytest.Monke
     found = call("ui", str(place), "--listen", "127.0.0.1:9097")
     assert found.exit_code == 0, found.output
     assert "headgate: the page is at http://127.0.0.1:9097/; Ctrl-C ends" in found.output
-    ((shelf, host, port),) = asked
-    assert (host, port) == ("127.0.0.1", 9097)
+    ((shelf, host, port, token),) = asked
+    assert (host, port, token) == ("127.0.0.1", 9097, None)
     assert {entry["place"] for entry in shelf.index()} == {
         str(place / name / "journal.jsonl") for name in ("good", "bad")
     }
+
+
+def test_commands_have_a_token_that_is_printed_behind_the_address_and_new_each_time(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(page, "serve", lambda *given: asked.append(given))
+    for host in ("127.0.0.1", "localhost"):
+        found = call("ui", str(place), "--control", "--listen", f"{host}:9097")
+        assert found.exit_code == 0, found.output
+        token = asked[-1][3]
+        assert len(token) >= 43
+        assert found.output.count(token) == 1
+        assert f"http://{host}:9097/#token={token}; Ctrl-C ends" in found.output
+    assert asked[0][3] != asked[1][3]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org", "127.0.0.1.evil"])
+def test_no_other_machine_gives_commands(
+    place: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(page, "serve", lambda *_: pytest.fail("it is served"))
+    found = call("ui", str(place), "--control", "--listen", f"{host}:9097")
+    assert found.exit_code == 2
+    assert f'--control with --listen "{host}:9097" would let other machines give' in found.output
 
 
 def test_the_page_shows_the_working_directory_where_none_is_named(

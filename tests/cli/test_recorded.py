@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from headgate import scenario as scenarios
 from headgate.cli import answer as answers
-from headgate.cli import app, cluster, commands, fleet, metrics, operations, simulate
+from headgate.cli import app, cluster, commands, fleet, metrics, simulate
 from headgate.cli.simulate import result_lines, table
 from headgate.report import plot
-from headgate.scenario import Scenario
+from headgate.scenario import Scenario, requests
 
 Recorded = Callable[[str, Iterable[str]], None]
 
@@ -178,7 +178,8 @@ def below(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Below:
     monkeypatch.setattr(plot, "save", made.save)
     monkeypatch.setattr(metrics, "collect", made.collect)
     monkeypatch.setattr(metrics, "_page", lambda places: (made.Shelf(places), made.serve))
-    monkeypatch.setattr(operations, "time", types.SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(requests, "time", types.SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(metrics.secrets, "token_urlsafe", lambda size: f"token-of-{size}-bytes")
     monkeypatch.setattr(commands, "Display", made.display)
     monkeypatch.setattr(commands, "finish_lines", lambda result: ["finished"])
     monkeypatch.setattr(commands, "inspection_lines", lambda result: ["inspected"])

@@ -354,3 +354,29 @@ def test_a_link_to_a_journal_that_somebody_types_is_meant(tmp_path: Path) -> Non
     (tmp_path / "other" / "headgate" / "journal.jsonl").symlink_to(path)
     with pytest.raises(CheckpointError, match="it is a symbolic link"):
         list(read(locate(tmp_path / "other")))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '"arrivals":[{"operator":"a","groups":[1,2],"records":[3]}]',
+        '"served_groups":[{"operator":"a","groups":[],"records":[3]}]',
+        '"histogram":[[1.0,-1]]',
+        '"histogram":[[1.0,1' + "0" * 400 + "]]",
+        '"histogram":[[1e300,1]]',
+    ],
+)
+def test_counts_that_cannot_be_are_one_sentence(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    with JournalWriter(path) as writer:
+        writer.write(START)
+        writer.write(BATCH)
+    lines = path.read_bytes().splitlines()
+    whole = json.loads(lines[1])
+    for name in ("arrivals", "served_groups", "histogram"):
+        whole.pop(name, None)
+    text = json.dumps(whole)[:-1] + ", " + broken + "}"
+    for line in (text, text.replace('{"event": "batch", ', '{"event":"batch",')):
+        path.write_bytes(lines[0] + b"\n" + line.encode() + b"\n")
+        with pytest.raises(CheckpointError, match="line 2 is not a journal line"):
+            list(read(path))

@@ -29,7 +29,7 @@ from headgate.journal import (
     read,
 )
 from headgate.journal.parts import GroupRecords, SloState
-from headgate.report.diagnose import diagnose, diagnose_lines, labelled
+from headgate.report.diagnose import DiagnosisReader, diagnose, diagnose_lines, labelled
 from headgate.report.format import at_text
 from headgate.report.limits import Case, DriverSeen, Limit
 from headgate.report.standing import Standing
@@ -434,3 +434,36 @@ def test_without_an_slo_it_says_so_and_why_and_diagnose_do_not_ask_each_other() 
     assert found["limit"]["cause"] == "nothing"
     with pytest.raises(ConfigError, match="headgate diagnose"):
         why(events, None)
+
+
+@pytest.mark.parametrize("name", ["cores", "dead", "hot", "sink", "source"])
+def test_a_cause_that_is_asked_for_later_is_that_of_its_batch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stretches of late batches, long and short, with changes of slots between them."""
+    incident = list(read(INCIDENTS / f"{name}.jsonl"))
+    batches = [event for event in incident if isinstance(event, Batch)]
+    made: list[Event] = [incident[0]]
+    for step in range(300):
+        at_ms = incident[0].at_ms + 1_000 * step
+        slo = batches[0].slo
+        if slo is not None:
+            met = step - sum(1 for n in range(step) if n % 37 < n // 20)
+            slo = dataclasses.replace(slo, windows=step, windows_met=met, windows_of={})
+        batch = batches[step % len(batches)]
+        made.append(dataclasses.replace(batch, step=step, at_ms=at_ms, slo=slo))
+        if step % 41 == 0:
+            change = AssignmentChange(step, 1, 3, 2, 9, 0, "unified", "busy", "a", at_ms=at_ms)
+            made.append(change)
+
+    def causes(unasked: int) -> list[tuple[object, ...]]:
+        monkeypatch.setattr("headgate.report.diagnose._UNASKED_MAX", unasked)
+        reading, found = DiagnosisReader(), []
+        for number, event in enumerate(made):
+            reading.absorb(event)
+            if unasked == 0 or number % 23 == 0:
+                found.append((number, reading.past_cause, dict(reading.causes)))
+        return [line for line in found if line[0] % 23 == 0]
+
+    assert causes(8) == causes(0)
+    assert any(line[1] for line in causes(8)) or name == "source"

@@ -27,6 +27,7 @@ OPTIONAL = {
     "src/headgate/report/plot.py": {"matplotlib"},
     "src/headgate/metrics/exporter.py": {"prometheus_client"},
     "src/headgate/ui/app.py": {"starlette", "uvicorn"},
+    "src/headgate/ui/control.py": {"starlette"},
     "src/headgate/metrics/families.py": {"prometheus_client"},
     "src/headgate/metrics/spans.py": {"opentelemetry"},
     "lab/src/headgate_lab/testing/stores.py": {"hypothesis", "pytest"},

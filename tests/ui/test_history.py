@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from journals import SLO, START, batch, write
 from headgate.core.errors import CheckpointError
 from headgate.journal import (
     AssignmentChange,
+    BatchBegun,
     ControlAct,
     Decided,
     Event,
@@ -20,8 +22,11 @@ from headgate.journal import (
     Latency,
     Stop,
     Wish,
+    read,
 )
+from headgate.report.diagnose import DiagnosisReader
 from headgate.report.limits import DriverSeen
+from headgate.report.now import health
 from headgate.ui.history import (
     CHANGES_KEPT,
     CURVES,
@@ -184,3 +189,104 @@ def test_a_place_that_is_gone_keeps_nobody_from_seeing_the_others(tmp_path: Path
     found = {entry["place"]: entry["health"] for entry in shelf.index()}
     assert "cannot be read" in found[str(tmp_path / "one")]
     assert "cannot be read" not in found[str(tmp_path / "other")]
+
+
+def test_what_many_batches_add_up_to_does_not_depend_on_how_they_are_put_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def figures(aside: int) -> tuple[object, ...]:
+        monkeypatch.setattr("headgate.journal.histogram._ASIDE_MAX", aside)
+        monkeypatch.setattr("headgate.ui.history.ASIDE_MAX", aside)
+        history, seen = JournalHistory(), []
+        history.absorb(START)
+        for step in range(1_000):
+            slow = Latency(float(step), 1.0, 1.0, 1.0, 1.0) if step % 3 else None
+            edges = ((305.0, step % 5),) if step % 2 else ((0.1, 1), (305.0, 2), (1e18, 2**63 - 1))
+            groups = (GroupRecords("a", [step % 7, 3, 3, 2**62, -1], [step, 1, 2, 9, 9]),)
+            given = {"latency_ms": slow, "histogram": edges if step % 4 else ()}
+            history.absorb(batch(step, **given, served_groups=groups, at_ms=2_000 + 700 * step))
+            if step % 100 == 99:
+                run = history.reading.run
+                seen.append((run.histogram, run.latencies.mean_ms, history._heat.describe()))
+        return tuple(seen)
+
+    assert figures(1) == figures(7) == figures(512)
+    histogram, mean_ms, heat = figures(7)[-1]
+    assert histogram[:1] == ((0.1, 250),)  # type: ignore[index]
+    assert {row["group"] for row in heat["rows"]} == set(range(7))  # type: ignore[index]
+    assert mean_ms is not None
+
+
+@pytest.fixture
+def incident() -> list[Event]:
+    """A recorded run of which the driver was killed."""
+    path = Path(__file__).parents[1] / "report" / "incidents" / "dead.jsonl"
+    return list(read(path))
+
+
+def test_the_list_of_queries_says_at_any_time_what_a_diagnosis_says(
+    tmp_path: Path, incident: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of a query is as good as made anew: while it runs, hangs, is silent, and is dead."""
+    monkeypatch.setattr("headgate.ui.shelf.READ_AGAIN_S", 0.0)
+    path = tmp_path / "ck" / "headgate" / "journal.jsonl"
+    begun_ms = incident[-1].at_ms + 500
+    frozen = ControlAct("freeze", "user", at_ms=begun_ms + 5_000)
+    events = [*incident, BatchBegun(1_000, 1_000, at_ms=begun_ms), frozen, Stop("stopped")]
+    journal, now_ms, holds = write(path, events[:1]), [0], [True]
+    shelf = Shelf([tmp_path], lambda _: DriverSeen(holds[0], "host", 10_000, 8), lambda: now_ms[0])
+    reading = DiagnosisReader()
+    reading.absorb(events[0])
+    seen = set()
+    for before, event in itertools.pairwise(events):
+        for later_ms in (1, 4_000, 9_999, 10_001, 61_000, 400_000):
+            now_ms[0] = before.at_ms + later_ms
+            holds[0] = later_ms < 50_000 and not isinstance(event, Stop)
+            (line,) = shelf.index()
+            driver = DriverSeen(holds[0], "host", 10_000, 8)
+            told = reading.diagnosis(str(tmp_path / "ck"), now_ms[0], driver)
+            assert line["limit"] == told["limit"]["cause"]
+            assert line["health"] == health(reading.run, now_ms[0], driver.holds)
+            for key in ("met", "since_ms", "success", "latency_ms"):
+                assert line[key] == told["slo"][key]
+            seen.add((line["limit"], line["met"], line["health"].split()[0]))
+            book = shelf._books[line["id"]]
+            book.read_ms = 0  # the next batch is of an earlier time
+            if not holds[0]:
+                book.glance = None  # a driver that comes back would write a start event
+        write(journal, [event])
+        reading.absorb(event)
+    assert len(seen) > 6, seen
+
+
+def test_a_query_without_news_is_not_diagnosed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.ui.shelf.READ_AGAIN_S", 0.0)
+    for name, events in {"ended": [Stop("stopped", at_ms=3_000)], "runs": [], "dead": []}.items():
+        write(tmp_path / name / "headgate" / "journal.jsonl", [START, batch(0), *events])
+    told, asked, now_ms = [], [], [4_000]
+    made = DiagnosisReader.glance
+
+    def glance(reading: DiagnosisReader, place: str, at_ms: int, seen: DriverSeen) -> dict:
+        told.append(Path(place).name)
+        return made(reading, place, at_ms, seen)
+
+    monkeypatch.setattr(DiagnosisReader, "glance", glance)
+
+    def driver(place: Path) -> DriverSeen:
+        asked.append(place.name)
+        return DriverSeen(place.name == "runs")
+
+    shelf = Shelf([tmp_path], driver, lambda: now_ms[0])
+    for _ in range(5):
+        shelf.index()
+        now_ms[0] += 1_000
+    assert sorted(told) == ["dead", "ended", "runs"]
+    assert sorted(asked) == ["dead", "ended", *["runs"] * 5]
+    now_ms[0] += 60_000
+    assert {entry["health"].split()[0] for entry in shelf.index()} == {"idle", "dead:", "finished"}
+    write(tmp_path / "dead" / "headgate" / "journal.jsonl", [batch(1)])
+    count = len(told)
+    shelf.index()
+    assert told[count:] == ["dead"]

@@ -232,6 +232,45 @@ def test_all_viewers_share_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(made) == 22, "of what is not there nothing is kept"
 
 
+def test_many_who_look_at_one_journal_keep_nobody_waiting_who_looks_at_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More viewers than the server has threads wait for an answer that is made once."""
+    for name in ("long", "short"):
+        write(tmp_path / name / "headgate" / "journal.jsonl", [START, batch(0)])
+    shelf = Shelf([tmp_path], lambda _: DriverSeen())
+    ids = {Path(entry["place"]).name: entry["id"] for entry in shelf.index()}
+    made, is_read, query = [], threading.Event(), shelf.query
+
+    def slow(name: str, points: int) -> dict[str, Any] | None:
+        made.append(name)
+        assert name != ids["long"] or is_read.wait(30)
+        return query(name, points)
+
+    monkeypatch.setattr(shelf, "query", slow)
+    monkeypatch.setattr("headgate.ui.app.READ_AGAIN_S", 60.0)
+    statuses: list[int] = []
+    with serving(shelf) as where:
+        path = f"/api/query/{ids['long']}"
+        viewers = [
+            threading.Thread(target=lambda: statuses.append(get(where, path)[0])) for _ in range(60)
+        ]
+        leaves = socket.create_connection(("127.0.0.1", int(where.split(":")[1])))
+        leaves.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        while not made:
+            pass
+        leaves.close()
+        for viewer in viewers:
+            viewer.start()
+        assert get(where, f"/api/query/{ids['short']}")[0] == 200
+        assert not statuses
+        is_read.set()
+        for viewer in viewers:
+            viewer.join()
+    assert statuses == [200] * 60
+    assert made == [ids["long"], ids["short"]]
+
+
 def hung_up_on(address: str, *parts: bytes) -> bytes:
     """What a client reads that sends no whole request, until it is hung up on."""
     host, _, port = address.partition(":")

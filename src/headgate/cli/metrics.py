@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import threading
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import app
 from headgate.cli.input import checkpoint_place
 from headgate.core.errors import ConfigError
-from headgate.core.input import host_and_port
+from headgate.core.input import host_and_port, is_loopback, shown
 from headgate.metrics import board, collect, rules
 
 _ADDRESS = "127.0.0.1:9095"
@@ -62,6 +63,10 @@ def ui(
     listen: Annotated[
         str, typer.Option(help="Host and port. Whoever can reach them sees the page.")
     ] = "127.0.0.1:9096",
+    control: Annotated[
+        bool,
+        typer.Option("--control", help="Let whoever has the printed address give commands, too."),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Show queries and fleets on a page in the browser, from their journals alone."""
@@ -69,8 +74,15 @@ def ui(
     def work() -> dict[str, Any]:
         shelf, serve = _page(places or [Path()])
         host, port = host_and_port(listen, "--listen")
-        typer.echo(f"headgate: the page is at http://{host}:{port}/; Ctrl-C ends", err=True)
-        _until_ended(lambda: serve(shelf, host, port))
+        if control and not is_loopback(host):
+            where = f'--control with --listen "{shown(listen, 60)}"'
+            msg = f"{where} would let other machines give commands; use 127.0.0.1."
+            raise ConfigError(msg)
+        # behind the #, which a browser sends to nobody
+        token = secrets.token_urlsafe(32) if control else None
+        where = f"http://{host}:{port}/" + (f"#token={token}" if token else "")
+        typer.echo(f"headgate: the page is at {where}; Ctrl-C ends", err=True)
+        _until_ended(lambda: serve(shelf, host, port, token))
         return {}
 
     answer(work, lambda _: [], as_json=False, debug=debug)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,9 +99,7 @@ def freeze(
     """Forbid changes of slots, by policies and by hand, also over a restart."""
 
     def arguments() -> dict[str, Any]:
-        if for_ is None:
-            return {}
-        return {"until_s": round(time.time() + parse_duration_s(for_), 3)}
+        return scenarios.freeze_arguments(for_)
 
     _ask(checkpoint, "freeze", reason, arguments, wait, as_json=as_json, debug=debug)
 
@@ -152,8 +149,7 @@ def scale(
     """Change the number of slots of a running query."""
 
     def arguments() -> dict[str, Any]:
-        request = {"slots": slots} | ({} if operator is None else {"operator": operator})
-        return request | ({} if hold is None else {"hold_s": parse_duration_s(hold)})
+        return scenarios.scale_arguments(slots, operator, hold)
 
     _ask(checkpoint, "scale", reason, arguments, wait, as_json=as_json, debug=debug)
 

@@ -7,7 +7,9 @@ that a bound is stated once. See docs/design/0070.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import ipaddress
 import json
 import math
 import os
@@ -115,6 +117,15 @@ def host_and_port(text: str, what: str) -> tuple[str, int]:
         msg = f'{what} "{shown(text, 60)}" is no address; give host and port, as 127.0.0.1:9095.'
         raise ConfigError(msg)
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, as nobody else can reach it."""
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
 
 
 def finite(number: float, what: str, low: float = -FLOAT_MAX, high: float = FLOAT_MAX) -> float:

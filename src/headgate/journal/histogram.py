@@ -8,16 +8,18 @@ without conversion.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from headgate.core.errors import ConfigError
+from headgate.journal.numbers import Count, Number
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
-Sparse = tuple[tuple[float, int], ...]
+Sparse = tuple[tuple[Number, Count], ...]
 """Pairs of (upper edge in ms, count), ascending, counts > 0: what the journal stores."""
 
 FIRST_MS = 0.1
@@ -28,6 +30,9 @@ GROWTH = 1.05
 
 BUCKETS = 424
 """Buckets in all; the last edge is about 25 hours, and longer latencies are counted there."""
+
+_ASIDE_MAX = 64
+"""Batches that `RunLatencies` puts aside: so few that their histograms stay in a core's cache."""
 
 EDGES_MS: F64 = np.round(FIRST_MS * GROWTH ** np.arange(BUCKETS), 4)
 """Upper edges in ms, ascending; shape [BUCKETS]. Rounded, so that lines stay short."""
@@ -67,6 +72,55 @@ def merge(histograms: Iterable[Sparse]) -> Sparse:
         for edge_ms, count in histogram:
             total[edge_ms] = total.get(edge_ms, 0) + count
     return tuple(sorted(total.items()))
+
+
+class RunLatencies:
+    """Adds up the histograms and the mean latencies of many batches.
+
+    Batches are put aside and added up many at a time, by NumPy: one after the other they would be
+    most of the time that a long journal takes to read.
+    """
+
+    def __init__(self) -> None:
+        self._aside: list[tuple[Sparse, float | None, int]] = []
+        self._counts: dict[float, int] = {}
+        self._sum_ms = 0.0
+        self._count = 0
+
+    def add(self, histogram: Sparse, mean_ms: float | None, served: int) -> None:
+        """Add a batch; `served` is how many records its mean stands for where it has no histogram."""
+        self._aside.append((histogram, mean_ms, served))
+        if len(self._aside) == _ASIDE_MAX:
+            self._add_up()
+
+    @property
+    def histogram(self) -> Sparse:
+        """Return the sum of all histograms."""
+        self._add_up()
+        return tuple(sorted(self._counts.items()))
+
+    @property
+    def mean_ms(self) -> float | None:
+        """Return the mean latency of all records, in ms; None where none was completed."""
+        self._add_up()
+        return self._sum_ms / self._count if self._count else None
+
+    def _add_up(self) -> None:
+        aside, self._aside = self._aside, []
+        pairs = itertools.chain.from_iterable(histogram for histogram, *_ in aside)
+        flat = np.fromiter(itertools.chain.from_iterable(pairs), np.float64)
+        edges_ms, index = np.unique(flat[::2], return_inverse=True)
+        sums = np.bincount(index, flat[1::2], len(edges_ms))
+        for edge_ms, count in zip(edges_ms.tolist(), sums.tolist(), strict=True):
+            self._counts[edge_ms] = self._counts.get(edge_ms, 0) + round(count)
+        ends = np.cumsum([len(histogram) for histogram, *_ in aside], dtype=np.int64)
+        below = np.concatenate([[0.0], np.cumsum(flat[1::2])])
+        in_buckets = np.diff(below[np.concatenate([[0], ends])]).tolist()
+        for (_, mean_ms, served), records in zip(aside, in_buckets, strict=True):
+            if mean_ms is not None:
+                count = round(records) or served
+                self._sum_ms += mean_ms * count
+                self._count += count
 
 
 def completed(histogram: Sparse) -> int:

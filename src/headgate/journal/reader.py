@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -69,6 +70,9 @@ class Tail:
         no event, a line is longer than `LINE_MAX`, the journal has another version, or it cannot be
         read any more.
         """
+        with contextlib.suppress(OSError):
+            if self._offset_bytes and self.path.stat().st_size == self._offset_bytes:
+                return  # nothing is new, which costs no opening
         with self._opened() as file:
             file.seek(self._offset_bytes)
             while line := self._line_of(file):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import socket
 import threading
@@ -20,7 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
-from headgate.core.input import shown
+from headgate.core.input import is_loopback, shown
 from headgate.journal.fleet import FleetStart
 from headgate.journal.reader import CopiedJournal, Tail, journals_below
 from headgate.metrics.families import fleet_families, query_families
@@ -125,7 +124,7 @@ class JournalMetrics(Collector):
             msg = f"metrics cannot be served at {host}:{port}: {error.strerror}; give another address."
             raise ConfigError(msg) from error
         app = make_wsgi_app(_registry(self))
-        server.set_app(_named_here(app, host) if _is_loopback(host) else app)
+        server.set_app(_named_here(app, host) if is_loopback(host) else app)
         thread = threading.Thread(target=server.serve_forever, name="headgate-metrics", daemon=True)
         thread.start()
         return Serving(server, thread)
@@ -217,14 +216,6 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a scrape a second fills a log."""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 def _named_here(app: Callable[..., Any], host: str) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from headgate.core.input import shown
@@ -44,6 +44,9 @@ _CAUSE_SHARE = 50
 """Of a long miss it is asked for once in so many parts of its length, so that a day costs no more than
 an hour. Chosen."""
 
+_UNASKED_MAX = 8
+"""Late batches whose cause is not asked for yet: each keeps ten batches in memory. Chosen."""
+
 _GROUPS = 3
 """Key groups that a sentence names; of more it gives the number."""
 
@@ -73,11 +76,15 @@ class DiagnosisReader:
     not_ready: str = ""
     _causes_of: tuple[int, int] = (0, 0)
     causes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Causes and reasons in the latest stretch of late batches, each with how often it was found."""
+    """Causes and reasons in the latest stretch of late batches, each with how often it was found; those
+    of `_unasked` are missing."""
+    _unasked: list[Case] = field(default_factory=list)
+    """Late batches of that stretch whose cause is asked for when somebody wants to know: of a long
+    journal nobody asks about any stretch but the last."""
 
     def absorb(self, event: Event) -> None:
         """Take in the next event."""
-        began_ms, split_before = self.run.began_ms, set(self.run.split)
+        began_ms, split_before = self.run.began_ms, self.run.split
         self.run.absorb(event)
         if isinstance(event, Start):
             texts = [str(text) for text in event.parameters.get("slo") or ()]
@@ -97,8 +104,10 @@ class DiagnosisReader:
         elif isinstance(event, ControlAct):
             self.tried.append(Attempt(event))
         elif isinstance(event, AssignmentChange):
-            split = tuple(group for _, group in sorted(set(self.run.split) - split_before))
-            joined = tuple(group for _, group in sorted(split_before - set(self.run.split)))
+            split = tuple(group for _, group in sorted(self.run.split.keys() - split_before.keys()))
+            joined = tuple(
+                group for _, group in sorted(split_before.keys() - self.run.split.keys())
+            )
             self.tried.append(Attempt(event, split, joined))
         del self.tried[:-_TRIED]
 
@@ -109,17 +118,30 @@ class DiagnosisReader:
         began_ms, asked_ms = self.standing.stretches[-1][0], self._causes_of[1]
         if began_ms != self._causes_of[0]:
             self.causes.clear()
+            self._unasked.clear()
         elif at_ms - asked_ms < max(_CAUSE_EVERY_MS, (at_ms - began_ms) // _CAUSE_SHARE):
             return
         self._causes_of = (began_ms, at_ms)
-        limit = limit_of_work(self._case("", DriverSeen(holds=True), at_ms))
-        if _has_just_started(self.run):
-            limit = Limit("starting", "workers start, and kernels are compiled once on a machine")
-        self.causes[limit.cause, limit.why] += 1
+        case = self._case("", DriverSeen(holds=True), at_ms)
+        self._unasked.append(replace(case, run=case.run.latest(), standing=case.standing.latest()))
+        if len(self._unasked) > _UNASKED_MAX:
+            self._find_causes()
+
+    def _find_causes(self) -> None:
+        """Count the causes that were not asked for yet."""
+        unasked, self._unasked = self._unasked, []
+        for case in unasked:
+            limit = limit_of_work(case)
+            if _has_just_started(case.run):
+                limit = Limit(
+                    "starting", "workers start, and kernels are compiled once on a machine"
+                )
+            self.causes[limit.cause, limit.why] += 1
 
     @property
     def past_cause(self) -> str:
         """Return the reason of the latest stretch of late batches that was found most often."""
+        self._find_causes()
         by_cause: Counter[str] = Counter()
         for (cause, _), times in self.causes.items():
             by_cause[cause] += times
@@ -131,8 +153,7 @@ class DiagnosisReader:
     def diagnosis(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> dict[str, Any]:
         """Return the diagnosis after the latest event; its keys are those of `diagnose`."""
         run = self.run
-        case = self._case(checkpoint, driver, now_ms)
-        limit, late = limit_of(case), self._late_at_end(case)
+        limit, late = self._limits(checkpoint, now_ms, driver)
         ended = limit.cause in _ENDED
         do = list(limit.remedies)
         if ended and late is not None and late.remedies:
@@ -149,6 +170,21 @@ class DiagnosisReader:
             "tried": _tried(self),
             "do": do,
         }
+
+    def glance(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> dict[str, Any]:
+        """Return of the diagnosis what a list of many queries shows: ``slo`` and ``limit``."""
+        limit, late = self._limits(checkpoint, now_ms, driver)
+        return {
+            "slo": _slo(self, limit, late, now_ms),
+            "limit": {"cause": limit.cause, "why": limit.why},
+        }
+
+    def _limits(
+        self, checkpoint: str, now_ms: int, driver: DriverSeen
+    ) -> tuple[Limit, Limit | None]:
+        """Return what limits the query, and what limits its work where the latest batches are late."""
+        case = self._case(checkpoint, driver, now_ms)
+        return limit_of(case), self._late_at_end(case)
 
     def _late_at_end(self, case: Case) -> Limit | None:
         """Return what limits the work where the latest batches are late; None where they are not."""

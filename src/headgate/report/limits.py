@@ -16,7 +16,7 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import HeadgateError
 from headgate.journal.schema import AssignmentChange, ControlAct, Start, Stop
 from headgate.report.format import ago_text, at_text, clock_text, ms_text
-from headgate.report.now import STALE_MS, now_of
+from headgate.report.now import STALE_MS
 from headgate.report.run import Run
 from headgate.report.standing import Standing
 
@@ -160,7 +160,9 @@ class Case:
 
     def phase(self, name: str) -> float:
         """Return the share of a phase."""
-        return now_of(self.run).phases_ms.get(name, 0.0) / self.period_ms
+        recent = self.run.recent
+        mean_ms = sum(batch.phases_ms.get(name, 0.0) for batch in recent) / len(recent)
+        return mean_ms / self.period_ms
 
     @property
     def source_limits(self) -> dict[str, str]:

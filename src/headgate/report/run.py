@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from headgate.journal.histogram import Sparse
+from headgate.journal.histogram import RunLatencies, Sparse
 from headgate.journal.parts import SloState
 from headgate.journal.reader import read
 from headgate.journal.schema import (
@@ -66,6 +67,7 @@ class Run:
     began_ms : int    Wall clock of the run's first event.
     ended_ms : int    Wall clock of the latest event.
     rows : list of BatchRow    Every batch, by step.
+    latencies : RunLatencies    Latencies of all records of the run.
     recent : deque of Batch    The last batches in full; at most `RECENT_BATCHES`.
     changes : list of AssignmentChange    Every change of the assignment, one per step and target.
     split : dict of (str, int) to int
@@ -95,9 +97,7 @@ class Run:
         self.split: dict[tuple[str, int], int] = {}
         self.begun: BatchBegun | None = None
         self.stop: Stop | None = None
-        self._latencies: Counter[float] = Counter()
-        self.latency_sum_ms = 0.0
-        self.latency_count = 0
+        self.latencies = RunLatencies()
         self.arrived = self.served = self.emitted = self.late = 0
         self.slo: SloState | None = None
         self.loop_ms = 0.0
@@ -126,10 +126,17 @@ class Run:
         """Return whether a batch was committed since the latest start."""
         return self._worked_since_start
 
+    def latest(self) -> Run:
+        """Return a copy of the latest batches and changes, which does not change any more."""
+        copied = copy.copy(self)
+        copied.recent = self.recent.copy()
+        copied.rows, copied.changes = self.rows[-RECENT_BATCHES - 1 :], self.changes[-EVENTS_KEPT:]
+        return copied
+
     @property
     def histogram(self) -> Sparse:
         """Latencies of all records of the run."""
-        return tuple(sorted(self._latencies.items()))
+        return self.latencies.histogram
 
     def group_records(self) -> tuple[Counter[int], int]:
         """Return the records of key groups over the last batches, and of all groups together.
@@ -235,13 +242,9 @@ class Run:
         self.emitted += batch.emitted
         self.late += batch.late
         self.dropped.update(batch.dropped)
-        for edge_ms, count in batch.histogram:
-            self._latencies[edge_ms] += count
+        mean_ms = None if batch.latency_ms is None else batch.latency_ms.mean
+        self.latencies.add(batch.histogram, mean_ms, batch.served)
         if batch.slo is not None:
             self.slo = batch.slo
             self.loop_ms += batch.slo.loop_ms
             self.cycles += batch.slo.cycles
-        if batch.latency_ms is not None:
-            count = sum(n for _, n in batch.histogram) or batch.served
-            self.latency_sum_ms += batch.latency_ms.mean * count
-            self.latency_count += count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 
 from headgate.core.errors import HeadgateError
@@ -29,10 +30,13 @@ class Standing:
     ----------
     stretches : list of (int, int)
         When late batches began and ended, ms since 1970, oldest first.
+    apart_ms : float
+        Time without a late batch after which the SLO is met again: ten windows, at least 10 s.
     """
 
     def __init__(self, texts: list[str]) -> None:
         self._slos = [slo for slo in map(parsed_slo, texts) if slo is not None and slo.is_latency]
+        self.apart_ms = max([QUIET_S, *(10.0 * slo.window_s for slo in self._slos)]) * 1e3
         self._success: tuple[float, float] | None = None
         self._windows: deque[tuple[int, int, int]] = deque()
         self._was_in_time = False
@@ -56,6 +60,12 @@ class Standing:
         else:
             self.stretches.append((began_ms, batch.at_ms))
 
+    def latest(self) -> Standing:
+        """Return a copy of the latest stretch, which does not change any more."""
+        copied = copy.copy(self)
+        copied.stretches = self.stretches[-1:]
+        return copied
+
     def is_late_at(self, at_ms: int) -> bool:
         """Return whether a stretch of late batches lasts at some time, or has just ended.
 
@@ -65,11 +75,6 @@ class Standing:
             return False
         quiet_ms = QUIET_S * 1e3 if self._windows and self._was_in_time else self.apart_ms
         return at_ms - self.stretches[-1][1] <= quiet_ms
-
-    @property
-    def apart_ms(self) -> float:
-        """Time without a late batch after which the SLO is met again: ten windows, at least 10 s."""
-        return max([QUIET_S, *(10.0 * slo.window_s for slo in self._slos)]) * 1e3
 
     def _judge(self, state: SloState | None, at_ms: int) -> bool | None:
         """Return whether the windows judged lately say late; None where none was."""

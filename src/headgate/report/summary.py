@@ -160,9 +160,11 @@ def slo_of(run: Run) -> dict[str, Any] | None:
 
 def latency_ms(run: Run) -> dict[str, float | None]:
     """Return mean and percentiles over all records of the run, in ms."""
-    mean = run.latency_sum_ms / run.latency_count if run.latency_count else None
     shares = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-    shown = {"mean": mean, **{k: percentile_ms(run.histogram, s) for k, s in shares.items()}}
+    shown = {
+        "mean": run.latencies.mean_ms,
+        **{k: percentile_ms(run.histogram, s) for k, s in shares.items()},
+    }
     return {name: _rounded(value) for name, value in shown.items()}
 
 

@@ -15,7 +15,7 @@ from headgate.scenario.driver import driver_of
 from headgate.scenario.fleet import check_fleet, run_fleet_file
 from headgate.scenario.inspection import inspect
 from headgate.scenario.places import journal_at, written
-from headgate.scenario.requests import ask, stop
+from headgate.scenario.requests import ask, freeze_arguments, scale_arguments, stop
 from headgate.scenario.run import explain_workload, run_scenario, verify_scenario
 from headgate.scenario.stored_journal import journal_place
 
@@ -26,12 +26,14 @@ __all__ = [
     "check_fleet",
     "driver_of",
     "explain_workload",
+    "freeze_arguments",
     "inspect",
     "journal_at",
     "journal_place",
     "recorded",
     "run_fleet_file",
     "run_scenario",
+    "scale_arguments",
     "settings_not_taken",
     "stop",
     "to_verify",

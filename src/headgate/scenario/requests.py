@@ -11,6 +11,7 @@ from typing import Any
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.command_files import STOP, Command, CommandFiles
+from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, EngineError
 from headgate.scenario.places import written
 
@@ -73,6 +74,17 @@ def stop(
         "headgate status says whether a query runs."
     )
     raise EngineError(msg)
+
+
+def freeze_arguments(for_: str | None) -> dict[str, Any]:
+    """Return the arguments of ``freeze`` for a time such as ``2h``; None: until it is thawed."""
+    return {} if for_ is None else {"until_s": round(time.time() + parse_duration_s(for_), 3)}
+
+
+def scale_arguments(slots: int, operator: str | None, hold: str | None) -> dict[str, Any]:
+    """Return the arguments of ``scale``; `hold` is a time such as ``10min``."""
+    request = {"slots": slots} | ({} if operator is None else {"operator": operator})
+    return request | ({} if hold is None else {"hold_s": parse_duration_s(hold)})
 
 
 def _check_wait(wait_s: float) -> None:

@@ -8,7 +8,6 @@ import hashlib
 import re
 import resource
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headgate.core.errors import ConfigError
 from headgate.core.input import shown
+from headgate.ui.control import PageCommands
 from headgate.ui.history import POINTS_MAX
 from headgate.ui.questions import checkpoint_content, what_if
 from headgate.ui.shelf import READ_AGAIN_S, Shelf
@@ -49,39 +50,47 @@ FILES_LEFT = 200
 _BACKLOG = 100
 
 
-def app(shelf: Shelf, host: str) -> Starlette:
+def app(shelf: Shelf, host: str, token: str | None = None) -> Starlette:
     """Return the application.
 
     `host`: the host that it is served at. Requests that name another one are refused, so that no
-    page of somebody else's reads it through a name of its own (DNS rebinding).
+    page of somebody else's reads it through a name of its own (DNS rebinding). `token`: what a
+    command must bring; None: there are no commands.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     answers = _Answers()
+    control = None if token is None else PageCommands(shelf, token)
+
+    def content(name: str, points: int) -> dict[str, Any] | None:
+        told = shelf.query(name, points)
+        if told is None or control is None:
+            return told
+        return told | {"control": control.describe(name)}
 
     def index(_: Request) -> Response:
         return HTMLResponse(page)
 
-    def journals(_: Request) -> Response:
-        return answers.get("", shelf.index)
+    async def journals(_: Request) -> Response:
+        return await answers.get("", shelf.index)
 
-    def query(request: Request) -> Response:
+    async def query(request: Request) -> Response:
         text = request.query_params.get("points", "")
         points = (
             int(text) if text.isdecimal() and len(text) < len(str(POINTS_MAX)) + 1 else POINTS_MAX
         )
         name = request.path_params["name"]
         if points < POINTS_MAX:
-            return _answer(shelf.query(name, points))
-        return answers.get(f"query {name}", lambda: shelf.query(name, points))
+            return await run_in_threadpool(lambda: _answer(content(name, points)))
+        return await answers.get(f"query {name}", lambda: content(name, points))
 
-    def fleet(request: Request) -> Response:
+    async def fleet(request: Request) -> Response:
         name = request.path_params["name"]
-        return answers.get(f"fleet {name}", lambda: shelf.fleet(name))
+        return await answers.get(f"fleet {name}", lambda: shelf.fleet(name))
 
-    def checkpoint(request: Request) -> Response:
+    async def checkpoint(request: Request) -> Response:
         name = request.path_params["name"]
         place = shelf.checkpoint(name)
-        return answers.get(
+        return await answers.get(
             f"checkpoint {name}", lambda: None if place is None else checkpoint_content(place)
         )
 
@@ -99,6 +108,11 @@ def app(shelf: Shelf, host: str) -> Starlette:
             Route("/api/checkpoint/{name:str}", checkpoint),
             Route("/api/what-if/{name:str}", simulated),
             Mount("/static", StaticFiles(directory=STATIC)),
+            *(
+                [Route("/api/control/{name:str}", control.take, methods=["POST"])]
+                if control is not None
+                else ()
+            ),
         ],
         middleware=[
             Middleware(
@@ -110,8 +124,11 @@ def app(shelf: Shelf, host: str) -> Starlette:
     )
 
 
-def serve(shelf: Shelf, host: str, port: int) -> None:
-    """Serve the page until it is interrupted. Raises `ConfigError`: nothing can be served there."""
+def serve(shelf: Shelf, host: str, port: int, token: str | None = None) -> None:
+    """Serve the page until it is interrupted. Raises `ConfigError`: nothing can be served there.
+
+    `token`: as of `app`.
+    """
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
@@ -124,7 +141,11 @@ def serve(shelf: Shelf, host: str, port: int) -> None:
     )
     with listening:
         config = uvicorn.Config(
-            app(shelf, host), http=_Protocol, backlog=_BACKLOG, log_level="warning"
+            app(shelf, host, token),
+            http=_Protocol,
+            backlog=_BACKLOG,
+            log_level="warning",
+            proxy_headers=False,
         )
         uvicorn.Server(config).run(sockets=[listening])
 
@@ -147,28 +168,34 @@ def _bounded(value: Any) -> Any:
 
 
 class _Answers:
-    """Keeps each answer for as long as a journal is not read again, so that viewers share it."""
+    """Keeps each answer for as long as a journal is not read again, so that viewers share it.
+
+    Who comes while it is made waits without a thread, of which there are few: those who look at one
+    long journal keep nobody waiting who looks at another.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, Response]] = {}
-        self._making: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._making: dict[str, asyncio.Future[Response]] = {}
 
-    def get(self, name: str, make: Callable[[], Any]) -> Response:
+    async def get(self, name: str, make: Callable[[], Any]) -> Response:
         """Return the answer of a name, made now if it is too old; of no journal it is not kept."""
-        with self._lock:
-            making = self._making.setdefault(name, threading.Lock())
-        with making:
-            made_s, response = self._kept.get(name, (0.0, None))
-            if response is not None and time.monotonic() - made_s < READ_AGAIN_S:
-                return response
-            response = _answer(make())
-            with self._lock:
-                if response.status_code == 200:  # noqa: PLR2004 - a number of HTTP
-                    self._kept[name] = time.monotonic(), response
-                else:
-                    self._making.pop(name, None)
+        made_s, response = self._kept.get(name, (0.0, None))
+        if response is not None and time.monotonic() - made_s < READ_AGAIN_S:
             return response
+        if name not in self._making:
+            self._making[name] = asyncio.ensure_future(self._made(name, make))
+        # one viewer that leaves ends it for nobody else
+        return await asyncio.shield(self._making[name])
+
+    async def _made(self, name: str, make: Callable[[], Any]) -> Response:
+        try:
+            response = await run_in_threadpool(lambda: _answer(make()))
+            if response.status_code == 200:  # noqa: PLR2004 - a number of HTTP
+                self._kept[name] = time.monotonic(), response
+            return response
+        finally:
+            del self._making[name]
 
 
 def _policy(page: str) -> str:

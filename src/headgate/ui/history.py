@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.journal.histogram import percentile_ms
 from headgate.journal.parts import GroupRecords
 from headgate.journal.schema import (
     AssignmentChange,
@@ -37,7 +36,10 @@ HEAT_COLUMNS = 240
 
 HEAT_CELLS = 16_000_000
 """Cells that a heat map may have in memory, 128 MB: two operators of the most key groups that there may
-be. Further operators are not in it."""
+be. Further key groups are not in it."""
+
+ASIDE_MAX = 65_536
+"""Counts of key groups that the heat map puts aside before it adds them up. Chosen."""
 
 HEAT_ROWS = 40
 """Key groups in the heat map, hottest first."""
@@ -76,6 +78,8 @@ class JournalHistory:
         self._heat = HeatMap()
         self._changes: deque[tuple[int, str, str]] = deque(maxlen=CHANGES_KEPT)
         self._windows = (0, 0)
+        self.acts: deque[ControlAct | AssignmentChange] = deque(maxlen=CHANGES_KEPT)
+        self.acts_count = 0
 
     def absorb(self, event: Event) -> None:
         """Take in an event."""
@@ -87,6 +91,9 @@ class JournalHistory:
             self._add_batch(event)
         elif isinstance(event, AssignmentChange | ControlAct | Restart | Retry | Stop):
             self._changes.append((event.at_ms, event.KIND, event_text(event) or ""))
+            if isinstance(event, AssignmentChange | ControlAct):
+                self.acts.append(event)
+                self.acts_count += 1
         elif isinstance(event, Decided) and event.wishes:
             wishes = ", ".join(f"{w.kind} of {w.operator} to {w.slots} slots" for w in event.wishes)
             advice = "" if event.acts else " (advice only)"
@@ -101,7 +108,7 @@ class JournalHistory:
         diagnosis: as of `headgate.report.diagnose`; rows: its labels and sentences; slo: as of
         `headgate.report.summary`, or None; curves: arrays of equal length, with `at_s`; heat:
         `HeatMap.describe`; slots: as of `headgate.report.top`; changes: [{at_ms, kind, text}],
-        newest first.
+        newest first; undo_epoch: the epoch before the newest change, or None.
         """
         run, diagnosis = self.reading.run, self.reading.diagnosis(checkpoint, now_ms, driver)
         slots = top(run)["slots"][:SHOWN_SLOTS] if run.recent else []
@@ -116,6 +123,9 @@ class JournalHistory:
                 {"at_ms": at_ms, "kind": kind, "text": text}
                 for at_ms, kind, text in reversed(self._changes)
             ],
+            "undo_epoch": run.changes[-1].epoch - 1
+            if run.changes and run.changes[-1].epoch
+            else None,
         }
 
     def _add_batch(self, batch: Batch) -> None:
@@ -124,7 +134,7 @@ class JournalHistory:
             batch.at_ms / 1e3,
             latency.mean if latency else None,
             latency.p50 if latency else None,
-            percentile_ms(batch.histogram, 0.99) if latency else None,
+            latency.p99 if latency else None,
             slo.bound_ms if slo else None,
             slo.floor_ms if slo and slo.floor_ms else None,
             batch.arrived,
@@ -199,6 +209,9 @@ class HeatMap:
         self._column_ms = 1_000
         self._last_ms = 0
         self._gaps_ms: deque[int] = deque(maxlen=9)
+        self._aside: dict[str, tuple[list[int], list[int]]] = {}
+        """By operator, key groups and records of batches of `_aside_column`, to be added up at once."""
+        self._aside_column = 0
 
     def add(self, at_ms: int, served: GroupRecords) -> None:
         """Add the records of an operator's key groups."""
@@ -213,18 +226,33 @@ class HeatMap:
         while (at_ms - self._began_ms) // self._column_ms >= HEAT_COLUMNS:
             self._widen()
         column = max(0, (at_ms - self._began_ms) // self._column_ms)
-        counts = self._counts.setdefault(served.operator, np.zeros((HEAT_COLUMNS, 0)))
-        groups = np.asarray(served.groups, dtype=np.int64)
-        missing = int(groups.max(initial=-1)) + 1 - counts.shape[1]
-        if missing > 0:
+        groups, records = self._aside.setdefault(served.operator, ([], []))
+        if column != self._aside_column or len(groups) > ASIDE_MAX:
+            self._add_up()
+            self._aside_column = column
+            groups, records = self._aside.setdefault(served.operator, ([], []))
+        groups += served.groups
+        records += served.records
+
+    def _add_up(self) -> None:
+        """Add what was put aside: a call of NumPy's for a column and not for each batch."""
+        aside, self._aside = self._aside, {}
+        for operator, (listed, records) in aside.items():
+            counts = self._counts.setdefault(operator, np.zeros((HEAT_COLUMNS, 0)))
+            groups = np.asarray(listed, dtype=np.int64)
             cells = sum(other.size for other in self._counts.values())
-            if cells + missing * HEAT_COLUMNS > HEAT_CELLS:
-                return
-            counts = self._counts[served.operator] = np.pad(counts, ((0, 0), (0, missing)))
-        counts[column, groups] += served.records
+            most = counts.shape[1] + (HEAT_CELLS - cells) // HEAT_COLUMNS
+            has_cell = (groups >= 0) & (groups < most)
+            groups = groups[has_cell]
+            missing = int(groups.max(initial=-1)) + 1 - counts.shape[1]
+            if missing > 0:
+                counts = self._counts[operator] = np.pad(counts, ((0, 0), (0, missing)))
+            np.add.at(counts[self._aside_column], groups, np.asarray(records)[has_cell])
 
     def _widen(self) -> None:
         """Make each column twice as wide: two become one."""
+        self._add_up()
+        self._aside_column //= 2
         self._column_ms *= 2
         for counts in self._counts.values():
             half = HEAT_COLUMNS // 2
@@ -237,6 +265,7 @@ class HeatMap:
         began_ms, column_ms; rows: [{operator, group, records, counts}], hottest first; groups: the
         number of those that had records.
         """
+        self._add_up()
         rows = [
             (operator, int(group), counts[:, group])
             for operator, counts in self._counts.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,11 +17,24 @@ from headgate.journal.reader import FLEET_JOURNAL, CopiedJournal, Tail, journals
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.fleet import fleet_status
 from headgate.report.limits import DriverSeen
-from headgate.report.now import health
+from headgate.report.now import STALE_MS, health
 from headgate.ui.history import JournalHistory
+
+_NUMBERS = re.compile(r"[0-9][0-9.,:]*")
 
 READ_AGAIN_S = 0.5
 """A journal is read at most so often, however many look at it."""
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Holds the line of a query in the list of all, and all that it was made of."""
+
+    events: int
+    state: tuple[str, bool]
+    """The query's health without its numbers, which grow while nothing happens; whether it is silent."""
+    driver: DriverSeen
+    line: dict[str, Any]
 
 
 @dataclass
@@ -34,6 +48,9 @@ class Book:
     error: str = ""
     damage: str = ""
     read_ms: int = 0
+    events: int = 0
+    """Events that were read."""
+    glance: Glance | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -56,6 +73,7 @@ class Book:
         try:
             for event in self.tail.events():
                 self.history.absorb(event)
+                self.events += 1
         except HeadgateError as error:
             self.error = self.damage = str(error)
         self.read_ms = now_ms
@@ -94,8 +112,8 @@ class Shelf:
 
     def query(self, name: str, points: int) -> dict[str, Any] | None:
         """Return the page's content for a query, as `JournalHistory.describe`; None if unknown."""
-        book = self._books.get(name)
-        if book is None or book.is_fleet:
+        book = self.book(name)
+        if book is None:
             return None
         with book.lock:
             book.refresh(self._now_ms())
@@ -103,10 +121,15 @@ class Shelf:
             answer = book.history.describe(str(book.checkpoint), self._now_ms(), driver, points)
         return answer | {"id": name, "error": book.error}
 
+    def book(self, name: str) -> Book | None:
+        """Return the journal of a query; None if unknown."""
+        book = self._books.get(name)
+        return None if book is None or book.is_fleet else book
+
     def checkpoint(self, name: str) -> str | Path | None:
         """Return the checkpoint of a query, or its journal where that lies alone; None for no query."""
-        book = self._books.get(name)
-        return None if book is None or book.is_fleet else book.checkpoint
+        book = self.book(name)
+        return None if book is None else book.checkpoint
 
     def fleet(self, name: str) -> dict[str, Any] | None:
         """Return the state of a fleet; None where there is none."""
@@ -141,17 +164,35 @@ class Shelf:
         with book.lock:
             now_ms = self._now_ms()
             book.refresh(now_ms)
-            run, driver = book.history.reading.run, self._driver_of(book.checkpoint)
-            told = book.history.reading.diagnosis(place, now_ms, driver)
+            line = self._line(book, place, now_ms)
+            return {"id": name, "kind": "query", "place": place, **line}
+
+    def _line(self, book: Book, place: str, now_ms: int) -> dict[str, Any]:
+        """Return what the list shows of a query; made anew only where something has happened."""
+        run, before = book.history.reading.run, book.glance
+        unread = before is None or before.events != book.events
+        # a new driver of a query that has ended writes a start event
+        over = before is not None and (run.stop is not None or before.driver.holds is False)
+        driver = (
+            before.driver
+            if before is not None and over and not unread
+            else self._driver_of(book.checkpoint)
+        )
+        now = book.error or health(run, now_ms, driver.holds)
+        state = _NUMBERS.sub("", now), now_ms - run.ended_ms > STALE_MS
+        if before is None or (before.events, before.state, before.driver) != (
+            book.events,
+            state,
+            driver,
+        ):
+            told = book.history.reading.glance(place, now_ms, driver)
             title = (run.start.workload or run.start.name) if run.start else ""
-            return {
-                "id": name,
-                "kind": "query",
+            line = {
                 "name": title or Path(place).name,
-                "place": place,
-                "health": book.error or health(run, now_ms, driver.holds),
                 "slots": run.last.slots if run.last else None,
                 "limit": told["limit"]["cause"],
                 **{key: told["slo"][key] for key in ("met", "since_ms", "success", "latency_ms")},
                 "slo": "; ".join(told["slo"]["texts"]),
             }
+            before = book.glance = Glance(book.events, state, driver, line)
+        return before.line | {"health": now}

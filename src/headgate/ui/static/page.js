@@ -18,6 +18,29 @@ async function fetchJson(path) {
   return answer.json();
 }
 
+// Takes the token of commands out of the address, where others would see it, and keeps it for this tab.
+function takeToken() {
+  const given = /^#token=([\w-]+)/.exec(location.hash);
+  if (given) {
+    sessionStorage.setItem("token", given[1]);
+    history.replaceState(null, "", location.pathname);
+  }
+  return sessionStorage.getItem("token") || "";
+}
+const TOKEN = takeToken();
+// the address of a server that was started again, pasted into a tab that is open already
+addEventListener("hashchange", () => { if (location.hash.startsWith("#token=")) location.reload(); });
+
+async function sendCommand(id, command) {
+  const answer = await fetch(`/api/control/${id}`, {
+    method: "POST", body: JSON.stringify(command),
+    headers: { "Content-Type": "application/json", "X-Headgate-Token": TOKEN },
+  });
+  const told = await answer.json();
+  if (!answer.ok || told.error) throw new Error(told.error);
+  return told;
+}
+
 // Asks again and again while the tab is seen; keeps the last answer when one fails.
 function useAnswer(path) {
   const [state, setState] = useState({ path, answer: null, error: "" });
@@ -143,7 +166,19 @@ function Heat({ heat }) {
 // Rows of the diagnosis that somebody on call reads first.
 const STRONG = ["late by", "limit", "do"];
 
-function Verdict({ told }) {
+// A command of the diagnosis as a draft of the form below; null where it is none that the form has.
+function draftOf(text, place) {
+  const scale = `headgate scale ${place} `;
+  if (text === `headgate thaw ${place}`) return { act: "thaw" };
+  return text.startsWith(scale) ? { act: "scale", slots: String(parseInt(text.slice(scale.length), 10)) } : null;
+}
+
+// A button that fills the form below in; nothing is sent before a reason is typed there.
+function FillIn({ offer, draft, text }) {
+  return offer && draft ? html` <button type="button" onClick=${() => offer(draft)}>${text}</button>` : null;
+}
+
+function Verdict({ told, offer }) {
   const { slo } = told.diagnosis;
   const missed = slo.ended_in_time ? "no results" : "missed";
   const word = slo.met === true ? "met" : slo.met === false ? missed : slo.texts.length ? "not known yet" : "none is set";
@@ -157,7 +192,57 @@ function Verdict({ told }) {
   return html`<section class="card" aria-labelledby="verdict">
     <h2 id="verdict">Is the SLO met?</h2>
     <p class=${`verdict ${slo.met === true ? "good" : slo.met === false ? "bad" : ""}`}>${slo.texts.join("; ") || "SLO"}: ${word}${since}</p>
-    <dl>${rows.map(([label, text, how]) => html`<dt>${label}</dt><dd class=${how || ""}>${text}</dd>`)}</dl></section>`;
+    <dl>${rows.map(([label, text, how]) => html`<dt>${label}</dt><dd class=${how || ""}>${text}<${FillIn}
+      offer=${offer} draft=${draftOf(text, told.diagnosis.checkpoint)} text=${/--reason "undo"$/.test(text) ? "Undo" : "Fill in"} /></dd>`)}</dl></section>`;
+}
+
+const ACTS = {
+  scale: "scale: change the number of slots", freeze: "freeze: forbid changes of slots", thaw: "thaw: allow changes of slots again",
+  rollback: "rollback: go back to the slots of an earlier epoch", stop: "stop: end the query",
+};
+const FIELDS = { scale: ["slots", "operator", "hold"], freeze: ["for"], rollback: ["epoch"], thaw: [], stop: [] };
+const EMPTY = { act: "scale", slots: "", operator: "", hold: "", for: "", epoch: "", reason: "" };
+
+// Commands to the query, as of the command line; there only with headgate ui --control.
+function Control({ id, told, draft, setDraft }) {
+  const [state, setState] = useState({ text: "", error: "", asks: false });
+  const sending = useRef(false); // a second click comes before the button is drawn as disabled
+  async function send(event) {
+    event.preventDefault();
+    if (sending.current) return;
+    sending.current = true;
+    setState({ text: `${draft.act}: requested`, error: "", asks: true });
+    const typed = FIELDS[draft.act].filter((name) => draft[name] !== "");
+    const fields = typed.map((name) => [name, name === "slots" || name === "epoch" ? Number(draft[name]) : draft[name]]);
+    try {
+      const answer = await sendCommand(id, { act: draft.act, reason: draft.reason, ...Object.fromEntries(fields) });
+      setState({ text: `${draft.act}: ${answer.state}${answer.text ? `, ${answer.text}` : ""}`, error: "", asks: false });
+      setDraft((old) => (old === draft ? { ...EMPTY, act: draft.act } : old)); // another may be typed by now
+    } catch (error) {
+      setState({ text: "", error: String(error.message || error), asks: false });
+    }
+    sending.current = false;
+  }
+  const set = (name) => (event) => setDraft((old) => ({ ...old, [name]: event.target.value }));
+  const shown = FIELDS[draft.act];
+  const field = (name, label, more) => shown.includes(name) && html`<label key=${name}>${label} <input value=${draft[name]} onInput=${set(name)} ...${more} /></label>`;
+  const whyNot = told.error || (TOKEN ? "" : "Commands need the address that headgate ui --control printed when it started: it has a token.");
+  return html`<section class="card" aria-labelledby="control"><h3 id="control">Commands</h3>
+    ${whyNot ? html`<p class="bad">${whyNot}</p>` : html`<form onSubmit=${send}>
+      <label>command <select value=${draft.act} onChange=${set("act")}>${Object.entries(ACTS).map(([act, text]) => html`<option value=${act}>${text}</option>`)}</select></label>
+      ${field("slots", "slots", { type: "number", min: 1, required: true })}
+      ${shown.includes("operator") && told.operators.length > 1 && html`<label>operator <select value=${draft.operator} onChange=${set("operator")}>
+        <option value="">all</option>${told.operators.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
+      ${field("hold", "hold for", { placeholder: "10min; empty: not at all", size: 22 })}
+      ${field("for", "freeze for", { placeholder: "2h; empty: until thawed", size: 22 })}
+      ${field("epoch", "epoch", { type: "number", min: 0, required: true })}
+      <label>reason <input id="reason" value=${draft.reason} onInput=${set("reason")} required maxlength="500" size="34" placeholder="a ticket, a sentence: for the journal" /></label>
+      <button disabled=${state.asks}>${state.asks ? "Requested" : "Send"}</button></form>`}
+    <div role="status">${state.text && html`<p>${state.text}</p>`}${state.error && html`<p class="bad">${state.error}</p>`}</div>
+    ${told.sent.length > 0 && html`<${Table} caption="Sent from this page, newest first" rows=${told.sent} columns=${[
+      { title: "time", show: (c) => clock(c.at_ms) }, { title: "command", show: (c) => c.what },
+      { title: "state", show: (c) => html`<span class=${c.state === "refused" ? "bad" : c.state === "in force" ? "good" : ""}>${c.state}</span>` },
+      { title: "reason", show: (c) => c.reason }, { title: "answer", show: (c) => c.text }]} />`}</section>`;
 }
 
 const bytes = (value) => (value < 1024 ? `${value} B` : value < 1048576 ? `${number(value / 1024)} KB` : `${number(value / 1048576, 1)} MB`);
@@ -231,13 +316,20 @@ function WhatIf({ id, slo, place }) {
 
 function QueryPage({ id }) {
   const { answer: told, error } = useAnswer(`/api/query/${id}`);
+  const [draft, setDraft] = useState(EMPTY);
   if (!told) return html`<p class="quiet">${error || "reading the journal"}</p>`;
   const curves = told.curves;
   const place = told.diagnosis.checkpoint;
+  const back = told.undo_epoch;
+  const offer = told.control && !told.control.error && TOKEN && ((offered) => {
+    setDraft({ ...EMPTY, ...offered });
+    document.getElementById("reason").focus();
+  });
   return html`
     ${error && html`<p class="bad" role="alert">no answer: ${error}</p>`}
     ${told.error && html`<p class="bad" role="alert">${told.error}</p>`}
-    <${Verdict} told=${told} />
+    <${Verdict} told=${told} offer=${offer} />
+    ${told.control && html`<${Control} id=${id} told=${told.control} draft=${draft} setDraft=${setDraft} />`}
     <div class="grid">
       <${Chart} title="Latency" unit="ms" curves=${curves} names=${[["mean_ms", "mean"], ["p99_ms", "p99"], ["bound_ms", "bound", true], ["floor_ms", "floor", true]]} />
       <${Chart} title="Records" unit="per s" curves=${curves} names=${[["arrived", "in"], ["emitted", "out"], ["late", "late"]]} />
@@ -249,6 +341,8 @@ function QueryPage({ id }) {
     <${Heat} heat=${told.heat} />
     <section class="card"><h3>What changed, and why</h3>
       <p class="quiet">The numbers behind the last decision: <code>headgate why ${place}</code></p>
+      ${back !== null && html`<p class="quiet">To undo the last change of slots: <code>headgate rollback ${place} --to-epoch ${back} --reason "undo"</code><${FillIn}
+        offer=${offer} draft=${{ act: "rollback", epoch: String(back) }} text="Undo the last change" /></p>`}
       ${told.changes.length ? html`<${Table} caption="Changes, newest first" rows=${told.changes} columns=${[
         { title: "time", show: (c) => clock(c.at_ms) }, { title: "kind", show: (c) => c.kind }, { title: "what", show: (c) => c.text }]} />`
         : html`<p>Nothing has changed.</p>`}</section>
