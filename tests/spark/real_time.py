@@ -85,4 +85,4 @@ def writer(
     """A writer whose query runs in real time."""
     made = hg.writeStream(frame).foreachBatch(rows).outputMode(mode).slots(start=slots)
     made = made.option("checkpointLocation", str(checkpoint))
-    return made.option("headgate.experimental.realTime", "true").trigger(realTime="5 minutes")
+    return made.trigger(realTime="5 minutes")

@@ -52,7 +52,7 @@ def main() -> None:
     register(spark)
     made = hg.writeStream(totals()(spark)).foreachBatch(Files(work / "out")).outputMode("update")
     made = made.option("checkpointLocation", str(work / "checkpoint")).slots(start=2)
-    made = made.option("headgate.experimental.realTime", "true").trigger(realTime="5 minutes")
+    made = made.trigger(realTime="5 minutes")
     query = made.start()
     wanted = 2
     while query.isActive:

@@ -99,7 +99,6 @@ class Run:
         made = made.option("checkpointLocation", str(self.place / "checkpoint"))
         made = made.foreachBatch(self.keep)
         if real_time:
-            made = made.option("headgate.experimental.realTime", "true")
             return made.trigger(realTime="5 minutes").start()
         return made.trigger(processingTime="0 seconds").start()
 
@@ -229,7 +228,6 @@ def backlog_outcome(spark: SparkSession, folder: Path, place: Path) -> str:
     made = hg.writeStream(counted).outputMode("append").slots(start=2).keyGroups(16)
     made = made.foreachBatch(lambda frame, _: got.extend(frame.collect()))
     made = made.option("checkpointLocation", str(place / "checkpoint"))
-    made = made.option("headgate.experimental.realTime", "true")
     query = made.trigger(realTime="5 minutes").start()
     try:
         query.processAllAvailable()

@@ -514,11 +514,6 @@ def clocked(session: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[Build, Callable[[Any], Any], str]] = {
-    "the option": (
-        totals(),
-        lambda w: w.option("headgate.experimental.realTime", None),
-        "experimental",
-    ),
     "complete": (totals(), lambda w: w.outputMode("complete"), "complete"),
     "rising": (rising, same, 'option "rampUpTime" of format "rate"'),
     "files": (files, same, "a source of files cannot be read"),

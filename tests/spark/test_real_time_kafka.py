@@ -43,7 +43,7 @@ def into(frame: Any, broker: Broker, topic: str, checkpoint: Path) -> hg.Writer:
 
 
 def real_time(made: hg.Writer) -> hg.Writer:
-    return made.option("headgate.experimental.realTime", "true").trigger(realTime="1 minute")
+    return made.trigger(realTime="1 minute")
 
 
 def assert_once(broker: Broker, topic: str, expected: Counter[str]) -> None:

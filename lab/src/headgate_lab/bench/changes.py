@@ -162,7 +162,6 @@ def _one(chosen: ChangesParameters, work: Path) -> dict[str, Any]:
     results = _Results()
     writer = hg.writeStream(counted).foreachBatch(results).outputMode("update").slots(start=2)
     writer = writer.option("checkpointLocation", str(work / "checkpoint"))
-    writer = writer.option("headgate.experimental.realTime", "true")
     writer = writer.option("headgate.epoch", chosen.epoch)
     query = writer.trigger(realTime="5 minutes").start()
     try:

@@ -548,7 +548,6 @@ def _writers(
             .option("checkpointLocation", str(work / delivery))
         )
         if real_time:
-            writer = writer.option("headgate.experimental.realTime", "true")
             writer = writer.trigger(realTime="5 minutes")
             yield writer.release("early" if delivery == AT_LEAST_ONCE else "committed")
         else:

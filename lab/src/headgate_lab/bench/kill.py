@@ -426,7 +426,6 @@ def live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
     options = _options(chosen) | {"batch_rows": str(chosen.batch_rows)}
     writer = _writer(spark, chosen, work, options)
     if chosen.real_time:
-        writer = writer.option("headgate.experimental.realTime", "true")
         writer = writer.trigger(realTime="5 minutes")
     else:
         writer = writer.budget(chosen.budget).trigger(processingTime="0 seconds")

@@ -275,7 +275,6 @@ def _start(spark: SparkSession, told: dict[str, Any]) -> Any:
     place = f"{told['work']}/{told['query']}-{told['rate']}-{mode}"
     writer = writer.option("checkpointLocation", place)
     if mode in ("real-time", "early"):
-        writer = writer.option("headgate.experimental.realTime", "true")
         writer = writer.option("headgate.epoch", told["epoch"])
         writer = writer.release("early" if mode == "early" else "committed")
     if mode in (SPARKS_REAL_TIME, "real-time", "early"):

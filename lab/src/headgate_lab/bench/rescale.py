@@ -332,7 +332,6 @@ class _Bench:
             .option("headgate.executors", "keep")
         )
         if self.chosen.real_time:
-            writer = writer.option("headgate.experimental.realTime", "true")
             writer = writer.trigger(realTime="5 minutes")
         return writer.migration(text).start()
 

@@ -123,7 +123,7 @@ def _real_time(df: DataFrame, query: PlannedQuery) -> str:
     except UnsupportedQuery as error:
         return f"no real time  {error}"
     cores = flow.feeds.tasks + 1
-    return f"real time     yes, on one host with {cores} cores; experimental: {own.REAL_TIME.key}"
+    return f"real time     yes: trigger(realTime=...); on one host it needs {cores} cores"
 
 
 def _of_mode(error: UnsupportedQuery) -> bool:

@@ -145,14 +145,8 @@ def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) 
 def check_settings(settings: QuerySettings) -> None:
     """Refuse settings that have no meaning in real time.
 
-    Raises `UnsupportedQuery`, `ConfigError`.
+    Raises `UnsupportedQuery`.
     """
-    if not own.REAL_TIME.of(settings.options):
-        msg = (
-            "trigger(realTime=...) is experimental; try it with "
-            f'.option("{own.REAL_TIME.key}", "true"), or use processingTime.'
-        )
-        raise ConfigError(msg)
     name = (settings.format or "").lower()
     refused = {
         'output mode "complete"': settings.mode == "complete",

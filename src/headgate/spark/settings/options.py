@@ -277,7 +277,7 @@ REAL_TIME = Option(
     _flag,
     False,
     '"true" or "false"',
-    "experiment: whether trigger(realTime=...) may be used",
+    "without effect: trigger(realTime=...) had to be asked for once",
 )
 EPOCH = Option(
     "headgate.epoch",
