@@ -13,7 +13,6 @@ the caller makes room and calls again.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from headgate.core.jit import jit
 from headgate.tables.ports import I64, U8
@@ -355,27 +354,3 @@ def bounds(rows: I64) -> tuple[I64, I64]:
             low[j] = min(low[j], rows[i, j])
             high[j] = max(high[j], rows[i, j])
     return low, high
-
-
-def warm() -> None:
-    """Compile every kernel (or load it from numba's cache), so that no batch pays for it."""
-    rows = np.zeros((8, 3), dtype=np.int64)
-    undo = np.zeros((8, 4), dtype=np.int64)
-    counts = np.zeros(7, dtype=np.int64)
-    one: npt.NDArray[np.int64] = np.zeros(1, dtype=np.int64)
-    keys = np.zeros((1, 1), dtype=np.int64)
-    hashes = hash_words(keys)
-    upsert(rows, one, keys, hashes, 0, 4, undo, counts, one.copy())
-    find(rows, keys, hashes, one.copy())
-    bounds(rows)
-    least(rows, 1)
-    delete(rows, one, 0, undo, counts)
-    restore(rows, undo, 0)
-    place(rows[:0].copy(), hashes, rows)
-    index = np.zeros(8, dtype=np.int64)
-    known = np.zeros(5, dtype=np.int64)
-    heap = np.zeros(8, dtype=np.uint8)
-    intern(index, known, heap, known[:2].copy(), heap.copy(), 0, counts, one.copy())
-    gather(known, heap, one.copy())
-    forget(index, known, heap, 1, 0)
-    reindex(index, np.zeros(16, dtype=np.int64))
