@@ -246,9 +246,7 @@ def test_files_of_others_are_opened_or_not_as_recorded(
         path = Path(name)
         for follow in (True, False):
             for most in (4, 5):
-                read = told(
-                    lambda p=path, m=most, f=follow: read_file(p, "it", m, follow=f), tmp_path
-                )
+                read = told(lambda p=path, m=most, f=follow: read_file(p, "it", m, follow=f))
                 lines.append(f"{name[:20]!r} {follow} {most}: {read[:150]}")
         if name in names:
             for flags in (os.O_RDWR, os.O_RDONLY):
