@@ -159,6 +159,27 @@ class Copied:
         return self.error
 
 
+def test_a_journal_whose_place_was_gone_for_a_while_is_read_on(tmp_path: Path) -> None:
+    now_ms, place = [10_000], tmp_path / "jobs" / "a"
+    path = write(place / "headgate" / "journal.jsonl", [START, batch(0)])
+    kept = Shelf([tmp_path], lambda _: DriverSeen(), lambda: now_ms[0])
+    (entry,) = kept.index()
+    for away in (True, False):
+        place.rename(tmp_path / "away") if away else (tmp_path / "away").rename(place)
+        now_ms[0] += 1_000
+        query = kept.query(entry["id"], 9)
+        assert query is not None
+        assert ("cannot be read" in query["error"]) is away
+    write(path, [batch(1)])
+    path.write_bytes(path.read_bytes() + b"{\n")
+    for _ in range(2):
+        now_ms[0] += 1_000
+        query = kept.query(entry["id"], 9)
+        assert query is not None
+        assert query["curves"]["at_s"] == [2.0, 3.0]
+        assert "line 4" in query["error"], "a damaged line is told for good"
+
+
 def test_a_shelf_lives_on_as_recorded(tmp_path: Path, recorded: Recorded) -> None:
     """Journals come, grow and are damaged, places go, and a store cannot be read for a while."""
     dice, told, now_ms = random.Random(82), [], [100_000]
@@ -279,7 +300,7 @@ class Transport:
 
 
 def test_clients_that_are_stuck_are_hung_up_on() -> None:
-    """A request that is being answered has all the time; half of one, or an answer not taken, has twice."""
+    """A request that is being answered has all the time; half of one or an answer not taken has none."""
     dice = random.Random(84)
     for _ in range(200):
         client: Any = page._Protocol.__new__(page._Protocol)
