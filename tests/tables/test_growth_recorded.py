@@ -19,7 +19,7 @@ from headgate.tables.header import Geometry
 from headgate.tables.heap import HeapMemory
 from headgate.tables.kernels import UNDO_VALID
 from headgate.tables.ports import TableLayout
-from headgate.tables.table import BufferTable, initial_bytes
+from headgate.tables.table import BufferTable, _plain, _plain_bytes, initial_bytes
 from headgate_lab.testing.stores import LAYOUT
 
 Recorded = Callable[[str, Iterable[str]], None]
@@ -157,6 +157,45 @@ def test_two_tables_with_the_same_steps_are_the_same_wherever_they_lie(tmp_path:
         first, second = (table._memory.buffer.tobytes() for table in tables)
         assert first == second
     file.discard()
+
+
+@pytest.mark.parametrize("more", [0, 5, 8, 24, 100])
+def test_a_log_of_any_length_undoes_its_step(more: int, tmp_path: Path) -> None:
+    """Its file may be longer than it must be, and by no whole row."""
+    path = str(tmp_path / "g1")
+    file = ArenaFile.create([path], initial_bytes(SMALL), 5)
+    table = BufferTable.create(file, SMALL, 5)
+    file.publish()
+    for number in (1, 2):
+        table.begin()
+        table.rows[table.upsert(keys(0, 9)), 2] = number
+        table.commit(f"{number}" * 32)
+    file.drop()
+    with open(f"{path}.{5:016x}.undo", "ab") as log:
+        log.write(bytes(more))
+    again = ArenaFile.open(path)
+    assert again is not None
+    again.nonce = 5
+    table = BufferTable.attach(again, SMALL)
+    assert table.can_roll_back()
+    assert len(table._undo) == 64 + more // 32
+    table.roll_back()
+    assert (table.token, table.rows[table.live(), 2].tolist()) == ("1" * 32, [1] * 9)
+    again.drop()
+
+
+def test_kernels_get_arrays_of_one_form() -> None:
+    whole = np.arange(12, dtype=np.int64).reshape(3, 4)
+    frozen = whole.copy()
+    frozen.flags.writeable = False
+    for made in (whole.astype(np.int32), whole.T, whole[:, ::2], frozen, whole.astype(np.uint8)):
+        for plain, kind in ((_plain, np.int64), (_plain_bytes, np.uint8)):
+            found = plain(made)  # type: ignore[arg-type]
+            assert (found.dtype, found.flags.carray) == (kind, True)
+            assert found.tolist() == made.tolist()
+    data = np.arange(4, dtype=np.uint8)
+    assert _plain(whole) is whole
+    assert _plain_bytes(data) is data
 
 
 # --- Mappings -------------------------------------------------------------------------------------------

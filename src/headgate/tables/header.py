@@ -41,7 +41,6 @@ AT_CRC = 63
 
 _TOKEN = re.compile("[0-9a-f]{32}")
 _SMALLEST = 8
-_LARGEST = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -183,9 +182,9 @@ class Header:
 def _plausible(geometry: Geometry, byte_count: int, counts: I64, begun: I64) -> bool:
     sizes = (geometry.capacity, geometry.index_size)
     return bool(
-        all(_SMALLEST <= size <= _LARGEST and not size & (size - 1) for size in sizes)
-        and 1 <= geometry.string_limit <= _LARGEST
-        and 0 < geometry.heap_bytes <= _LARGEST
+        all(size >= _SMALLEST and not size & (size - 1) for size in sizes)
+        and geometry.string_limit >= 1
+        and geometry.heap_bytes > 0
         and geometry.total_bytes == byte_count
         and not (counts < 0).any()
         and not (begun < 0).any()
