@@ -27,6 +27,7 @@ from headgate.core.intents import utility_of
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Piecewise, Step
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 Recorded = Callable[[str, Iterable[str]], None]
 
 

@@ -420,7 +420,9 @@ def described(spec: Any) -> Iterator[str]:
 def test_a_slot_answers_as_recorded(
     name: str, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve_together(monkeypatch)  # the order of results is another where groups are served one by one
+    serve_together(
+        monkeypatch
+    )  # the order of results is another where groups are served one by one
     job = Job(SPECS[name])
     lines = [*described(SPECS[name]), *job.steps(random.Random(name))]
     recorded(name.replace(", ", "-").replace(" ", "-"), lines)

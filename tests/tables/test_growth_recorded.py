@@ -22,6 +22,7 @@ from headgate.tables.ports import TableLayout
 from headgate.tables.table import BufferTable, _plain, _plain_bytes, initial_bytes
 from headgate_lab.testing.stores import LAYOUT
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 Recorded = Callable[[str, Iterable[str]], None]
 SMALL = TableLayout(1, (7,))
 
@@ -136,6 +137,72 @@ def test_dead_rows_are_cleared_before_a_table_grows(recorded: Recorded) -> None:
     recorded("growth-after-deaths", lines)
 
 
+class Places:
+    """Open addressing in Python: a list of (key, step that touched it last, whether it is there)."""
+
+    def __init__(self, capacity: int) -> None:
+        self.rows: list[Any] = [None] * capacity
+        self.step = 0
+
+    def put(self, key: int, at: int) -> int:
+        """Return where a key is or comes: over the first dead row of an earlier step, or at the end."""
+        spare = None
+        for number in (n % len(self.rows) for n in range(at, at + len(self.rows))):
+            row = self.rows[number]
+            if row is not None and row[0] == key:
+                spare = number
+                break
+            if spare is None and (row is None or (not row[2] and row[1] != self.step)):
+                spare = number
+            if row is None:
+                break
+        assert spare is not None
+        self.rows[spare] = (key, self.step, True)
+        return spare
+
+    def remove(self, number: int) -> None:
+        key, _, there = self.rows[number]
+        if there:
+            self.rows[number] = (key, self.step, False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_lie_where_open_addressing_puts_them(seed: int) -> None:
+    """Keys that meet each other, die and come again, in one step and over several."""
+    dice = random.Random(seed)
+    table = BufferTable.create(HeapMemory(initial_bytes(SMALL)), SMALL)
+    follower = BufferTable.create(HeapMemory(initial_bytes(SMALL)), SMALL)
+    hashes = kernels.hash_words(keys(0, 3000)) & 63
+    near = [int(k) for k in np.flatnonzero((hashes >= 60) | (hashes < 3))[:30]]
+    model = Places(64)
+    for step in range(40):
+        table.begin()
+        model.step = int(table.stamp)
+        for _ in range(dice.randint(0, 12)):
+            key = dice.choice(near)
+            (number,) = table.upsert(np.array([[key]])).tolist()
+            assert number == model.put(key, int(hashes[key]))
+            if dice.random() < 0.6:
+                table.delete(np.array([number]))
+                model.remove(number)
+        shown = [
+            (row[0] >> 1, row[0] & 1, row[1]) if row[0] else None for row in table.rows.tolist()
+        ]
+        assert shown == [
+            None if row is None else (row[1], int(row[2]), row[0]) for row in model.rows
+        ]
+        changed = {
+            n for n, row in enumerate(model.rows) if row is not None and row[1] == model.step
+        }
+        assert set(table.changed().tolist()) == changed
+        section = table.section(f"{step + 1:032x}")
+        table.commit(section.token)
+        follower.catch_up([section])
+        there = [sorted(t.rows[t.live(), 1].tolist()) for t in (table, follower)]
+        assert there[0] == there[1] == sorted(r[0] for r in model.rows if r is not None and r[2])
+        assert table.live_count == len(there[0])
+
+
 def test_two_tables_with_the_same_steps_are_the_same_wherever_they_lie(tmp_path: Path) -> None:
     """In a file, and in the heap."""
     dice = random.Random(91)
@@ -220,6 +287,39 @@ def test_memory_is_mapped_as_long_as_somebody_looks_at_it(tmp_path: Path) -> Non
     assert part.tobytes() == b"c"
     del part
     assert mapped(path) == 0
+
+
+def test_a_file_of_many_gigabytes_is_mapped_to_its_end(tmp_path: Path) -> None:
+    size = (5 << 30) + 7
+    path = tmp_path / "large"
+    path.touch()
+    os.truncate(path, size)
+    with open(path, "r+b") as file:
+        whole = mapping.map_file(file.fileno(), size)
+        assert whole.size == size
+        assert whole[-1] == 0
+        whole[-1] = 5
+        assert os.pread(file.fileno(), 9, size - 1) == b"\x05"
+    del whole
+    assert mapped(path) == 0
+
+
+def test_a_child_has_no_file_of_its_parents(tmp_path: Path) -> None:
+    path = str(tmp_path / "g1")
+    file = ArenaFile.create([path], initial_bytes(SMALL), 5)
+    file.publish()
+    arena_file.remember(file)
+    if (child := os.fork()) == 0:  # pragma: no cover -- ends itself
+        held = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")
+                if os.path.exists(f"/proc/self/fd/{n}")]  # fmt: skip
+        os._exit(int(path in held) + 2 * bool(arena_file._known))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert arena_file._known.pop(path) is file
+    other = ArenaFile.open(path)
+    assert other is not None
+    assert not other.lock(), "the child's end has not unlocked it"
+    other.leave()
+    file.drop()
 
 
 def test_what_cannot_be_mapped_is_one_sentence(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_moves_between_tiers_are_planned_as_recorded(
 ) -> None:
     """Files of drawn sizes; groups of two operators, touched now and then, some of them big."""
     dice, lines = random.Random(53), []
-    clock = iter(np.arange(0.0, 9.0, 0.25).tolist())
+    clock = iter(np.arange(0.0, 99.0, 0.25).tolist())
     monkeypatch.setattr(tiers, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     for name in ("arena", "spill", "arena/op", "arena/other", "spill/other"):
         (tmp_path / name).mkdir(mode=0o700)
@@ -273,11 +273,13 @@ def test_moves_between_tiers_are_planned_as_recorded(
         path.touch(mode=0o600)
         os.truncate(path, size)
 
-    for step in range(0, 150, 2):
+    for step in range(0, 200, 2):
         for _ in range(dice.randint(0, 3)):
             top, operator = dice.choice(["arena", "spill"]), dice.choice(["op", "op", "other"])
             name = f"g{dice.randrange(7)}" + dice.choice(["", "", "", f".{9:016x}.undo"])
-            resize(tmp_path / top / operator / name, dice.choice([0, 1000, 2000, 8000, 30_000]))
+            resize(
+                tmp_path / top / operator / name, dice.choice([0, 1000, 1999, 2000, 8000, 30_000])
+            )
         for _ in range(dice.randint(0, 2)):
             at = dice.choice([step, step, step - 3])
             touched = (dice.randrange(8), dice.choice([0, 1, 50, 900]), at)
