@@ -162,7 +162,8 @@ def operator(count: int, *, waits: bool = True) -> Any:
 def arriving(dice: random.Random, rows: int, count: int, *, known: bool) -> pa.Table:
     groups = sorted(dice.randrange(3) for _ in range(rows))
     columns = {
-        GROUP: pa.array(groups, pa.int32()), "v0": pa.array([dice.randrange(count) for _ in groups], pa.int64()),
+        GROUP: pa.array(groups, pa.int32()),
+        "v0": pa.array([dice.randrange(count) for _ in groups], pa.int64()),
         TIME: pa.array([10 * dice.randrange(4) for _ in groups], pa.int64()),
         RECORDS: pa.array([dice.choice([1, 4]) for _ in groups], pa.int64()),
     }  # fmt: skip
