@@ -389,11 +389,11 @@ def test_plugins_are_loaded_or_blamed_as_recorded(
 
 HEADGATE = str(Path(frames.__file__).parents[1])
 FILES = (
-    f"{HEADGATE}/core/x.py", "/opt/lib/python3.11/site-packages/headgate/a.py", "/home/me/jobs.py",
-    "/home/me/headgate/own.py", f"{frames._STANDARD}json/x.py", "/spark/python/pyspark/sql/x.py",
+    f"{HEADGATE}/core/x.py", "/opt/lib/python3.11/site-packages/headgate/a.py", "/srv/me/jobs.py",
+    "/srv/me/headgate/own.py", f"{frames._STANDARD}json/x.py", "/spark/python/pyspark/sql/x.py",
     "<stdin>", "/spark/python/lib/py4j-0.10.9-src.zip/py4j/x.py", "<frozen runpy>", "pyspark/x.py",
     "/spark/python/lib/pyspark.zip/pyspark/x.py", "/opt/lib/python3.11/site-packages/pandas/x.py",
-    "/usr/lib/python3/dist-packages/six.py", "/home/me/pyspark_jobs.py", "jobs.py",
+    "/usr/lib/python3/dist-packages/six.py", "/srv/me/pyspark_jobs.py", "jobs.py",
     "<ipython-input-3>", "/opt/lib/python3.9/x.py",
 )  # fmt: skip
 

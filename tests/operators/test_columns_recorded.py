@@ -233,7 +233,7 @@ def test_a_limit_lets_as_many_rows_pass_and_then_none() -> None:
 def test_failures_of_a_users_code_are_told_as_recorded(recorded: Recorded) -> None:
     lines = []
     space: dict[str, Any] = {}
-    exec(compile("def fails(error):\n    raise error", "/home/me/jobs.py", "exec"), space)
+    exec(compile("def fails(error):\n    raise error", "/srv/me/jobs.py", "exec"), space)
     failures = (
         ValueError("a ‹b› c"), ValueError(""), KeyError("k"), SystemExit(3), ConfigError("it is odd."),
         TookTooLong("it took 5 s."), ValueError("x" * 400), ValueError("a\nb\x1b"), BaseException("b"),

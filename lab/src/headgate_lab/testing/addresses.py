@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 
 from headgate.tables import together
 
@@ -20,8 +19,8 @@ def array_at(address: int, shape: tuple[int, ...], kind: Any) -> Any:
     return np.frombuffer((ctypes.c_uint8 * byte_count).from_address(address), kind).reshape(shape)
 
 
-def serve_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `headgate.tables.together` work without a compiler too."""
+def serve_together(monkeypatch: Any) -> None:
+    """Let `headgate.tables.together` work without a compiler too; `monkeypatch` is that of pytest."""
     if not together.ENABLED:
         monkeypatch.setattr(together, "ENABLED", True)
         monkeypatch.setattr(together, "carray", array_at, raising=False)
