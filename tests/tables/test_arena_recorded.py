@@ -287,3 +287,33 @@ def test_files_of_a_host_are_as_recorded(
     lines += host.shown()
     recorded(f"host-{name}", lines)
     assert EMPTY_TOKEN not in {history.token for history in host.histories.values()}
+
+
+@pytest.mark.parametrize("bound", [None, 1 << 30])
+def test_a_worker_finds_the_new_file_of_a_table_whose_old_file_is_held(
+    bound: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path, bound, 46, monkeypatch)
+
+    def by(worker: int, act: Callable[[int, int], str]) -> list[str]:
+        host.histories[0].asked.clear()
+        monkeypatch.setattr(arena_file, "_known", host.known[worker])
+        act(worker, 0)
+        return host.histories[0].asked
+
+    by(0, host.serve)
+    assert by(1, host.hold) == [], "it takes the file that is there"
+    assert by(2, host.read) == [EMPTY_TOKEN], "that one is held: it builds another"
+    for _ in range(2):
+        assert by(0, host.read) == [], "and who has mapped the first one finds the second"
+    path = f"{tmp_path}/arena/op/g0"
+    assert [path in known and known[path].is_current() for known in host.known] == [
+        True,
+        False,
+        True,
+    ]
+    assert len(os.listdir("/proc/self/fd")) == host.no_descriptor + 3
+    by(1, host.hold)
+    for worker in range(3):
+        by(worker, host.close)
+    assert len(os.listdir("/proc/self/fd")) == host.no_descriptor
