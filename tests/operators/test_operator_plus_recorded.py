@@ -95,10 +95,12 @@ def test_functions_that_are_given_return_a_state_for_each_input() -> None:
     assert made.updated(windows, Record(7, ())) == ([3, 4], [(7,)])
     assert made.slid(windows) == [3, 4]
     states.pop()
-    with pytest.raises(HeadgateError, match="^slide returned 1 states for an operator of 2 inputs"):
+    with pytest.raises(
+        HeadgateError, match=r"^slide returned 1 states for an operator of 2 inputs"
+    ):
         made.slid(windows)
     with pytest.raises(
-        HeadgateError, match="^update returned 1 states for an operator of 2 inputs"
+        HeadgateError, match=r"^update returned 1 states for an operator of 2 inputs"
     ):
         made.updated(windows, Record(7, ()))
 
