@@ -180,6 +180,7 @@ def ended(text: str) -> list[str]:
             gone = [one.slot_of for one in migration.superseded]
             lines.append(f"after {turns} turns, {migration.running}: {where} {gone}")
             assert not migration.running
+            assert migration._advance() is False, "nothing is left to do"
             assert migration.current == target or migration.failed
     return lines
 

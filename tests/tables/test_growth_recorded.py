@@ -356,6 +356,32 @@ def test_a_file_that_grows_and_moves_keeps_no_memory_of_the_one_before(tmp_path:
     assert mapped(path) == 0
 
 
+def test_a_store_that_closes_and_one_that_cleans_keep_the_files_of_others(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir(mode=0o700)
+    files = {}
+    for name in ("a/g1", "a/g2", "b/g1", "b/g2"):
+        file = ArenaFile.create([str(tmp_path / name)], initial_bytes(SMALL), 5)
+        file.publish()
+        arena_file.remember(file)
+        if name.endswith("1"):
+            file.unlock()
+        files[name] = file
+    known = arena_file._known
+    arena_file.forget_directory(f"{tmp_path}/a/")
+    left = {n: known.get(str(tmp_path / n)) is file for n, file in files.items()}
+    assert left == {"a/g1": False, "a/g2": True, "b/g1": True, "b/g2": True}, "one is held"
+    for name in ("a/g2", "b/g1", "b/g2"):
+        (tmp_path / name).unlink()
+    arena_file.forget_replaced(f"{tmp_path}/a/")
+    assert known.get(str(tmp_path / "b/g1")) is files["b/g1"]
+    arena_file.forget_replaced(f"{tmp_path}/b/")
+    left = {n: known.get(str(tmp_path / n)) is file for n, file in files.items()}
+    assert left == {"a/g1": False, "a/g2": True, "b/g1": False, "b/g2": True}
+    for name in ("a/g2", "b/g2"):
+        files[name].drop()
+
+
 def test_a_table_of_another_user_is_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
