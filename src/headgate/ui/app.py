@@ -159,9 +159,9 @@ class _Answers:
         with self._lock:
             making = self._making.setdefault(name, threading.Lock())
         with making:
-            made_s, response = self._kept.get(name, (0.0, None))
-            if response is not None and time.monotonic() - made_s < READ_AGAIN_S:
-                return response
+            kept = self._kept.get(name)
+            if kept and time.monotonic() - kept[0] < READ_AGAIN_S:
+                return kept[1]
             response = _answer(make())
             with self._lock:
                 if response.status_code == 200:  # noqa: PLR2004 - a number of HTTP
