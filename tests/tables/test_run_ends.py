@@ -1,4 +1,4 @@
-"""A run of which somebody else has removed a part already is removed all the same."""
+"""A run of which somebody else has removed a part is removed all the same; a host without tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.tables.runs import open_run
+from headgate.tables.tiers import MemoryBound, Tiers
 
 
 @pytest.mark.parametrize("gone", ["nothing", "the lock", "all"])
@@ -26,3 +27,11 @@ def test_a_run_ends_whatever_is_gone_already(gone: str, tmp_path: Path) -> None:
     assert not run.path.exists()
     run.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_table_is_nothing_moves(tmp_path: Path) -> None:
+    for name in ("arena", "spill", "arena/op"):
+        (tmp_path / name).mkdir(mode=0o700)
+    made = Tiers(tmp_path / "arena/op", tmp_path / "spill/op", MemoryBound(64_000, 6))
+    assert made.plan({0, 1}, 5) == ([], [])
+    assert made.plan(set(), 5) == ([], [])
