@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.tables.runs import open_run
+from headgate.tables.runs import _remove, open_run
 from headgate.tables.tiers import MemoryBound, Tiers
 
 
@@ -35,3 +35,9 @@ def test_where_no_table_is_nothing_moves(tmp_path: Path) -> None:
     made = Tiers(tmp_path / "arena/op", tmp_path / "spill/op", MemoryBound(64_000, 6))
     assert made.plan({0, 1}, 5) == ([], [])
     assert made.plan(set(), 5) == ([], [])
+
+
+def test_a_directory_without_its_lock_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "run" / "operator").mkdir(parents=True)
+    _remove(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
