@@ -168,6 +168,8 @@ WORDS = {
     "strings there": (AT_COUNTS + STRINGS, 33, "header is damaged"),
     "bytes there": (AT_COUNTS + STRING_BYTES, 513, "header is damaged"),
     "begun": (AT_BEGUN, -1, "header is damaged"),
+    "begun with strings": (AT_BEGUN + 2, 1, "header is damaged"),
+    "begun with bytes": (AT_BEGUN + 3, 1, "header is damaged"),
 }
 GOOD = {
     "used": (AT_COUNTS + USED, 64),

@@ -112,11 +112,11 @@ def without_panics() -> Iterator[None]:
 def instead_of(name: str, given: Iterable[str]) -> str:
     """Return ``' instead of "pth"'`` where an option that is missing was given with a slip, or ``""``."""
     by_name = {option.lower(): option for option in given}
-    close = difflib.get_close_matches(name.lower(), by_name, n=1, cutoff=0.8)
+    close = difflib.get_close_matches(name.lower(), by_name, cutoff=0.8)
     return f' instead of "{by_name[close[0]]}"' if close else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean X?"``, which ends a sentence, for the name next to `name`, or ``""``."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(known), cutoff=0.5)
     return f'; did you mean "{close[0]}"?' if close else ""

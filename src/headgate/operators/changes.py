@@ -229,8 +229,6 @@ def _map(
 
 def _rank(of: I64) -> I64:
     """Return each row's place among those of its key; `of` is ascending."""
-    if len(of) == 0:
-        return _NONE
     starts = np.flatnonzero(np.r_[True, of[1:] != of[:-1]])
     return np.arange(len(of)) - np.repeat(starts, np.diff(np.r_[starts, len(of)]))
 

@@ -100,8 +100,7 @@ def completed_ms(records: I64, from_ms: float, to_ms: float) -> F64:
     slot began and ended.
     """
     done = np.cumsum(records).astype(np.float64)
-    total = float(done[-1]) if len(done) else 1.0
-    at_ms: F64 = from_ms + (to_ms - from_ms) * done / total
+    at_ms: F64 = from_ms + (to_ms - from_ms) * done / (records.sum() or 1)
     return at_ms
 
 

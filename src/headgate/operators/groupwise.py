@@ -57,9 +57,8 @@ class Groupwise(Operator, Protocol):
         return self.time is not None and self.time.expires
 
     def late(self, times_us: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
-        """Return a mask of late records: the watermark has reached the end of the record's time."""
-        size_us = 0 if self.time is None else self.time.size_us
-        late: npt.NDArray[np.bool_] = times_us + size_us <= watermark_us
+        """Return a mask of late records: the watermark has reached their time, which has no length."""
+        late: npt.NDArray[np.bool_] = times_us <= watermark_us
         return late
 
     def run(

@@ -117,7 +117,7 @@ class Served:
     """Groups whose state has a new token."""
     sections: dict[int, Section] = field(default_factory=dict)
     """Their part of the changelog."""
-    arrived_records: int = 0
+    arrived_records: int = field(kw_only=True)
     served_records: int = 0
     late_records: int = 0
     served_rows: int = 0

@@ -8,8 +8,8 @@ from headgate.operators.build import Spec, operator_of
 from headgate.operators.operator import Operator
 from headgate.operators.serve import serve
 from headgate.operators.step import GROUP, RECORDS, GroupState, Request
-from headgate.tables import kernels
 from headgate.tables.heap import HeapStore
+from headgate.tables.heap import warm as warm_tables
 from headgate.tables.ports import EMPTY_TOKEN
 
 
@@ -20,7 +20,7 @@ def warm(spec: Spec) -> None:
     knows which rows it can take.
     """
     operator = operator_of(spec)
-    kernels.warm()
+    warm_tables()
     if not operator.rehearse():
         _serve_two_rows(operator)
 

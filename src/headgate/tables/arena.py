@@ -29,7 +29,7 @@ from headgate.tables.room import MAKE_ROOM
 from headgate.tables.runs import (
     RunDirectory,
     arena_root,
-    checked_name,
+    check_name,
     join_run,
     open_run,
     private_directory,
@@ -44,7 +44,6 @@ __all__ = [
     "ArenaStore",
     "RunDirectory",
     "arena_root",
-    "checked_name",
     "join_run",
     "open_run",
     "spill_path",
@@ -66,7 +65,7 @@ class ArenaStore(Store):
         layout: TableLayout,
         tiers: Tiers | None = None,
     ) -> None:
-        checked_name(Path(directory).name, "operator")
+        check_name(Path(directory).name, "operator")
         self._directory = private_directory(Path(directory))
         self._prefix = f"{self._directory}/g"
         self._layout = layout

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import stat
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -74,8 +73,8 @@ class ArenaFile:
         except OSError:
             return None
         status = os.fstat(descriptor)
-        ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        if not ours or status.st_mode & 0o077 or status.st_size < HEADER_BYTES:
+        others = status.st_uid != os.geteuid() or status.st_mode & 0o077
+        if others or status.st_size < HEADER_BYTES:  # what is no regular file has no size
             os.close(descriptor)
             return None
         try:

@@ -41,7 +41,6 @@ AT_CRC = 63
 
 _TOKEN = re.compile("[0-9a-f]{32}")
 _SMALLEST = 8
-_LARGEST = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -182,14 +181,14 @@ class Header:
 
 def _plausible(geometry: Geometry, byte_count: int, counts: I64, begun: I64) -> bool:
     sizes = (geometry.capacity, geometry.index_size)
-    if any(not _SMALLEST <= size <= _LARGEST or size & (size - 1) for size in sizes):
-        return False
-    if not 1 <= geometry.string_limit <= _LARGEST or not 0 < geometry.heap_bytes <= _LARGEST:
-        return False
-    if geometry.total_bytes != byte_count or (counts < 0).any() or (begun < 0).any():
-        return False
     return bool(
-        counts[LIVE] <= counts[USED] <= geometry.capacity
+        all(size >= _SMALLEST and not size & (size - 1) for size in sizes)
+        and geometry.string_limit >= 1
+        and geometry.heap_bytes > 0
+        and geometry.total_bytes == byte_count
+        and not (counts < 0).any()
+        and not (begun < 0).any()
+        and counts[LIVE] <= counts[USED] <= geometry.capacity
         and counts[UNDO_COUNT] <= geometry.capacity
         and counts[STRINGS] <= geometry.string_limit
         and counts[STRING_BYTES] <= geometry.heap_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.core.errors import StateError
+from headgate.tables import kernels
 from headgate.tables.lineage import bring, build
 from headgate.tables.ports import U8, Chain, Store, Table, TableLayout
 from headgate.tables.table import BufferTable, initial_bytes
@@ -81,3 +82,25 @@ class HeapStore(Store):
             msg = f"key group {group} is not held: acquire it first"
             raise StateError(msg)
         return self._tables[group]
+
+
+def warm() -> None:
+    """Have every kernel of a table compiled, or loaded from numba's cache, so that no batch pays for it.
+
+    Rows and strings are as many as make a table grow.
+    """
+    layout = TableLayout(1, (0,))
+    table = BufferTable.create(HeapMemory(initial_bytes(layout)), layout)
+    table.begin()
+    ids = table.intern(np.arange(100), np.arange(99, dtype=np.uint8))
+    rows = table.upsert(ids[:, None])
+    table.commit("1" * 32)
+    table.begin()
+    table.intern(np.array([0, 2]), np.zeros(2, dtype=np.uint8))
+    table.delete(rows)
+    table.commit("2" * 32)
+    table.roll_back()
+    table.begin()
+    table.compact(())
+    kernels.bounds(table.rows)
+    table.least(1)

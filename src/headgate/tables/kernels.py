@@ -13,7 +13,6 @@ the caller makes room and calls again.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from headgate.core.jit import jit
 from headgate.tables.ports import I64, U8
@@ -74,21 +73,21 @@ def _log(rows: I64, position: int, undo: I64, counts: I64) -> bool:
 
 
 @jit
-def _probe(rows: I64, keys: I64, i: int, hashed: int, stamp: int) -> tuple[int, int]:
-    """Return (row that bears the key or -1, row a new one may take or -1)."""
+def _probe(rows: I64, keys: I64, i: int, hashed: int, stamp: int) -> tuple[int, bool]:
+    """Return the row that bears the key, else one that it may take or -1; and whether it is borne."""
     mask = rows.shape[0] - 1
     position = hashed & mask
     spare = -1
     for _ in range(rows.shape[0]):
         meta = rows[position, 0]
         if meta == 0:
-            return -1, position if spare < 0 else spare
+            return position if spare < 0 else spare, False
         if _same_key(rows, position, keys, i):
-            return position, -1
+            return position, True
         if spare < 0 and meta & 1 == 0 and meta >> 1 != stamp:
             spare = position
         position = (position + 1) & mask
-    return -1, spare
+    return spare, False
 
 
 @jit
@@ -122,8 +121,7 @@ def upsert(
     alive = stamp * 2 + 1
     key_words = keys.shape[1]
     for i in range(start, keys.shape[0]):
-        place, spare = _probe(rows, keys, i, hashes[i], stamp)
-        target = place if place >= 0 else spare
+        target, _ = _probe(rows, keys, i, hashes[i], stamp)
         if target < 0:
             return i, ROWS_FULL
         meta = rows[target, 0]
@@ -150,8 +148,8 @@ def upsert(
 def find(rows: I64, keys: I64, hashes: I64, out: I64) -> None:
     """Write the index of each key's live row, or -1, to `out` (int64[n])."""
     for i in range(keys.shape[0]):
-        place, _ = _probe(rows, keys, i, hashes[i], 0)
-        out[i] = place if place >= 0 and rows[place, 0] & 1 == 1 else -1
+        place, is_there = _probe(rows, keys, i, hashes[i], 0)
+        out[i] = place if is_there and rows[place, 0] & 1 == 1 else -1
 
 
 @jit
@@ -355,27 +353,3 @@ def bounds(rows: I64) -> tuple[I64, I64]:
             low[j] = min(low[j], rows[i, j])
             high[j] = max(high[j], rows[i, j])
     return low, high
-
-
-def warm() -> None:
-    """Compile every kernel (or load it from numba's cache), so that no batch pays for it."""
-    rows = np.zeros((8, 3), dtype=np.int64)
-    undo = np.zeros((8, 4), dtype=np.int64)
-    counts = np.zeros(7, dtype=np.int64)
-    one: npt.NDArray[np.int64] = np.zeros(1, dtype=np.int64)
-    keys = np.zeros((1, 1), dtype=np.int64)
-    hashes = hash_words(keys)
-    upsert(rows, one, keys, hashes, 0, 4, undo, counts, one.copy())
-    find(rows, keys, hashes, one.copy())
-    bounds(rows)
-    least(rows, 1)
-    delete(rows, one, 0, undo, counts)
-    restore(rows, undo, 0)
-    place(rows[:0].copy(), hashes, rows)
-    index = np.zeros(8, dtype=np.int64)
-    known = np.zeros(5, dtype=np.int64)
-    heap = np.zeros(8, dtype=np.uint8)
-    intern(index, known, heap, known[:2].copy(), heap.copy(), 0, counts, one.copy())
-    gather(known, heap, one.copy())
-    forget(index, known, heap, 1, 0)
-    reindex(index, np.zeros(16, dtype=np.int64))

@@ -24,16 +24,15 @@ _ARENA = "arena.id"
 _SPILL = "HEADGATE_SPILL_DIR"
 
 
-def checked_name(name: str, what: str) -> str:
-    """Return `name` if it may become part of a path.
+def check_name(name: str, what: str) -> None:
+    """Refuse a name that may not become part of a path.
 
-    Raises `StateError`: it has other characters than letters, digits, ``_`` and ``-``, or over 64
+    Raises `StateError`: the name has other characters than letters, digits, ``_`` and ``-``, or over 64
     of them.
     """
     if not _NAME.fullmatch(name):
         msg = f"{what} {name!r} cannot name a file: use 1 to 64 letters, digits, _ and -"
         raise StateError(msg)
-    return name
 
 
 def private_directory(path: Path, setting: str = "HEADGATE_ARENA_DIR") -> Path:

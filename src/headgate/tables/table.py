@@ -61,7 +61,7 @@ class BufferTable:
         self._memory = memory
         self._fresh = np.array(layout.fresh, dtype=np.int64)
         self._undo: I64 = np.empty((0, 1 + layout.width), dtype=np.int64)
-        self._undo_mark: I64 = np.zeros(2, dtype=np.int64)
+        self._undo_mark: I64
         self._full_only = False
         self._places: tuple[int, ...] | None = None
         self._map(geometry)

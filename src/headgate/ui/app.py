@@ -180,9 +180,9 @@ class _Answers:
 
     async def get(self, name: str, make: Callable[[], Any]) -> Response:
         """Return the answer of a name, made now if it is too old; of no journal it is not kept."""
-        made_s, response = self._kept.get(name, (0.0, None))
-        if response is not None and time.monotonic() - made_s < READ_AGAIN_S:
-            return response
+        kept = self._kept.get(name)
+        if kept and time.monotonic() - kept[0] < READ_AGAIN_S:
+            return kept[1]
         if name not in self._making:
             self._making[name] = asyncio.ensure_future(self._made(name, make))
         # one viewer that leaves ends it for nobody else

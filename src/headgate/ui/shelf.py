@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.core.input import is_file
 from headgate.journal.reader import FLEET_JOURNAL, CopiedJournal, Tail, journals_below
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.fleet import fleet_status
@@ -75,7 +76,9 @@ class Book:
                 self.history.absorb(event)
                 self.events += 1
         except HeadgateError as error:
-            self.error = self.damage = str(error)
+            self.error = str(error)
+            if is_file(self.path):  # else the place is gone, perhaps for a while
+                self.damage = self.error
         self.read_ms = now_ms
 
 

@@ -26,10 +26,10 @@ import numpy as np
 from headgate.checkpoint import changelog
 from headgate.checkpoint.changelog import SectionRef
 from headgate.core.errors import StateError
-from headgate.tables import kernels
 from headgate.tables.arena import ArenaStore
 from headgate.tables.arena_file import ArenaFile
 from headgate.tables.header import DIRTY, Header
+from headgate.tables.heap import warm
 from headgate.tables.lineage import build
 from headgate.tables.ports import EMPTY_TOKEN, I64, Chain, Section, Table, TableLayout
 from headgate.tables.table import BufferTable
@@ -290,7 +290,7 @@ def run_trials(count: int, seed: int, open_store: Opener = open_arena) -> list[i
     The seed fixes what is served and who is disturbed; the scheduler decides when, so a seed
     repeats a trial's shape and not its every moment.
     """
-    kernels.warm()
+    warm()
     wrong = []
     for number in range(seed, seed + count):
         with _directory() as directory:

@@ -76,7 +76,7 @@ def join_layout(spec: JoinSpec) -> JoinLayout:
     nulls = max(codec.null_words(len(leaves)) for leaves in spec.sides)
     first = nulls + 2
     strings = max(sum(x.kind is Kind.BYTES for x in leaves) for leaves in spec.sides)
-    sides, words = [], first + strings
+    sides, ends = [], []
     for leaves in spec.sides:
         string, other, at = first, first + strings, []
         for leaf in leaves:
@@ -87,11 +87,11 @@ def join_layout(spec: JoinSpec) -> JoinLayout:
                 at.append(other)
                 other += leaf.words
         sides.append(SideLayout(leaves, tuple(at)))
-        words = max(words, other)
+        ends.append(other)
     key_words = side_at + 2
     of_key = [1 + w for w, x in zip(key_at, spec.keys, strict=True) if x.kind is Kind.BYTES]
     of_sides = range(1 + key_words + first, 1 + key_words + first + strings)
-    table = TableLayout(key_words, (0,) * words)
+    table = TableLayout(key_words, (0,) * max(ends))
     left, right = sides
     texts = (*of_key, *of_sides)
     return JoinLayout(table, key_at, side_at, nulls, nulls + 1, (left, right), texts)

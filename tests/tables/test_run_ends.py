@@ -1,0 +1,43 @@
+"""A run of which somebody else has removed a part is removed all the same; a host without tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.tables.runs import _remove, open_run
+from headgate.tables.tiers import MemoryBound, Tiers
+
+
+@pytest.mark.parametrize("gone", ["nothing", "the lock", "all"])
+def test_a_run_ends_whatever_is_gone_already(gone: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    run = open_run(tmp_path)
+    (run.path / "operator").mkdir()
+    (run.path / "file").touch()
+    if gone != "nothing":
+        (run.path / "lock").unlink()
+    if gone == "all":
+        (run.path / "operator").rmdir()
+        (run.path / "file").unlink()
+        run.path.rmdir()
+    run.end()
+    assert run.ended
+    assert not run.path.exists()
+    run.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_table_is_nothing_moves(tmp_path: Path) -> None:
+    for name in ("arena", "spill", "arena/op"):
+        (tmp_path / name).mkdir(mode=0o700)
+    made = Tiers(tmp_path / "arena/op", tmp_path / "spill/op", MemoryBound(64_000, 6))
+    assert made.plan({0, 1}, 5) == ([], [])
+    assert made.plan(set(), 5) == ([], [])
+
+
+def test_a_directory_without_its_lock_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "run" / "operator").mkdir(parents=True)
+    _remove(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
