@@ -33,7 +33,7 @@ from headgate.operators.warm import warm
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import hang_up
 from headgate.spark.realtime.slot_process import SlotProcess
-from headgate.tables import kernels
+from headgate.tables import heap
 
 _START, _KILL = "start", "kill"
 _LOST = -1
@@ -302,7 +302,7 @@ def main() -> None:
     """Serve whoever holds the other end of the channel that the argument names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it is the driver's
     with contextlib.suppress(OSError, EOFError), Connection(int(sys.argv[1])) as starter:
-        kernels.warm()
+        heap.warm()
         specs, modules = starter.recv()
         for name in modules:
             importlib.import_module(name)
