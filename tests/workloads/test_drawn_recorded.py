@@ -232,3 +232,15 @@ def test_rates_at_their_edges(recorded: Recorded) -> None:
         events = rate.time_of([0, 1, 2, 7, 8, 11, 12, 19, 100, 1_000_000])
         lines.append(f"{text} events: {[float(f'{value:.9g}') for value in events]}")
     recorded("rates", lines)
+
+
+@pytest.mark.parametrize("shape", ["{0}", "square(first={0}, next=9, period=7s)",
+                                   "sine(base={0}, amplitude=3, period=7s)",
+                                   "steps({0}, 1500ms=9.1, 2s=0.3)"])  # fmt: skip
+def test_a_count_is_that_of_the_events_due_to_the_last_bit(shape: str) -> None:
+    """At the time of an event and just before, where a product of rate and time is off by a rounding."""
+    for per_s in range(1, 60):
+        rate = parse_rate(shape.format(per_s))
+        due_s = rate.time_of(np.arange(300))
+        for at_s in (due_s[:100], np.nextafter(due_s[:100], 0.0)):
+            assert (rate.count(at_s) == np.searchsorted(due_s, at_s, side="right")).all()
