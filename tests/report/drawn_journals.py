@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import runs
@@ -179,3 +180,56 @@ def journal(dice: random.Random) -> list[Event]:
         [runs.stopped(dice.choice([None, "disk full"]), at_ms + 1)],
     ]  # fmt: skip
     return events + dice.choice(ends)
+
+
+def late_work(dice: random.Random) -> list[Event]:
+    """Return three batches of a query that is late, or behind: what limits it is the only question.
+
+    A second lies between two batches; shares of it are drawn at what a rule asks for and off it.
+    """
+    begun, slots = start(dice, runs.BEGAN_MS), dice.choice([1, 2, 4])
+    given = {**begun.parameters, "slo": ["mean < 1 s over 1 s"]}
+    given["trigger"] = dice.choice([{}, {}, {}, {"processingTime": dice.choice(["999 ms", "1 second"])},
+                                    {"realTime": "5 minutes"}])  # fmt: skip
+    given["slots_max"] = dice.choice([0, 8, 8, slots])
+    events: list[Event] = [replace(begun, parameters=given, operators=OPERATORS[:1])]
+    taken = dice.choice([None, None, -61_001, -60_000, 0, 1_000, 1_001])
+    useful_ms = [dice.choice([0.0, 200.0, 490.0, 499.0, 500.0, 699.0, 700.0]) for _ in range(slots)]
+    waits = [dice.choice([0, 0, 10, 101, 404]) for _ in range(slots)]
+    grows, lag = dice.choice([-1, 0, 1, 1]), dice.choice([0, 0, 90])
+    sink_ms = dice.choice([0.0] * 6 + [499.0, 500.0])
+    slots_ms, computing = dice.choice([0.0, 499.0, 500.0]), dice.choice([None, 0.0, 0.5, 1.0])
+    state, floor_ms = dice.choice(
+        [("missed", 600.0), ("unreachable", 3000.0), ("unreachable", 3001.0)]
+    )
+    if taken is not None:
+        after = slots if dice.random() < 0.8 else slots + 1
+        change = AssignmentChange(
+            0, 1, slots + 1, after, 3, 0, "unified", dice.choice(REASONS), "count-0",
+            split=dice.choice([(), (), ((3, 0, 1),)]), at_ms=runs.BEGAN_MS + 1_000 + taken,
+        )  # fmt: skip
+        events.append(change)
+    for step in range(3):
+        waiting = [max(0, n + 40 * grows * step) if n else 0 for n in waits]
+        stats = tuple(
+            SlotStats(
+                s, 8, 50, waiting[s], ms, 3000.0, 3000.0, None if computing is None else computing * ms,
+                dice.choice([None, 0.0, 200.0]), "count-0",
+            )
+            for s, ms in enumerate(useful_ms)
+        )  # fmt: skip
+        slo = SloState(state, dice.random() < 0.1, 0.5, 0.1, 3, "count-0", 10 + step, 1, 0.99,
+                       1000.0, floor_ms, 1.0, 1)  # fmt: skip
+        hot = GroupRecords("count-0", [3, 9], dice.choice([[24, 76], [50, 50], [10, 10], [99, 1]]))
+        fields: dict[str, Any] = {
+            "slots": slots, "at_ms": runs.BEGAN_MS + 1_000 * (step + 1), "duration_ms": 900.0,
+            "slot_stats": stats, "backlog": sum(waiting), "slo": slo, "arrived": 100,
+            "phases_ms": {"sink": sink_ms, "slots": slots_ms}, "latency_ms": Latency(*[3000.0] * 5),
+            "histogram": sparse_of(counts_of([3000.0] * 100)),
+            "lag": {"a-0": lag * (1 + step)} if lag else {}, "arrivals": (hot,),
+        }  # fmt: skip
+        events.append(runs.batch(step, **fields))
+        if dice.random() < 0.1:
+            reason = dice.choice(REASONS)
+            events.append(Decided("unified", "out", reason, True, at_ms=events[-1].at_ms))
+    return events

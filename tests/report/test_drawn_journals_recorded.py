@@ -91,6 +91,29 @@ def test_diagnoses(recorded: Recorded) -> None:
     recorded("drawn-diagnoses", lines)
 
 
+def test_limits_of_late_work(recorded: Recorded) -> None:
+    lines, causes, dice = [], Counter[str](), random.Random(48)
+    for number in range(160):
+        events = drawn_journals.late_work(dice)
+        found = diagnose(events, "CK", now_ms=events[-1].at_ms, driver=DriverSeen(True))
+        limit, policy = found["limit"], found["policy"]
+        causes[limit["cause"]] += 1
+        lines.append(
+            f"{number} {limit['cause']}: {limit['why']} | {'; '.join(found['do'])} | {policy}"
+        )
+    recorded("late-work", lines)
+    assert {
+        "sink",
+        "floor",
+        "trigger",
+        "one key",
+        "cores",
+        "slots",
+        "source",
+        "batch",
+    } <= causes.keys()
+
+
 def test_frames(recorded: Recorded) -> None:
     lines = []
     for number, (dice, _, run, now_ms) in enumerate(drawn(42, 22)):
