@@ -14,9 +14,10 @@ import pytest
 
 from headgate.control.decision import Change, ChangeKind
 from headgate.core.assignment import Assignment
+from headgate.core.errors import HeadgateError
 from headgate.core.slo import parse_slo
 from headgate.journal import histogram
-from headgate.journal.parts import GroupRecords, Latency, SlotStats
+from headgate.journal.parts import GroupRecords, Latency, SloState, SlotStats
 from headgate.journal.schema import Batch, Start
 from headgate.whatif.calibration import Task, _computing, _factors, _laid_out, _task, calibrated
 from headgate.whatif.measures import AppliedChange, Measures, moved_groups, quantiles_s
@@ -28,6 +29,7 @@ from headgate.whatif.model import (
     TreatmentCost,
 )
 from headgate.whatif.recording import Recorded as RecordedRun
+from headgate.whatif.replay import replayed
 from headgate.whatif.simulate import Mode, WhatIf, engine, simulate
 from headgate.workloads.arrivals import RecordedArrivals
 from headgate.workloads.traces import Trace
@@ -323,3 +325,62 @@ def test_what_is_drawn_of_a_model() -> None:
     planned = [batches.planning_s(number) for number in range(9)]
     assert planned == pytest.approx([1.2, 0.7, 0.3, 0.0, 0.2, 0.3, 0.0, 0.2, 0.3])
     assert MicroBatch(plan_s=0.2).planning_s(5) == 0.2
+
+
+def drawn_settings(dice: random.Random) -> dict[str, Any]:
+    """Return settings of a recorded run; what may be missing is now and then."""
+    given: dict[str, Any] = {
+        "policy": dice.choice(["static", "unified(0.2)", "streamswitch(0.2)", "threshold"]),
+        "slo": [dice.choice(["mean < 1 s over 1 s", "mean < 2 s over 5 s in 90 % of windows"])],
+        "slots_max": dice.choice([1, 2, 4]), "slots_min": dice.choice([1, 2]),
+        "cores": dice.choice([1, 2, 4]), "machine_cores": dice.choice([1, 4]),
+        "floor_s": dice.choice([0.0, 0.3, 1.2]), "advise": dice.random() < 0.3,
+        "budget_s": 0.2, "unsplittable": {"counts": dice.choice(["", "order"])},
+    }  # fmt: skip
+    needed = ("policy", "slo", "slots_max")
+    return {name: value for name, value in given.items() if name in needed or dice.random() < 0.4}
+
+
+def test_replays_under_drawn_settings(recorded: Recorded) -> None:
+    lines, dice = [], random.Random(85)
+    for number in range(14):
+        slots = dice.choice([1, 2, 3])
+        state = None if dice.random() < 0.3 else judged(dice.choice([None, 0.75, 1.0]))
+        changed = {
+            "slots": slots, "backlog": dice.choice([0, 40]), "slo": state,
+            "slot_stats": waited(slots, 10.0) if dice.random() < 0.5 else stats(slots, 180.0),
+        }  # fmt: skip
+        run = run_of((batch_of(step, **changed) for step in range(45)), **drawn_settings(dice))
+        asked: dict[str, Any] = {
+            "slots_max": dice.choice([None, 1, 3]), "policy_text": dice.choice([None, None, "static(2)"]),
+            "slo_text": dice.choice([None, None, "mean < 700 ms over 2 s"]), "whole": dice.random() < 0.7,
+            "seed": dice.randint(1, 3), "oracle": dice.random() < 0.2,
+        }  # fmt: skip
+        lines.append(f"== {number} {run.parameters} {asked}")
+        try:
+            found = replayed(run, calibrated(run), **asked)
+        except HeadgateError as error:
+            lines.append(f"  {error}")
+            continue
+        found.pop("engine")
+        lines += [f"  {part}: {shown(value)}" for part, value in found.items()]
+    recorded("drawn-replays", lines)
+
+
+def judged(success: float | None) -> SloState:
+    return SloState("steady", False, success, success, 0, "counts", 9, 0, 0.99, 1e3, 150.0, 0.5, 1)
+
+
+def test_a_window_as_long_as_the_run_can_be_judged() -> None:
+    latency = Latency(*[500.0] * 5)
+    batches = [batch_of(n, at_ms=10**6 + 500 * n, latency_ms=latency) for n in range(41)]
+    run = run_of(batches)
+    costs = calibrated(run)
+    assert float(run.began_s[-1]) - run.first_s == 20.5
+    assert replayed(run, costs, slo_text="mean < 1 s over 20500 ms")["what_if"]
+    with pytest.raises(HeadgateError, match="less than the window of"):
+        replayed(run, costs, slo_text="mean < 1 s over 20501 ms")
+    for slots in (0, 32_768):
+        with pytest.raises(HeadgateError, match=f"slots_max={slots} is out of range; use 1 to 327"):
+            replayed(run, costs, slots_max=slots)
+    assert replayed(run, costs, slots_max=32_767)["what_if"]["slots_max"] == 32_767
