@@ -19,7 +19,7 @@ import runs
 from rich.console import Console
 
 from headgate.core.errors import ConfigError
-from headgate.journal import AssignmentChange, Batch, Decided, Event, Start, Stop
+from headgate.journal import AssignmentChange, Batch, Decided, Event, SlotStats, Start, Stop
 from headgate.report import Run
 from headgate.report.diagnose import diagnose, diagnose_lines, labelled
 from headgate.report.finish import finish_lines, slo_text
@@ -122,6 +122,18 @@ def test_frames(recorded: Recorded) -> None:
         lines += styled(run, now_ms, width, dice.choice([None, 60.0]))
         lines += told_at(run, "CK")
     recorded("drawn-frames", lines)
+
+
+def test_bars_at_their_ends(recorded: Recorded) -> None:
+    """Slots that work for none of a batch, for nine tenths, and for more than it took; batches likewise."""
+    run = Run()
+    run.absorb(runs.start())
+    shares = (-0.1, 0.0, 0.049, 0.05, 0.051, 0.5, 0.899, 0.9, 0.901, 1.0, 1.2)
+    stats = tuple(SlotStats(number, 1, 1, 0, 1000.0 * share) for number, share in enumerate(shares))
+    for step, share in enumerate([*shares, 1.4]):
+        run.absorb(runs.batch(step, duration_ms=1000.0 * share, slot_stats=()))
+    run.absorb(runs.batch(12, duration_ms=1000.0, slot_stats=stats))
+    recorded("bars", styled(run, run.ended_ms, 80, None))
 
 
 def test_lines_of_a_run(recorded: Recorded) -> None:

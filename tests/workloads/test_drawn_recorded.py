@@ -124,7 +124,10 @@ def test_a_trace_comes_in_pieces_of_as_many_slices_as_hold_few_enough_records(se
     """Whole slices, `CHUNK` records at the most, but for a slice that has more alone."""
     numbers = np.random.default_rng(seed)
     counts = numbers.poisson(numbers.choice([0.0, 90.0, 900.0, 3000.0], (60, 1)), (60, 3))
-    counts[0] = (CHUNK, 0, 0)  # as many as there may be, to the record
+    counts[0], counts[1] = (
+        (CHUNK, 0, 0),
+        (seed % 2, 0, 0),
+    )  # as many as there may be, or one too many
     pieces = list(TraceArrivals(Trace(counts, 0.5)).chunks(np.random.default_rng(5)))
     begin = 0
     for at_s, groups in pieces:
