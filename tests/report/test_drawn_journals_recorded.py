@@ -125,7 +125,7 @@ def test_frames(recorded: Recorded) -> None:
 
 
 def test_bars_at_their_ends(recorded: Recorded) -> None:
-    """Slots that work for none of a batch, for nine tenths, and for more than it took; batches likewise."""
+    """Slots that work for none of a batch, for nine tenths of it, or longer than it took."""
     run = Run()
     run.absorb(runs.start())
     shares = (-0.1, 0.0, 0.049, 0.05, 0.051, 0.5, 0.899, 0.9, 0.901, 1.0, 1.2)
