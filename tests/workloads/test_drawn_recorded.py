@@ -247,3 +247,16 @@ def test_a_count_is_that_of_the_events_due_to_the_last_bit(shape: str) -> None:
         due_s = rate.time_of(np.arange(300))
         for at_s in (due_s[:100], np.nextafter(due_s[:100], 0.0)):
             assert (rate.count(at_s) == np.searchsorted(due_s, at_s, side="right")).all()
+
+
+@pytest.mark.parametrize("text", RATES)
+def test_times_and_events_may_be_numbers_of_any_kind(text: str) -> None:
+    """Of few bits too: what is computed of them has 64."""
+    rate, at_s = parse_rate(text), [0, 1, 7, 100]
+    wide = np.array(at_s, dtype=np.float64)
+    for kind in (np.float32, np.int16, np.uint8, np.int64):
+        few = np.array(at_s, dtype=kind)
+        assert rate.rate_at(few).dtype == rate.time_of(few).dtype == np.float64
+        assert rate.rate_at(few).tolist() == rate.rate_at(wide).tolist() == list(rate.rate_at(at_s))
+        assert rate.time_of(few).tolist() == rate.time_of(wide).tolist() == list(rate.time_of(at_s))
+        assert rate.count(few).tolist() == rate.count(wide).tolist() == list(rate.count(at_s))
