@@ -7,23 +7,28 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from sim_jobs import NAME
 
 from headgate.control.decision import Change, ChangeKind
+from headgate.control.registry import policy
 from headgate.core.assignment import Assignment
 from headgate.core.errors import HeadgateError
 from headgate.core.slo import parse_slo
 from headgate.journal import histogram
 from headgate.journal.parts import GroupRecords, Latency, SloState, SlotStats
 from headgate.journal.schema import Batch, Start
+from headgate.loop.settings import OperatorSettings
 from headgate.whatif.calibration import Task, _computing, _factors, _laid_out, _task, calibrated
 from headgate.whatif.measures import AppliedChange, Measures, moved_groups, quantiles_s
 from headgate.whatif.model import (
     Distribution,
     MicroBatch,
+    OperatorModel,
     ServiceTime,
     SlotPool,
     TreatmentCost,
@@ -31,7 +36,8 @@ from headgate.whatif.model import (
 from headgate.whatif.recording import Recorded as RecordedRun
 from headgate.whatif.replay import replayed
 from headgate.whatif.simulate import Mode, WhatIf, engine, simulate
-from headgate.workloads.arrivals import RecordedArrivals
+from headgate.whatif.simulation import SimulatedJob, Simulation
+from headgate.workloads.arrivals import RecordedArrivals, TraceArrivals
 from headgate.workloads.traces import Trace
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -384,3 +390,17 @@ def test_a_window_as_long_as_the_run_can_be_judged() -> None:
         with pytest.raises(HeadgateError, match=f"slots_max={slots} is out of range; use 1 to 327"):
             replayed(run, costs, slots_max=slots)
     assert replayed(run, costs, slots_max=32_767)["what_if"]["slots_max"] == 32_767
+
+
+def test_windows_that_begin_in_a_warm_up_are_left_out() -> None:
+    model = OperatorModel(ServiceTime(0.01), key_groups=4, slots=2, within_s=0.02)
+    arrivals = TraceArrivals(Trace(np.full((10, 4), 5), 1.0))
+    settings = {NAME: OperatorSettings(1.0, 1.0, 4)}
+    job = SimulatedJob({NAME: model}, {NAME: arrivals})
+    result = Simulation(job, policy("static(2)"), settings, seed=1).run(10.0)
+    for of in (
+        partial(result.success, NAME),
+        partial(result.percentile_success, NAME, 0.9, window_s=1.0),
+        partial(result.end_to_end_success, NAME, bound_s=1.0, window_s=1.0),
+    ):
+        assert [of(from_s=from_s).windows for from_s in (0.0, 0.3, 4.0)] == [91, 88, 51]
