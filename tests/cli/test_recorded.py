@@ -119,11 +119,12 @@ def commands_below(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     for each, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands_below(command, f"{name}{each} ")
-        elif command.callback.__module__.startswith("headgate.") and name + each not in LEFT_OUT:
+        elif command.callback.__module__.startswith("headgate."):
             yield name + each, command
 
 
-COMMANDS = dict(commands_below(get_command(app)))
+ALL = dict(commands_below(get_command(app)))
+COMMANDS = {name: command for name, command in ALL.items() if name not in LEFT_OUT}
 
 
 class Below:
@@ -246,6 +247,13 @@ def test_a_command_passes_on_what_was_typed(
         lines += [line.replace(str(tmp_path), "{}").rstrip() for line in said]
         lines.append(f"    exit {done.exit_code}")
     recorded(f"passed-on-{name.replace(' ', '-')}", lines)
+
+
+def test_options_of_commands_that_are_not_called_here(recorded: Recorded) -> None:
+    lines = []
+    for name in sorted(ALL.keys() - COMMANDS.keys()):
+        lines += [name, *options_of(ALL[name])]
+    recorded("options", lines)
 
 
 def test_a_result_is_one_object_with_json(below: Below, tmp_path: Path) -> None:

@@ -184,12 +184,12 @@ def test_results_of_what_runs_beside_are_written_and_compared_where_they_are(
 def test_a_run_that_is_not_rehearsed_starts_no_query(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    started: list[Scenario] = []
+    started: list[FakeQuery] = []
 
     def start(_: SparkEngine, it: Scenario) -> FakeQuery:
-        started.append(it)
         assert it.checkpoint is not None
-        return FakeQuery(it.checkpoint.parent / "journal.jsonl")
+        started.append(FakeQuery(it.checkpoint.parent / "journal.jsonl"))
+        return started[-1]
 
     monkeypatch.setattr(SparkEngine, "start", start)
     for stateful, seconds in ((True, 29.9), (False, 60.0)):
@@ -198,8 +198,12 @@ def test_a_run_that_is_not_rehearsed_starts_no_query(
         SparkEngine().rehearse(it, lambda: False)
         assert started == []
     provide(monkeypatch, Workload(lambda spark: spark))
-    SparkEngine().rehearse(Scenario("mine", checkpoint=tmp_path, duration_s=30.0), lambda: False)
-    assert len(started) == 1
+    changes = ((5.0, 3), (9.0, 1))
+    it = Scenario("mine", checkpoint=tmp_path, duration_s=30.0, scale_at=changes)
+    SparkEngine().rehearse(it, lambda: False)
+    (query,) = started
+    assert query.scaled == [(3, "rehearsal"), (1, "rehearsal")]
+    assert query.stops == 1
 
 
 @pytest.mark.parametrize(

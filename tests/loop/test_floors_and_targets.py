@@ -138,3 +138,16 @@ def test_the_budget_is_a_share_of_the_tightest_bound() -> None:
     slos = [parse_slo("mean < 4 s over 1 s"), parse_slo("mean < 3 s over 1 s")]
     found = budget_s(slos)
     assert found == pytest.approx(0.8 * 3.0)
+
+
+def test_a_floor_of_batches_forgets_what_is_128_steps_ago() -> None:
+    """Batches that have become slower, with slots too busy for a measured floor."""
+    floor, at_ms = BatchFloor(), 0.0
+    for step in range(260):
+        at_ms += 500.0 if step < 100 else 2000.0
+        floor.add(at_ms, 0.9, 0.3 if step < 100 else 1.2, waiting=False)
+        if step == 99:
+            assert floor.value_s == pytest.approx(1.5 * (0.5 - 0.3))
+        if step == 99 + 128 - 128 // 10 + 1:
+            assert floor.value_s == pytest.approx(1.5 * (2.0 - 1.2))
+    assert floor.value_s == pytest.approx(1.5 * (2.0 - 1.2))

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import runs
 from rich.console import Console
 
@@ -154,6 +155,18 @@ def test_the_picture_is_svg_and_the_same_every_time(tmp_path: Path) -> None:
     assert "nexmark-q5" in picture
     assert "url(http" not in picture
     assert render_svg(path) == picture
+
+
+def test_the_picture_is_the_same_whatever_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = runs.journal(tmp_path / "j", runs.scaled_run())
+    picture = render_svg(path)
+    for variables in ({"TERM": "dumb"}, {"NO_COLOR": "1"}, {"TERM": "dumb", "FORCE_COLOR": "1"}):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            assert render_svg(path) == picture, variables
 
 
 def test_a_store_is_shown_by_what_it_costs_per_hour() -> None:

@@ -16,8 +16,7 @@ def json_only() -> Iterator[None]:
     started meanwhile inherit descriptor 1 and keep it, so that their later words go there, too.
     """
     sys.stdout.flush()
-    saved = os.dup(1)
-    os.set_inheritable(saved, False)
+    saved = os.dup(1)  # which no process that is started inherits
     try:
         os.dup2(2, 1)
         with contextlib.redirect_stdout(sys.stderr):

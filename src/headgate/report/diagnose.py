@@ -91,7 +91,6 @@ class DiagnosisReader:
             if self.run.began_ms != began_ms:
                 self.tried = []
                 self.standing = Standing(texts)
-                self._causes_of = (0, 0)
         elif isinstance(event, Batch):
             self.standing.add(event)
             self._ask_cause(event.at_ms)

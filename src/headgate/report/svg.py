@@ -24,7 +24,8 @@ def render_svg(journal_path: str | os.PathLike[str], *, width: int = WIDTH) -> s
     last event, so that drawing it again gives the same. `width`: cells; at least 60.
     """
     run = Run.read(journal_path)
-    console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)
+    # No terminal: the environment of one (TERM=dumb, NO_COLOR, FORCE_COLOR) would change the picture.
+    console = Console(record=True, file=io.StringIO(), width=width, force_terminal=False)
     console.print(frame(run, now_ms=run.ended_ms, width=width))
     # Without its web fonts: a picture in a page must fetch nothing.
     return _WEB_FONT.sub("", console.export_svg(title="headgate", unique_id="headgate"))

@@ -286,8 +286,7 @@ def read_totals(
     speed : float    Log seconds per second of the trace; > 0.
     """
     totals = _whole(_numbers(_read(path, numbers=[column]), path, column), path).astype(np.int64)
-    shares = np.asarray(shares, dtype=np.float64)
-    counts = generator.multinomial(totals, shares / shares.sum())
+    counts = generator.multinomial(totals, shares / np.sum(shares))
     return Trace(counts.astype(np.int32), slice_s / speed)
 
 
