@@ -169,7 +169,14 @@ def test_views_that_follow_a_journal(terminal: bool, recorded: Recorded, tmp_pat
         while len(events) < 12:
             events = drawn_journals.journal(dice)
         path, clock = tmp_path / f"{number}.jsonl", Clock()
-        console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
+        console = Console(
+            file=io.StringIO(),
+            width=100,
+            height=60,
+            force_terminal=terminal,
+            color_system=None,
+            _environ={},
+        )
         lines.append(f"== {number}")
         with Display(console, clock, planned_s=dice.choice([None, 60.0])) as display:
             display.update(path)
