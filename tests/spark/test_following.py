@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from headgate.control.fleet.grant import Grant
 from headgate.core.assignment import spread
 from headgate.spark.cluster.following import ExecutorFollower, SharedNeeds
-from headgate.spark.job.assignment_request import RequestState
+from headgate.spark.job.assignment_request import AssignmentRequest, RequestState
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.jvm.executors import Executor
@@ -265,3 +267,34 @@ def test_what_is_announced_and_withdrawn_is_requested_as_before() -> None:
     assert changes.put_announced() == {}
     assert changes.pending
     assert changes.freeze() == ["one"]
+
+
+def test_a_freeze_before_a_withdrawal_loses_no_request() -> None:
+    """Who waits for it was told that it comes."""
+    changes = Changes({"one": OperatorState.fresh(1, 8)}, 8)
+    changes.ask({"one": spread(3, 8)}, "user")
+    changes.announce()
+    changes.ask({"one": spread(5, 8)}, "user")
+    assert changes.freeze() == []
+    changes.withdraw()
+    assert changes.put_in_force()["one"].assignment.slots == 3
+    assert not changes.pending
+
+
+def test_what_is_asked_for_behind_an_announcement_knows_the_slots_that_come_into_force() -> None:
+    changes = Changes({"one": OperatorState.fresh(4, 8)}, 8)
+    changes.ask({"one": spread(2, 8)}, "user")
+    changes.announce()
+    changes.ask({"one": spread(3, 8)}, "user")
+    assert changes.put_announced()["one"].survivors == (0, 1)
+    assert changes.put_in_force()["one"].survivors == (0, 1, None)
+
+
+def test_a_policy_proposes_nothing_while_a_grant_is_announced() -> None:
+    changes = Changes({"one": OperatorState.fresh(4, 8)}, 8)
+    changes.limit(Grant({"one": 2}, "fleet", ""))
+    assert changes.announce()["one"].slots == 2
+    held = changes.assignment()["one"]
+    later = replace(spread(1, 8), epoch=held.epoch + 1)
+    assert not changes.propose("one", AssignmentRequest(later, "policy", "", (0,)))
+    assert changes.put_announced()["one"].assignment.slots == 2

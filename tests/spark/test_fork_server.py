@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -141,3 +143,26 @@ def test_code_of_the_users_stays_out_of_the_server() -> None:
     processors = [ProcessorSpec((), nothing, one) for one in (rows, Users())]
     specs, modules = fork_server._loaded_ahead([SPEC, *processors])
     assert (specs, modules) == ([SPEC], [RowProcessor.__module__])
+
+
+def test_a_slot_that_cannot_be_forked_is_told_as_one_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The slots that there are go on."""
+
+    def too_many() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(fork_server, "_forked", too_many)
+    ours, theirs = multiprocessing.Pipe()
+    fork_server._Server(theirs)._fork(3, [])
+    number, _, code = ours.recv()
+    assert number == 3
+    assert code not in (None, 0)
+    assert "a slot cannot be started" in capfd.readouterr().err
+
+
+def test_a_process_that_never_began_has_ended(driver: Driver) -> None:
+    process = driver.server.start(driver.meeting, NAME, 0, {})
+    driver.door.accept().close()
+    assert process.wait(LIMIT_S) == 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.manifest import FileEntry, Manifest
 from headgate.journal.schema import Batch
 from headgate.spark.api.verify import carried_starts, kafka_range, start_offsets
 from headgate.spark.step.progress import Progress, lag_of
@@ -116,7 +117,19 @@ def test_spark_is_asked_for_its_newest_progress_as_long_as_a_source_tells() -> N
 
 
 def test_where_a_source_began_is_also_found_in_a_manifest_on_a_store() -> None:
-    texts = {"sources/1/0": '\0v1\n{"a":{"0":50}}', "sources/2/0": "nothing of ours"}
-    latest = Manifest("job", 1, 1, 0, {}, {}, {}, {}, engine={"spark": {"texts": texts}})
-    assert carried_starts(latest, 3) == [None, '{"a":{"0":50}}', None]
-    assert carried_starts(None, 1) == [None]
+    kept = b'\0v1\n{"a":{"0":50}}'
+    texts = {"sources/1/0": kept.decode(), "sources/2/0": "nothing of ours"}
+    spark = {"texts": texts, "objects": {"sources/3/0": "f00"}}
+    files = (FileEntry("sources/f00", len(kept), zlib.crc32(kept)),)
+    latest = Manifest("job", 1, 1, 0, {}, {}, {}, {}, files=files, engine={"spark": spark})
+    asked: list[Any] = []
+
+    def read_file(*name: str, **of: int) -> bytes:
+        asked.append((name, of))
+        return kept
+
+    store: Any = SimpleNamespace(read_file=read_file)
+    start = '{"a":{"0":50}}'
+    assert carried_starts(store, latest, 4) == [None, start, None, start]
+    assert asked == [(("sources", "f00"), {"length": len(kept), "crc32": zlib.crc32(kept)})]
+    assert carried_starts(store, None, 1) == [None]

@@ -10,6 +10,8 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 import headgate as hg
 from headgate.journal.schema import Batch
+from headgate.spark.api.real_time import RealTimeQuery
+from headgate.spark.jvm.query_events import timestamp
 from headgate.spark.step.progress import Progress
 
 BOUND_S = 240.0
@@ -170,3 +172,27 @@ def test_no_more_batches_are_remembered_than_spark_keeps_progress_of(kept):
         progress.add(step(number, number, 1), [operator(1, 1)], emitted=1)
     assert len(progress._done) <= 3
     assert filled(progress, 49)["sink"]["numOutputRows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("at_us", "said"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1_700_000_000_123_999, "2023-11-14T22:13:20.123Z"),
+        (1_700_000_000_000_000_000, "9999-12-31T23:59:59.999Z"),
+        (2**63 - 1, "9999-12-31T23:59:59.999Z"),
+    ],
+)
+def test_a_time_in_a_wrong_unit_is_a_time_all_the_same(at_us, said):
+    assert timestamp(at_us) == said
+
+
+def test_a_progress_that_cannot_be_told_ends_no_query(monkeypatch, caplog):
+    def fail(self):
+        raise ValueError("no progress")
+
+    monkeypatch.setattr(RealTimeQuery, "_newest_second", fail)
+    query = RealTimeQuery.__new__(RealTimeQuery)
+    query._inner = SimpleNamespace(name="clicks")
+    query._tell_progress()
+    assert "no progress of clicks" in caplog.text

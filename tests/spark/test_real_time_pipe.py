@@ -398,6 +398,16 @@ def test_a_slot_that_begins_is_not_taken_for_one_that_has_just_ended(tmp_path: P
         assert driver.totals() == expected([100])
 
 
+def test_a_slot_that_ends_before_it_comes_is_a_loss_though_records_flow(tmp_path: Path) -> None:
+    """Else no change would ever find all of its slots."""
+    driver = Driver(tmp_path, readers=1, slots=1)
+    with running(driver):
+        assert not driver.pipe.have_slots({NAME: 2})
+        driver.pipe._running.slots.every[-1].process.kill()
+        with pytest.raises(PipeLost, match="slot 1 of test ended unexpectedly"):
+            driver.pipe.have_slots({NAME: 2})
+
+
 LOST = {
     signal.SIGKILL: r"slot 1 of test ended unexpectedly|lost a slot",
     signal.SIGSTOP: r"slot 1 of test is stopped \(process \d+\); it is ended, and",

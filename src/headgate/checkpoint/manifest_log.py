@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.manifest import SOURCES, Manifest
 
 
 def offsets_text(latest: Manifest, batch: int) -> str | None:
@@ -18,6 +18,19 @@ def committed_by_spark(checkpoint: Checkpoint, latest: Manifest) -> bool:
         f"commits/{latest.spark_batch}" in texts_in_manifest(latest)
         or intent.get("digest") == latest.digest
     )
+
+
+def carried_file(checkpoint: Checkpoint, latest: Manifest, path: str) -> bytes | None:
+    """Return a file of Spark's log that a manifest carries, in itself or beside; None of none."""
+    carried = latest.engine.get("spark", {})
+    text, name = carried.get("texts", {}).get(path), carried.get("objects", {}).get(path)
+    if text is not None:
+        return str(text).encode()
+    if name is None:
+        return None
+    files = {file.name: file for file in latest.files}
+    entry = files[f"{SOURCES}/{name}"]
+    return checkpoint.read_file(SOURCES, name, length=entry.length, crc32=entry.crc32)
 
 
 def texts_in_manifest(latest: Manifest) -> dict[str, str]:

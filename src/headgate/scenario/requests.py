@@ -102,7 +102,11 @@ def _send(
     sleep: Callable[[float], None],
 ) -> tuple[Command, str, dict[str, Any] | None]:
     """Send a request and wait; return the command, the request's id, and the answer or None."""
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # in a container a user may have no name
+        user = str(os.getuid())
+    by = f"{user}@{socket.gethostname()}"
     command = Command(act, by, reason, arguments)
     request = files.ask(command)
     for _ in range(max(1, round(wait_s / _POLL_S))):

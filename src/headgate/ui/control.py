@@ -231,7 +231,7 @@ class PageCommands:
             # a request without an answer stays where it is; one to stop was taken back
             sent.state, sent.text = "refused" if act == "stop" else "requested", str(error)
             raise
-        except HeadgateError as error:
+        except Exception as error:
             sent.state, sent.text = "refused", str(error)
             raise
         finally:

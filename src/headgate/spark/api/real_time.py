@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import json
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any, cast
@@ -39,6 +39,8 @@ from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
 
 _POLL_S = 0.01
+_log = logging.getLogger("headgate.query")
+
 _LEAVE_OUT = "leave out trigger(realTime=...)"
 
 
@@ -69,22 +71,22 @@ class RealTimeFlow:
         if latest is not None:
             self.feeds.check(json.dumps(latest.engine["sources"]))
         write_identity(log)
-        work.begin(self.plan, self.feeds, next_watermark_us(log, latest))
         try:
+            work.begin(self.plan, self.feeds, next_watermark_us(log, latest))
             work.write_to(machine.steps.sink)
+            done = -1 if latest is None else latest.spark_batch
+            epochs = Epochs(
+                machine,
+                work,
+                interval_s=own.EPOCH.of(settings.options),
+                name=settings.name,
+                first_batch=max(done, newest_batch(log)) + 1,
+                early=own.RELEASE.of(settings.options) == own.EARLY,
+            )
+            epochs.start()
         except BaseException:
             work.close()
             raise
-        done = -1 if latest is None else latest.spark_batch
-        epochs = Epochs(
-            machine,
-            work,
-            interval_s=own.EPOCH.of(settings.options),
-            name=settings.name,
-            first_batch=max(done, newest_batch(log)) + 1,
-            early=own.RELEASE.of(settings.options) == own.EARLY,
-        )
-        epochs.start()
         return cast(StreamingQuery, epochs)
 
 
@@ -180,9 +182,13 @@ class RealTimeQuery(Query):
         self._recorder.after_line = self._tell_progress
 
     def _tell_progress(self) -> None:
-        progress = self._newest_second()
-        if progress is not None:
-            self._events.progress(progress)
+        """Tell the newest second; whoever looks at a query must not end it."""
+        try:
+            progress = self._newest_second()
+            if progress is not None:
+                self._events.progress(progress)
+        except Exception:
+            _log.exception("no progress of %s for Spark's listeners", self.name or self.id)
 
     def _close(self, failure: Exception | None) -> None:
         try:
@@ -224,8 +230,6 @@ class RealTimeQuery(Query):
         own_figures = figures.own(last.spark_batch)
         seconds = max(own_figures.get("duration_ms", 0.0) / 1e3, 1e-3)
         arrived = int(own_figures.get("arrived", 0))
-        now = datetime.datetime.now(datetime.UTC)
-        at = datetime.datetime.fromtimestamp(latest.watermarks["evict_us"] / 1e6, datetime.UTC)
         offsets = latest.engine["sources"]
         sources = [
             {
@@ -246,11 +250,11 @@ class RealTimeQuery(Query):
             "id": self.id,
             "runId": self.runId,
             "name": self.name,
-            "timestamp": timestamp(now),
+            "timestamp": timestamp(time.time() * 1e6),
             "batchId": last.spark_batch,
             "batchDuration": int(seconds * 1e3),
             "durationMs": {"triggerExecution": int(seconds * 1e3)},
-            "eventTime": {"watermark": timestamp(at)},
+            "eventTime": {"watermark": timestamp(latest.watermarks["evict_us"])},
             "stateOperators": [],
             # the last source is taken for the tick
             "sources": [*sources, sources[0]],

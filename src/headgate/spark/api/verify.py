@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import REAL_TIME, Manifest
-from headgate.checkpoint.manifest_log import offsets_text, texts_in_manifest
+from headgate.checkpoint.manifest_log import carried_file, offsets_text
 from headgate.checkpoint.shipping import journal_at
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import regular_bytes
@@ -221,7 +221,7 @@ def verify(
     else:
         offsets = end_offsets(store.path, until)
     starts = (
-        carried_starts(latest, len(offsets))
+        carried_starts(store, latest, len(offsets))
         if store.files.shared
         else start_offsets(store.path, len(offsets))
     )
@@ -259,10 +259,12 @@ def _start(text: str) -> str | None:
     return brace + rest if brace else None
 
 
-def carried_starts(latest: Manifest | None, count: int) -> list[str | None]:
+def carried_starts(store: Checkpoint, latest: Manifest | None, count: int) -> list[str | None]:
     """Return what `start_offsets` does, from a manifest that has them."""
-    texts = {} if latest is None else texts_in_manifest(latest)
-    return [_start(texts.get(f"sources/{number}/0", "")) for number in range(count)]
+    if latest is None:
+        return [None] * count
+    found = [carried_file(store, latest, f"sources/{number}/0") for number in range(count)]
+    return [None if data is None else _start(data.decode()) for data in found]
 
 
 def carried_offsets(latest: Manifest | None, batch: int) -> list[str | None]:

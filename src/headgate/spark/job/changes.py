@@ -71,9 +71,11 @@ class Changes:
         """
         with self._lock:
             self._frozen_until_s = until_s
-            decided = self._moving.keys() | self._announced.keys()
+            announced = {name: request for name, (_, request) in self._announced.items()}
+            decided = self._moving.keys() | announced.keys()
             given_up = [name for name in self._asked if name not in decided]
-            self._asked.clear()
+            self._asked = announced
+            self._announced = {name: (request, request) for name, request in announced.items()}
             return given_up
 
     def thaw(self) -> None:
@@ -116,12 +118,10 @@ class Changes:
         for name in self._states.keys() - self.holds().keys():
             newest, most = self._newest(name, requests), self.most(name)
             if newest.slots > most:
-                before = self._states[name].assignment.slots
+                fewer = rescale(newest, most)
+                survivors = self._survivors(name, fewer)
                 requests[name] = AssignmentRequest(
-                    rescale(newest, most),
-                    self._grant.by,
-                    self._grant.reason,
-                    tuple(slot if slot < before else None for slot in range(most)),
+                    fewer, self._grant.by, self._grant.reason, survivors
                 )
         return requests
 
@@ -231,9 +231,12 @@ class Changes:
             for name, new in changes.items():
                 self._check_granted(name, new.slots)
             for name, new in changes.items():
-                before = self._states[name].assignment.slots
-                survivors = tuple(slot if slot < before else None for slot in range(new.slots))
-                self._asked[name] = AssignmentRequest(new, by, reason, survivors)
+                self._asked[name] = AssignmentRequest(new, by, reason, self._survivors(name, new))
+
+    def _survivors(self, operator: str, new: Assignment) -> tuple[int | None, ...]:
+        """Return which slots of those in force an assignment has, where slots keep their numbers."""
+        before = self._states[operator].assignment.slots
+        return tuple(slot if slot < before else None for slot in range(new.slots))
 
     def propose(self, operator: str, request: AssignmentRequest) -> bool:
         """Request the change that a policy decided.
@@ -244,7 +247,7 @@ class Changes:
             held, new = self._states[operator].assignment, request.assignment
             granted = new.slots <= self._grant.slots.get(operator, new.slots)
             fits = new.epoch == held.epoch + 1 and granted
-            busy = operator in self._asked or operator in self._moving
+            busy = any(operator in of for of in (self._asked, self._moving, self._announced))
             held_size = new.slots != held.slots and operator in self.holds()
             if self.frozen or not fits or busy or held_size:
                 return False
@@ -350,6 +353,10 @@ class Changes:
                 new = in_force[name].assignment
                 state.assign(new, request.survivors)
                 self.remember(epoch, {name: new})
+                if name in self._asked:  # a user's, since; it was asked for beside other slots
+                    since = self._asked[name]
+                    survivors = self._survivors(name, since.assignment)
+                    self._asked[name] = replace(since, survivors=survivors)
             return in_force
 
     def put_in_force(self, kept: Collection[str] = ()) -> dict[str, AssignmentRequest]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +37,7 @@ class QueryEvents:
         java = jvm(spark)
         self._ids = [java.java.util.UUID.fromString(one) for one in (query, run)]
         # not from JSON, where nothing and the text "null" are the same
-        began = timestamp(datetime.datetime.now(datetime.UTC))
+        began = timestamp(time.time() * 1e6)
         started = java_class(spark, f"{_EVENTS}$QueryStartedEvent")
         self._post(started(*self._ids, name, began))
 
@@ -64,6 +65,13 @@ class QueryEvents:
         self._spark._jsparkSession.streams().postListenerEvent(event)
 
 
-def timestamp(at: datetime.datetime) -> str:
-    """Return a time as Spark writes it in a progress."""
+def timestamp(at_us: float) -> str:
+    """Return a time, in microseconds since 1970, as Spark writes it in a progress.
+
+    Beyond the year 9999, as a wrong unit gives it, the last moment of that year.
+    """
+    try:
+        at = datetime.datetime.fromtimestamp(at_us / 1e6, datetime.UTC)
+    except (ValueError, OverflowError):
+        at = datetime.datetime.max.replace(tzinfo=datetime.UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

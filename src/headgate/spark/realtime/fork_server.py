@@ -122,7 +122,7 @@ class ForkServer:
         operator : str
         slot : int
         store : mapping of str to str
-            Options of the checkpoint's store, among them credentials, which pass through no channel.
+            Options of the checkpoint's store, among them credentials, which leave no host.
         """
         number = next(self._numbers)
         process = ForkedProcess(lambda: self._kill(number))
@@ -262,10 +262,12 @@ class _Server:
                 os.kill(process, signal.SIGKILL)
 
     def _fork(self, number: int, slot: list[Any]) -> None:
-        with warnings.catch_warnings():
-            # the threads that Python warns of are of libraries that know what a fork is
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process = os.fork()
+        try:
+            process = _forked()
+        except OSError as error:  # so many processes, or so much memory, there are not
+            print(f"headgate: a slot cannot be started: {error}", file=sys.stderr)
+            self._starter.send((number, 0, _LOST))
+            return
         if process:
             self._numbers[process] = number
             self._starter.send((number, process, None))
@@ -275,11 +277,14 @@ class _Server:
             self._be_slot(*slot)
             code = 0
         except BaseException:
-            traceback.print_exc()
+            with contextlib.suppress(Exception):
+                traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:  # whatever the streams say: behind this is the server's work
+                os._exit(code)
 
     def _be_slot(
         self, meeting: words.Meeting, operator: str, slot: int, store: Mapping[str, str]
@@ -298,6 +303,13 @@ class _Server:
         os._exit(1)
 
 
+def _forked() -> int:
+    with warnings.catch_warnings():
+        # the threads that Python warns of are of libraries that know what a fork is
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def main() -> None:
     """Serve whoever holds the other end of the channel that the argument names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it is the driver's
@@ -307,7 +319,8 @@ def main() -> None:
         for name in modules:
             importlib.import_module(name)
         for spec in specs:
-            warm(spec)
+            with contextlib.suppress(Exception):  # a slot does it again, and says what is wrong
+                warm(spec)
         gc.collect()
         gc.freeze()
         _Server(starter).run()

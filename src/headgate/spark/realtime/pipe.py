@@ -216,7 +216,14 @@ class Pipe:
         self._hosts.end(run.meeting)
 
     def have_slots(self, counts: Mapping[str, int]) -> bool:
-        """Start the slots that are missing for so many of each operator; return whether all are there."""
+        """Start the slots that are missing for so many of each operator; return whether all are there.
+
+        Raises
+        ------
+        PipeLost
+            One that was started before has ended before it came.
+        """
+        self._look_for_dead()
         return self._running.slots.have(counts)
 
     def _called(self, kind: str, number: Any) -> str:

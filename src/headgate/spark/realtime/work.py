@@ -97,7 +97,11 @@ class RealTimeWork(StatefulWork):
         self._agents = None if self._is_local else self._agents_of(name)
         specs = [operator.spec for operator in operators]
         self._hosts = self._agents or OneHost(specs, self.checkpoint.options)
-        self.pipe = Pipe(job, feeds, tasks, routers, name, self._hosts)
+        try:
+            self.pipe = Pipe(job, feeds, tasks, routers, name, self._hosts)
+        except BaseException:
+            self.close()
+            raise
         if self._agents is not None and self.pipe.has_broadcasts:
             msg = (
                 "a broadcast variable in a stateful function is not supported in real time on a cluster "

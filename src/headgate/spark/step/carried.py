@@ -15,7 +15,7 @@ from typing import Any
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import SOURCES, FileEntry, Manifest, file_name
-from headgate.checkpoint.manifest_log import texts_in_manifest
+from headgate.checkpoint.manifest_log import carried_file, texts_in_manifest
 from headgate.checkpoint.spark_log import needed_files
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
@@ -52,14 +52,12 @@ class CarriedLog:
                 "a checkpoint of a directory cannot be copied to a store."
             )
             raise CheckpointError(msg)
-        files = {file.name: file for file in latest.files}
-        for path, text in {**carried["texts"], **self._commit_of(latest)}.items():
-            self._write(path, text.encode())
-        for path, name in carried["objects"].items():
-            entry = files[f"{SOURCES}/{name}"]
-            crc32, length = entry.crc32, entry.length
-            data = self._checkpoint.read_file(SOURCES, name, length=length, crc32=crc32)
+        for path in (*carried["texts"], *carried["objects"]):
+            data = carried_file(self._checkpoint, latest, path)
+            assert data is not None
             self._write(path, data)
+        for path, text in self._commit_of(latest).items():
+            self._write(path, text.encode())
         # beside the log, where a sink looks up what was put out before
         name = f"manifests/{file_name(latest.step)}"
         self._write(f"headgate/{name}", self._checkpoint.files.get(name))
