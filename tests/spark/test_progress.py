@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from types import SimpleNamespace
 
@@ -194,5 +195,6 @@ def test_a_progress_that_cannot_be_told_ends_no_query(monkeypatch, caplog):
     monkeypatch.setattr(RealTimeQuery, "_newest_second", fail)
     query = RealTimeQuery.__new__(RealTimeQuery)
     query._inner = SimpleNamespace(name="clicks")
+    query._life = SimpleNamespace(asked=contextlib.nullcontext)
     query._tell_progress()
     assert "no progress of clicks" in caplog.text
