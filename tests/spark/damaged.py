@@ -25,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.checkpoint.spark_log import newest_batch
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.spark_log import newest_batch, newest_note
 from headgate.core.errors import CheckpointError
 from headgate_demo.spark.broker import Broker
 from headgate_demo.spark.sources import register
@@ -139,6 +140,9 @@ def made_base(
             query.processAllAvailable()
         time.sleep(1.5)  # Spark's log is noted twice a second, and a killed driver does no more
         _copy(place, place / "kept")
+        until_s = time.monotonic() + WAIT_S
+        while not _is_noted(place / "kept" / "ck") and time.monotonic() < until_s:
+            _copy(place, place / "kept")
         query.stop()
     else:
         start().awaitTermination(WAIT_S)
@@ -147,6 +151,12 @@ def made_base(
     knows = sink != "foreachBatch"
     name = "kafka" if ":" in kind else kind
     return Base(name, place, place / "kept", place / "older", start, answer, inputs.wrong, knows)
+
+
+def _is_noted(checkpoint: Path) -> bool:
+    """Return whether headgate knows of Spark's newest batch, so that nobody can take it away unseen."""
+    note = newest_note(Checkpoint(checkpoint), Checkpoint(checkpoint).latest())
+    return note is not None and note["batch"] == newest_batch(checkpoint)
 
 
 def windows(stream: DataFrame) -> DataFrame:
