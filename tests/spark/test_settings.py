@@ -37,7 +37,6 @@ def is_one_sentence(message: str) -> bool:
 
 SETTINGS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "continuous": (lambda w: w.trigger(continuous="1 second"), "continuous.*use processingTime"),
-    "real time": (lambda w: w.trigger(realTime="1 second").start(), "realTime.*processingTime"),
     "real time, and another": (
         lambda w: w.trigger(realTime="1 second", availableNow=True),
         "two kinds",
