@@ -134,6 +134,7 @@ with StandaloneCluster(base, workers=2, cores=1) as cluster:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_of_two_hosts_on_spark_the_one_with_slow_slots_is_congested_which_is_no_majority(
     tmp_path: Path,
 ) -> None:

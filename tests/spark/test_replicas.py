@@ -41,19 +41,23 @@ def test_nothing_is_lost_while_replicas_come_and_go_and_rows_wait(spark, tmp_pat
     df = source(spark, tmp_path).mapInArrow(doubled, "w long")
     writer = pooled(df, tmp_path).option("headgate.slotRate", 120)
     query = writer.trigger(processingTime="0 seconds").start()
+    until = time.monotonic() + 60
+
+    def wait_for(reached):
+        while not (found := any(map(reached, query.batches()))) and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
+
+    query.activate(4)
+    assert wait_for(lambda line: line.active["map-0"] == 4 and line.waiting)
+    query.activate(1)
+    assert wait_for(lambda line: line.lanes["map-0"] > line.active["map-0"]), "some wait there"
     dice = random.Random(3)
-    waited = deactivated_with_rows = False
-    until = time.monotonic() + 40
     while sum(line.emitted for line in query.batches()) < ROWS and time.monotonic() < until:
         query.activate(dice.randint(1, 4))
         time.sleep(0.3)
-        lines = query.batches()
-        waited |= any(line.waiting for line in lines)
-        deactivated_with_rows |= any(line.lanes["map-0"] > line.active["map-0"] for line in lines)
     query.stop()
     assert put_out(spark, tmp_path, "w") == Counter(2 * v for v in range(ROWS))
-    assert waited
-    assert deactivated_with_rows
 
 
 def test_rows_that_wait_survive_a_restart(spark, tmp_path):
