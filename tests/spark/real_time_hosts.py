@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ import headgate as hg
 from headgate.spark.jvm.hosts import living_hosts
 from headgate.spark.realtime.agent import LEASE_S
 from headgate_demo.spark.sources import register
+from headgate_lab.testing import s3_server
 from headgate_lab.testing.cluster import NetworkedCluster, StandaloneCluster
+from headgate_lab.testing.s3_server import BUCKET
 
 LIMIT_S = 180.0
 HOSTS = 2
@@ -33,16 +35,23 @@ class Run:
     """One query, what happens to it, and what came of it."""
 
     def __init__(
-        self, spark: SparkSession, cluster: StandaloneCluster, base: Path, name: str
+        self,
+        spark: SparkSession,
+        cluster: StandaloneCluster,
+        place: Path | str,
+        name: str,
+        store: Mapping[str, str],
     ) -> None:
         self.spark, self.cluster, self.name = spark, cluster, name
         self.rng = random.Random(name)
-        self.checkpoint = base / f"ck-{name}"
+        self.checkpoint, self.store = f"{place}/ck-{name}", store
         self.rows = Rows()
         self.query: Any = None
 
     def go(self, strategy: str, *acts: Callable[[Run], None]) -> None:
         made = writer(totals(rate=1000)(self.spark), self.rows, self.checkpoint, "update")
+        for option, text in self.store.items():
+            made = made.option(f"headgate.store.{option}", text)
         self.writer = made.migration(strategy) if strategy else made
         self.query = self.writer.start()
         self.steps(3)
@@ -54,7 +63,7 @@ class Run:
         found = hg.verify(
             self.spark,
             totals(rate=1000),
-            checkpoint=str(self.checkpoint),
+            checkpoint=self.checkpoint,
             output=self.rows.last_by(self.spark, "k"),
             mode="update",
         )
@@ -224,13 +233,15 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "cut": (SLOW, cut_host_off, scale(4), scale(3)),
     "parted": ("", part_hosts, scale(3)),
     "stopped": ("", scale(4), stop_host, scale(3)),
+    "store": (SLOW, stop_and_start(4), kill("slot", 2), kill("agent", 4), kill("feeder", 2)),
 }
 
 
 def main() -> None:
     base = Path(sys.argv[1])
     kind = NetworkedCluster if {"cut", "parted"} & {*sys.argv} else StandaloneCluster
-    with kind(base, workers=HOSTS, cores=2) as cluster:
+    with kind(base, workers=HOSTS, cores=2) as cluster, s3_server.serving() as store:
+        os.environ |= store.environment  # for who looks at a checkpoint; slots have it by options
         spark = hg.session(
             cluster.master,
             "real time on hosts",
@@ -245,7 +256,9 @@ def main() -> None:
             until_s = time.monotonic() + LIMIT_S
             while len(living_hosts(spark)) < HOSTS and time.monotonic() < until_s:
                 time.sleep(0.1)
-            Run(spark, cluster, base, name).go(*RUNS[name])
+            on_store = name == "store"
+            place = f"s3://{BUCKET}" if on_store else base
+            Run(spark, cluster, place, name, store.options if on_store else {}).go(*RUNS[name])
         spark.stop()
 
 

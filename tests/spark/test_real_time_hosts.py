@@ -17,7 +17,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALWAYS = ("subscale",)
-FURTHER = ("rival", "kills", "again", "executor", "host", "stopped", "cut", "parted")
+FURTHER = ("rival", "kills", "again", "executor", "host", "stopped", "cut", "parted", "store")
 """Runs that are made with ``--thorough`` only."""
 
 Runs = Callable[[str], dict[str, Any]]
