@@ -311,7 +311,7 @@ class Epochs:
         changes = not pipe.may_cut(number) and self._can_change()
         still = changes and work.must_hold_still
         switch = work.announce(number - 1) if changes and not still else {}
-        if not pipe.have_slots({name: one.slots for name, one in switch.items()}):
+        if switch and not pipe.have_slots({name: one.slots for name, one in switch.items()}):
             work.changes.withdraw()  # somebody has asked for more meanwhile
             changes, switch = False, {}
         self._cut_s, clock = time.monotonic(), Phases()
