@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import secrets
-import subprocess
 import threading
 import time
 import uuid
@@ -32,6 +31,7 @@ from headgate.spark.move.placement import Placement, wait_for_hosts
 from headgate.spark.realtime import words
 from headgate.spark.realtime.agent import BEAT_S, LEASE_S, Charge, launch
 from headgate.spark.realtime.channels import Channel, Door, TcpDoor, hang_up
+from headgate.spark.realtime.fork_server import LOST, ForkedProcess
 
 _COMES_S, _COMES_AGAIN_S = 60.0, 10.0
 """How long the first agents may take to come, and how long that of a host which comes later: until then
@@ -41,8 +41,6 @@ _LOOK_S = 0.05
 _COMERS_S = 10.0
 """How often hosts are looked for that have come while the pipe flows. Chosen."""
 
-_LOST = -1
-
 
 @dataclass
 class _Agent:
@@ -51,40 +49,10 @@ class _Agent:
     host: str
     channel: Channel
     process: int
-    slots: dict[int, _Process] = field(default_factory=dict)
+    slots: dict[int, ForkedProcess] = field(default_factory=dict)
     copied: queue.SimpleQueue[tuple[int, TaskAnswer] | None] = field(
         default_factory=queue.SimpleQueue
     )
-
-
-class _Process:
-    """The process of a slot on another host."""
-
-    def __init__(self, number: int, agent: _Agent) -> None:
-        self._number, self._agent = number, agent
-        self._code: int | None = None
-        self._ended = threading.Event()
-
-    def ended(self, code: int) -> None:
-        """Take note that it has ended, or that nothing is known of it any more."""
-        self._code = code
-        self._ended.set()
-
-    def poll(self) -> int | None:
-        """Return the code that it ended with, None while it runs."""
-        return self._code
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end."""
-        if not self._ended.wait(timeout):
-            raise subprocess.TimeoutExpired("slot", timeout or 0.0)
-        assert self._code is not None
-        return self._code
-
-    def kill(self) -> None:
-        """Have its agent end it at once."""
-        with suppress(OSError):
-            self._agent.channel.send((words.KILL, self._number))
 
 
 class Agents:
@@ -180,7 +148,7 @@ class Agents:
             raise EngineError(msg, transient=True)
         return found
 
-    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> _Process:
+    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> ForkedProcess:
         """Have an agent start the process of a slot."""
         with self._changed:
             agent = self._agents.get(host)
@@ -189,9 +157,13 @@ class Agents:
         if agent is None:
             msg = f"host {host} is lost; the pipe starts again."
             raise EngineError(msg, transient=True)
-        process = agent.slots[number] = _Process(number, agent)
-        with suppress(OSError):  # who hears the agent says that it is lost
-            agent.channel.send((words.START, number, meeting.driver, meeting.run, operator, slot))
+
+        def tell(word: str, *said: Any) -> None:
+            with suppress(OSError):  # who hears the agent says that it is lost
+                agent.channel.send((word, number, *said))
+
+        process = agent.slots[number] = ForkedProcess(partial(tell, words.KILL))
+        tell(words.START, meeting.driver, meeting.run, operator, slot)
         return process
 
     def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
@@ -322,7 +294,7 @@ class Agents:
                     break
                 word, *said = channel.recv()
                 if word == words.ENDED:
-                    agent.slots.pop(said[0]).ended(said[1])
+                    agent.slots.pop(said[0]).end(said[1])
                 elif word == words.STOPPED:
                     name, stopped = said
                     self._lost(
@@ -344,7 +316,7 @@ class Agents:
             del self._agents[agent.host]
             self._changed.notify_all()
         for slot in list(agent.slots.values()):
-            slot.ended(_LOST)
+            slot.end(LOST)
         agent.copied.put(None)
         if self._ending.is_set():
             return

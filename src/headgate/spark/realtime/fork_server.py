@@ -36,7 +36,7 @@ from headgate.spark.realtime.slot_process import SlotProcess
 from headgate.tables import heap
 
 _START, _KILL = "start", "kill"
-_LOST = -1
+LOST = -1
 """Exit code of a process that nobody can tell of any more."""
 
 _HEEDS_S = 5.0
@@ -44,12 +44,12 @@ _HEEDS_S = 5.0
 
 
 class ForkedProcess:
-    """The process of a slot.
+    """The process of a slot, on this host or another.
 
     Attributes
     ----------
     pid : int or None
-        None until it has begun.
+        None until it has begun, and where it is another host's.
     """
 
     def __init__(self, kill: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class ForkedProcess:
         return self._code
 
     def kill(self) -> None:
-        """End it at once, and wait for that."""
+        """End it at once."""
         self._kill()
 
 
@@ -129,7 +129,7 @@ class ForkServer:
         with self._lock:
             self._processes[number] = process
         if not self._say((_START, number, meeting, operator, slot, dict(store))):
-            process.end(_LOST)
+            process.end(LOST)
         return process
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class ForkServer:
         for ended in left:
             if ended.pid is not None:
                 _end_orphan(ended.pid)
-            ended.end(_LOST)
+            ended.end(LOST)
 
 
 def _loaded_ahead(specs: Iterable[Spec]) -> tuple[list[Spec], list[str]]:
@@ -266,7 +266,7 @@ class _Server:
             process = _forked()
         except OSError as error:  # so many processes, or so much memory, there are not
             print(f"headgate: a slot cannot be started: {error}", file=sys.stderr)
-            self._starter.send((number, 0, _LOST))
+            self._starter.send((number, 0, LOST))
             return
         if process:
             self._numbers[process] = number
