@@ -139,9 +139,11 @@ class Trials:
             reason = reason or self._equivalents.get((change.file, old, ANY_NUMBER), "")
         return Drawn(change, old, new, run, len(tests), reason, time.monotonic() - began)
 
-    def try_on_spark(self, drawn: Drawn) -> Drawn:
+    def try_on_spark(self, drawn: Drawn, until_s: float) -> Drawn | None:
         """Run the tests on Spark that should notice a change that the others did not."""
         began, change = time.monotonic(), drawn.change
+        if began >= until_s:
+            return None
         tests = {
             name: max(120.0, 10 * self._covering.seconds("spark", name))
             for name in self._covering.tests("spark", change)
@@ -283,9 +285,12 @@ def main(
                 later = on_spark and outcome.outcome in ("survived", "not run")
                 (left if later else outcomes).append(outcome)
                 note(_line(outcome, len(outcomes) + len(left), len(drawn), later=later))
-            for number, outcome in enumerate(left, 1):  # one JVM at a time
-                outcomes.append(trials.try_on_spark(outcome))
-                note(_line(outcomes[-1], number, len(left)))
+            work = [pool.submit(trials.try_on_spark, outcome, until_s) for outcome in left]
+            for number, outcome in enumerate((done.result() for done in as_completed(work)), 1):
+                if outcome is None:
+                    continue
+                outcomes.append(outcome)
+                note(_line(outcome, number, len(left)))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             trials.close()
