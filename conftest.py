@@ -38,11 +38,21 @@ LONGEST = {
     "test_cluster.py",
     "test_executors.py",
     "test_faults.py",
+    "test_first_job.py",
+    "test_fleet_kill.py",
     "test_henge.py",
     "test_migration.py",
     "test_nexmark_answers.py",
+    "test_old_checkpoints.py",
+    "test_plain_session.py",
     "test_processor.py",
+    "test_real_time.py",
+    "test_real_time_grammar.py",
+    "test_real_time_hosts.py",
+    "test_real_time_kills.py",
     "test_refusals.py",
+    "test_split_groups.py",
+    "test_written.py",
 }
 """Names of files that take longest, on Spark or not."""
 
