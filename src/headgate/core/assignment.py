@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from headgate.core.errors import ConfigError
 
@@ -55,8 +56,16 @@ class Assignment:
         return len(self.slot_of)
 
     def groups_of(self, slot: int) -> tuple[int, ...]:
-        """Return the key groups that `slot` owns, ascending."""
-        return tuple(g for g, s in enumerate(self.slot_of) if s == slot)
+        """Return the key groups that `slot` owns, ascending; none of a slot that does not exist."""
+        return self._groups_by_slot[slot] if 0 <= slot < self.slots else ()
+
+    @cached_property
+    def _groups_by_slot(self) -> tuple[tuple[int, ...], ...]:
+        """The key groups of each slot; asked for each slot of each step, so found once."""
+        groups: list[list[int]] = [[] for _ in range(self.slots)]
+        for group, slot in enumerate(self.slot_of):
+            groups[slot].append(group)
+        return tuple(map(tuple, groups))
 
     def shares_of(self, group: int) -> tuple[int, ...]:
         """Return the slots that get records of `group`, its owner first."""

@@ -508,11 +508,12 @@ class Pipe:
         """
         run = self._running
         serving = run.slots.that_serve(operator)
+        told = facts.of_slots(len(serving))
         for number, slot in enumerate(serving):
             assert slot.peer is not None
             if rows is not None and number in rows:
                 tell(slot.peer, (words.RECORDS, rows[number]))
-            tell(slot.peer, (words.SERVE, facts, number))
+            tell(slot.peer, (words.SERVE, told[number], number))
         meanwhile()
         reports: dict[int, Report] = {}
 

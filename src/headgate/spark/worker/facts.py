@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -15,6 +15,10 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.operators.step import GroupState, Request
 from headgate.spark.worker.payloads import read_table
 from headgate.tables.ports import Chain
+
+T = TypeVar("T")
+PerIndex = Sequence[T] | Mapping[int, T]
+"""One for each key group or slot; a mapping where only some are told."""
 
 
 class _Told:
@@ -41,7 +45,10 @@ class _Told:
 
 @dataclass(frozen=True)
 class SlotFacts(_Told):
-    """Holds the instructions to the slots of one operator in one attempt of a step."""
+    """Holds the instructions to the slots of one operator in one attempt of a step.
+
+    What `of_slots` returns has mappings from key group, and from slot, in the place of sequences.
+    """
 
     PROPERTY: ClassVar[str] = "headgate.step."
 
@@ -53,22 +60,22 @@ class SlotFacts(_Told):
     checkpoint: str
     watermark_us: int
     """Watermark of the batch."""
-    slot_of: Sequence[int]
+    slot_of: PerIndex[int]
     """The slot of each key group."""
-    held: Sequence[int]
+    held: Collection[int]
     """Key groups that are not served, since a migration has them."""
-    tokens: Sequence[str]
-    steps: Sequence[int]
-    emitted_us: Sequence[int]
-    due_us: Sequence[int]
+    tokens: PerIndex[str]
+    steps: PerIndex[int]
+    emitted_us: PerIndex[int]
+    due_us: PerIndex[int]
     """`steps`, `emitted_us`, `due_us`: see `OperatorState`; one entry per key group."""
-    snapshots: Sequence[int]
+    snapshots: Collection[int]
     """Key groups that write a full section."""
     backlog: Mapping[str, Sequence[Sequence[Any]]]
     """Segments by key group, which is text here as JSON has it."""
     waiting_crc32: Mapping[str, int]
     """CRC-32 of the files with the segments."""
-    quotas: Sequence[int] | None
+    quotas: PerIndex[int] | None
     """Rows that each slot may serve; None for all."""
     next_slots: int
     """Slots of the operator that reads what this one puts out; 0 where there is none."""
@@ -94,11 +101,56 @@ class SlotFacts(_Told):
     beside an `arena_root`; None where memory has no bound."""
     show_keys: bool = False
     """Whether slots report the value of their hottest key."""
+    slots: int = 0
+    """How many slots serve; 0: as many as `slot_of` names."""
+    key_groups: int = 0
+    """How many key groups there are; 0: as many as `slot_of` has."""
+
+    def of_slots(self, count: int) -> list[Self]:
+        """Return what each of so many slots needs of it.
+
+        Told to each slot, the whole would be as many times as long as there are slots.
+        """
+        mine: list[list[int]] = [[] for _ in range(count)]
+        for group, slot in enumerate(self.slot_of):
+            mine[slot].append(group)
+        whole = dataclasses.replace(
+            self, slots=count, key_groups=len(self.slot_of),
+            held=frozenset(self.held), snapshots=frozenset(self.snapshots),
+        )  # fmt: skip
+        return [whole._of_slot(slot, groups) for slot, groups in enumerate(mine)]
+
+    def _of_slot(self, slot: int, groups: list[int]) -> Self:
+        split = {g: shares for g, shares in self.split.items() if slot in shares}
+        waits = map(str, (*groups, *self.shares_at(slot).values()))
+        backlog = {key: self.backlog[key] for key in waits if key in self.backlog}
+        files = {segment[0] for waiting in backlog.values() for segment in waiting}
+        stands = (*map(str, groups), *split)
+        return dataclasses.replace(
+            self,
+            slot_of=dict.fromkeys(groups, slot),
+            held=[g for g in groups if g in self.held],
+            tokens={g: self.tokens[g] for g in groups},
+            steps={g: self.steps[g] for g in groups},
+            emitted_us={g: self.emitted_us[g] for g in groups},
+            due_us={g: self.due_us[g] for g in groups},
+            snapshots=[g for g in groups if g in self.snapshots],
+            backlog=backlog,
+            waiting_crc32={name: self.waiting_crc32[name] for name in files},
+            quotas=None if self.quotas is None else {slot: self.quotas[slot]},
+            split=split,
+            stands_us={g: self.stands_us[g] for g in stands if g in self.stands_us},
+        )
+
+    @property
+    def slot_count(self) -> int:
+        """Return how many slots serve."""
+        return self.slots or max(self.slot_of) + 1
 
     def shares_at(self, slot: int) -> dict[int, int]:
         """Return the key groups of other slots of which a slot has a share, and what it waits under."""
         split = self.split or {}
-        groups = len(self.slot_of)
+        groups = self.key_groups or len(self.slot_of)
         return {
             int(group): list(shares).index(slot) * groups + int(group)
             for group, shares in split.items()
@@ -107,7 +159,9 @@ class SlotFacts(_Told):
 
     def groups_of(self, slot: int) -> list[int]:
         """Return the key groups of a slot."""
-        return [g for g, s in enumerate(self.slot_of) if s == slot]
+        of = self.slot_of
+        every = of.items() if isinstance(of, Mapping) else enumerate(of)
+        return [g for g, s in every if s == slot]
 
     def request(
         self, slot: int, token: str, watermark_us: int, checkpoint: Checkpoint, operator: str

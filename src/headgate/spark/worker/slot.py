@@ -111,7 +111,7 @@ class SlotTask:
             )
         faults.dawdle(served.served_rows)
         done = time.perf_counter()
-        with TaskFiles(checkpoint, max(facts.slot_of) + 1) as writes:
+        with TaskFiles(checkpoint, facts.slot_count) as writes:
             report = _report(self, facts, slot, request, consumed, served, writes)
         if facts.show_keys:
             report = replace(report, hottest_key=hottest_key(arriving))
