@@ -54,6 +54,7 @@ class Benchmark(StrEnum):
     TOGETHER = "together"
     LATENCY = "latency"
     CHANGES = "changes"
+    SCALE = "scale"
 
 
 _COUNTED = {

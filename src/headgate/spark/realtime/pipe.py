@@ -5,6 +5,7 @@ Each peer has a thread here that puts what it says into one queue; what waits fo
 
 from __future__ import annotations
 
+import pickle
 import queue
 import threading
 import time
@@ -508,12 +509,13 @@ class Pipe:
         """
         run = self._running
         serving = run.slots.that_serve(operator)
-        told = facts.of_slots(len(serving))
+        shared, own = facts.of_slots(len(serving))
+        told = pickle.dumps(shared)
         for number, slot in enumerate(serving):
             assert slot.peer is not None
             if rows is not None and number in rows:
                 tell(slot.peer, (words.RECORDS, rows[number]))
-            tell(slot.peer, (words.SERVE, told[number], number))
+            tell(slot.peer, (words.SERVE, told, own[number], number))
         meanwhile()
         reports: dict[int, Report] = {}
 

@@ -129,7 +129,8 @@ class SlotProcess:
                     one: max(us, closed.newest_us.get(one, us)) for one, us in newest_us.items()
                 }
             elif word == words.SERVE:
-                self._facts, self._number = said
+                shared, own, self._number = said
+                self._facts = replace(pickle.loads(shared), **own)
                 self._told = self._open.pop(_DRIVER, [])
             self._answer_if_complete(driver)
 

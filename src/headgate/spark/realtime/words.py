@@ -31,7 +31,8 @@ GO = "go"
 Routes = dict[str, dict[str, list[Any]]]
 """By operator: addresses of its slots, and the slot of each key group."""
 SERVE = "serve"
-"""To a slot: (facts, its number among those that serve)."""
+"""To a slot: (pickled facts for all slots, fields of them that only it needs, its number among those that
+serve)."""
 REPORT = "report"
 """Of a slot: (report, newest event time in microseconds, by watermark)."""
 FAILED = "failed"

@@ -16,6 +16,8 @@ from headgate.operators.step import GroupState, Request
 from headgate.spark.worker.payloads import read_table
 from headgate.tables.ports import Chain
 
+_LISTS = ("held", "snapshots")
+
 T = TypeVar("T")
 PerIndex = Sequence[T] | Mapping[int, T]
 """One for each key group or slot; a mapping where only some are told."""
@@ -106,41 +108,43 @@ class SlotFacts(_Told):
     key_groups: int = 0
     """How many key groups there are; 0: as many as `slot_of` has."""
 
-    def of_slots(self, count: int) -> list[Self]:
-        """Return what each of so many slots needs of it.
+    def of_slots(self, count: int) -> tuple[Self, list[dict[str, Any]]]:
+        """Return what all of so many slots need of it, and by slot the fields that only that one needs.
 
-        Told to each slot, the whole would be as many times as long as there are slots.
+        `dataclasses.replace` puts both together. Told to each slot, the whole would be as many times as
+        long as there are slots.
         """
         mine: list[list[int]] = [[] for _ in range(count)]
         for group, slot in enumerate(self.slot_of):
             mine[slot].append(group)
-        whole = dataclasses.replace(
-            self, slots=count, key_groups=len(self.slot_of),
-            held=frozenset(self.held), snapshots=frozenset(self.snapshots),
-        )  # fmt: skip
-        return [whole._of_slot(slot, groups) for slot, groups in enumerate(mine)]
+        held, snapshots = frozenset(self.held), frozenset(self.snapshots)
+        own = [self._of_slot(slot, of, held, snapshots) for slot, of in enumerate(mine)]
+        empty: dict[str, Any] = {name: [] if name in _LISTS else {} for name in own[0]}
+        shared = dataclasses.replace(self, slots=count, key_groups=len(self.slot_of), **empty)
+        return shared, own
 
-    def _of_slot(self, slot: int, groups: list[int]) -> Self:
+    def _of_slot(
+        self, slot: int, groups: list[int], held: frozenset[int], snapshots: frozenset[int]
+    ) -> dict[str, Any]:
         split = {g: shares for g, shares in self.split.items() if slot in shares}
         waits = map(str, (*groups, *self.shares_at(slot).values()))
         backlog = {key: self.backlog[key] for key in waits if key in self.backlog}
         files = {segment[0] for waiting in backlog.values() for segment in waiting}
         stands = (*map(str, groups), *split)
-        return dataclasses.replace(
-            self,
-            slot_of=dict.fromkeys(groups, slot),
-            held=[g for g in groups if g in self.held],
-            tokens={g: self.tokens[g] for g in groups},
-            steps={g: self.steps[g] for g in groups},
-            emitted_us={g: self.emitted_us[g] for g in groups},
-            due_us={g: self.due_us[g] for g in groups},
-            snapshots=[g for g in groups if g in self.snapshots],
-            backlog=backlog,
-            waiting_crc32={name: self.waiting_crc32[name] for name in files},
-            quotas=None if self.quotas is None else {slot: self.quotas[slot]},
-            split=split,
-            stands_us={g: self.stands_us[g] for g in stands if g in self.stands_us},
-        )
+        return {
+            "slot_of": dict.fromkeys(groups, slot),
+            "held": [g for g in groups if g in held],
+            "tokens": {g: self.tokens[g] for g in groups},
+            "steps": {g: self.steps[g] for g in groups},
+            "emitted_us": {g: self.emitted_us[g] for g in groups},
+            "due_us": {g: self.due_us[g] for g in groups},
+            "snapshots": [g for g in groups if g in snapshots],
+            "backlog": backlog,
+            "waiting_crc32": {name: self.waiting_crc32[name] for name in files},
+            "quotas": None if self.quotas is None else {slot: self.quotas[slot]},
+            "split": split,
+            "stands_us": {g: self.stands_us[g] for g in stands if g in self.stands_us},
+        }
 
     @property
     def slot_count(self) -> int:

@@ -1,0 +1,415 @@
+"""Measures what the driver of a query in real time does per epoch, with slots that only answer.
+
+The pipe, the manifests and the checkpoint are the product's. In the place of Spark's job a thread answers
+cuts, and in the place of slots a few processes answer for all of them, over TCP and with reports of the
+form that slots send: a part of their key groups has changed in each epoch. So any number of slots fits on
+one machine, and what is measured is the driver alone: its time and bytes per epoch, what a change of
+slots says to routers, what a decision takes, and how each grows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import platform
+import resource
+import secrets
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headgate.checkpoint.changelog import SectionRef
+from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.manifest import file_name
+from headgate.control.observation import Observation, OperatorView
+from headgate.control.registry import policy
+from headgate.core.assignment import Assignment
+from headgate.operators.spec import AggregateSpec, Kind, Leaf, OutputMode
+from headgate.spark.job.job import OperatorState
+from headgate.spark.job.reports import Payload, Report
+from headgate.spark.realtime import words
+from headgate.spark.realtime.channels import Channel, Door, TcpDoor
+from headgate.spark.realtime.pipe import Pipe
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import next_manifest
+from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.slot import SlotTask
+from headgate_lab.bench.common import machine, parameters, progress, require
+
+_OPERATOR = "counts"
+_HOSTS = 100
+_GROUPS_MAX = 32_767
+_WARM = 3
+"""Epochs that are not measured. Chosen."""
+_ROW_BYTES = 64
+"""Bytes of a changed row in a changelog. About what the count of `bench latency` has."""
+
+
+@dataclass(frozen=True)
+class ScaleParameters:
+    """Holds the parameters of `run`."""
+
+    slots: str = "64,256,1024"
+    """Numbers of slots, with commas."""
+
+    groups: str = ""
+    """Numbers of key groups, one for each number of slots; empty: `groups_per_slot` for each slot."""
+
+    groups_per_slot: int = 32
+    """Key groups for each slot, 32,767 in all at most; >= 1."""
+
+    changed: int = 8
+    """Key groups of a slot that change in an epoch; >= 0."""
+
+    count: int = 30
+    """Epochs, behind three that are not measured; the last one brings a change. >= 2."""
+
+    def __post_init__(self) -> None:
+        require(self.count > 1, f"count={self.count} of scale is out of range; use 2 or more.")
+        require(self.changed >= 0, f"changed={self.changed} of scale must not be negative.")
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return pairs of slots and key groups."""
+        slots = [int(number) for number in self.slots.split(",")]
+        if self.groups:
+            groups = [int(number) for number in self.groups.split(",")]
+            require(len(groups) == len(slots), "scale needs as many groups as numbers of slots.")
+            return list(zip(slots, groups, strict=True))
+        return [(n, min(n * self.groups_per_slot, _GROUPS_MAX)) for n in slots]
+
+
+def run(**given: Any) -> dict[str, Any]:
+    """Measure each number of slots.
+
+    Parameters
+    ----------
+    **given
+        Fields of `ScaleParameters`.
+
+    Returns
+    -------
+    dict
+        ``sizes``: for each number of slots medians of an epoch (``*_ms``, ``*_bytes``), and what a
+        start, a change and a decision take; ``growth``: the power of the number of slots with which
+        each grows, from the least number to the greatest; ``parameters``, ``machine``.
+    """
+    chosen = parameters(ScaleParameters, given)
+    sizes = []
+    for slots, groups in chosen.sizes():
+        progress(f"{slots} slots, {groups} key groups")
+        with tempfile.TemporaryDirectory(prefix="headgate-scale-") as directory:
+            sizes.append(_measure(Path(directory), slots, groups, chosen))
+    return {
+        "sizes": sizes,
+        "growth": _growth(sizes),
+        "parameters": asdict(chosen),
+        "machine": machine(),
+    }
+
+
+def lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the result as a table, a column for each number of slots."""
+    sizes, growth = result["sizes"], result["growth"]
+    table = []
+    for name in sizes[0]:
+        cells = "".join(f"{size[name]:>14,.6g}" for size in sizes)
+        power = f"{growth[name]:>10.2f}" if name in growth else ""
+        table.append(f"{name:<24}{cells}{power}")
+    return [*table, "", "The last column is the power of the number of slots with which it grows."]
+
+
+def _growth(sizes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    first, last = sizes[0], sizes[-1]
+    if first["slots"] == last["slots"]:
+        return {}
+    by = math.log(last["slots"] / first["slots"])
+    return {
+        name: round(math.log(last[name] / first[name]) / by, 2)
+        for name in first
+        if name != "slots" and first[name] > 0 and last[name] > 0
+    }
+
+
+def _measure(directory: Path, slots: int, groups: int, chosen: ScaleParameters) -> dict[str, Any]:
+    """Return the figures of one number of slots."""
+    checkpoint = Checkpoint(str(directory / "checkpoint"))
+    job = checkpoint.open({})
+    state = OperatorState.fresh(slots, groups)
+    spec = AggregateSpec((Leaf(Kind.BYTES),), None, (), OutputMode.UPDATE)
+    hosts = _Answering(chosen.changed)
+    task = SlotTask(_OPERATOR, spec, None)
+    pipe = Pipe(_Cutter(), _OneFeeder(), {_OPERATOR: task}, {_OPERATOR: 1}, "scale", hosts)
+    began = time.perf_counter()
+    pipe.start("[0]", {_OPERATOR: state.assignment})
+    start_s = time.perf_counter() - began
+    epochs: list[dict[str, float]] = []
+    latest = None
+    try:
+        for step in range(_WARM + chosen.count):
+            switch = None
+            if step == _WARM + chosen.count - 1:  # the last one brings a change
+                switch = _moved(state.assignment)
+            watch = _Watch()
+            cpu_s = time.process_time()
+            then = {} if switch is None else {_OPERATOR: switch}
+            offsets = pipe.cut(step, still=False, switch=then)
+            watch.lap("cut")
+            facts = _facts(state, step, str(checkpoint.path))
+            reports = pipe.serve(_OPERATOR, facts)
+            watch.lap("serve")
+            begun = Begun(step, step, 0, [offsets], 0.0, 0.0, 0, drain=True, latest=latest)
+            made = next_manifest(begun, job, 0, {_OPERATOR: state}, reports)
+            watch.lap("build")
+            latest = checkpoint.commit(made)
+            watch.lap("commit")
+            cpu_ms = (time.process_time() - cpu_s) * 1e3
+            if switch is not None:
+                state.assign(switch)
+                pipe.switched({_OPERATOR: slots})
+                changed_ms = watch.total_ms
+            elif step >= _WARM:
+                epochs.append({**watch.laps_ms, "epoch_ms": watch.total_ms, "cpu_ms": cpu_ms})
+        manifest = directory / "checkpoint/headgate/manifests" / file_name(chosen.count)
+        shared, own = facts.of_slots(slots)
+        told = [len(pickle.dumps((pickle.dumps(shared), part))) for part in own]
+        routes = len(json.dumps({"slots": ["x" * 22] * slots, "slot_of": list(range(groups))}))
+        return {
+            "slots": slots,
+            "key_groups": groups,
+            "start_s": round(start_s, 2),
+            **{name: round(statistics.median(e[name] for e in epochs), 2) for name in epochs[0]},
+            "told_bytes": sum(told),
+            "report_bytes": sum(len(pickle.dumps(report)) for report in reports),
+            "manifest_bytes": manifest.stat().st_size,
+            "change_epoch_ms": round(changed_ms, 2),
+            "change_routes_bytes": routes,
+            "decision_ms": round(_decision_ms(state.assignment), 2),
+            "driver_mb": round(_memory_mb(), 1),
+            "driver_threads": threading.active_count(),
+        }
+    finally:
+        pipe.stop(clean=True)
+        hosts.close()
+
+
+class _Watch:
+    """Takes the times of the parts of an epoch."""
+
+    def __init__(self) -> None:
+        self.laps_ms: dict[str, float] = {}
+        self._began = self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps_ms[f"{name}_ms"] = (now - self._last) * 1e3
+        self._last = now
+
+    @property
+    def total_ms(self) -> float:
+        return (self._last - self._began) * 1e3
+
+
+def _memory_mb() -> float:
+    """Return the most memory that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _moved(assignment: Assignment) -> Assignment:
+    """Return the next assignment: an eighth of the key groups is another slot's."""
+    groups = range(0, assignment.key_groups, 8)
+    return assignment.remap({g: (assignment.slot_of[g] + 1) % assignment.slots for g in groups})
+
+
+def _facts(state: OperatorState, step: int, checkpoint: str) -> SlotFacts:
+    """Return what `StatefulWork` tells the slots of an epoch."""
+    return SlotFacts(
+        step=step, attempt=1, arena_root=None, run_id="0" * 32, checkpoint=checkpoint,
+        watermark_us=0, slot_of=state.assignment.slot_of, held=[], tokens=state.tokens,
+        steps=state.steps, emitted_us=state.emitted_us, due_us=state.due_us,
+        snapshots=state.due_for_snapshot(step, None), backlog={}, waiting_crc32={}, quotas=None,
+        next_slots=0, keep_late=False, delta_ms=100.0, bound_ms=100.0, timestamp_ms=step,
+        time_limit_s=0.0, arrived_ms=0.0, faults=[],
+    )  # fmt: skip
+
+
+def _decision_ms(assignment: Assignment) -> float:
+    """Return what a decision of `unified` takes, the median of ten."""
+    slots, groups = assignment.slots, assignment.key_groups
+    rates = np.random.default_rng(0).gamma(2.0, 5.0, groups)
+    view = OperatorView(
+        assignment=assignment,
+        slot_ids=tuple(range(slots)),
+        latency_s=np.full(slots, 0.08),
+        group_latency_s=np.full(groups, 0.08),
+        group_rate=rates,
+        service_rate=np.full(slots, float(rates.sum()) / slots * 1.3),
+        utilisation=np.full(slots, 0.8),
+        backlog=np.zeros(groups),
+        bound_s=0.1,
+        window_s=5.0,
+        alert_s=0.08,
+        slots_max=groups,
+    )
+    decides = policy("unified")
+    took = []
+    for cycle in range(10):
+        began = time.perf_counter()
+        decides.decide(Observation(float(cycle), {_OPERATOR: view}))
+        took.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(took)
+
+
+# --- in the place of Spark's job -----------------------------------------------------------------
+
+
+class _OneFeeder:
+    """The offsets of one feeder."""
+
+    readers, copies = 1, 0
+
+    def merged(self, parts: Any) -> str:
+        return f"[{next(iter(parts))}]"
+
+
+class _Cutter:
+    """Answers each cut at once, in a thread, as a feeder does."""
+
+    def run(self, meeting: words.Meeting, group: str) -> None:
+        del group
+        with suppress(OSError, EOFError), meeting.connect(meeting.driver) as driver:
+            driver.send((words.FEEDER, 0, (platform.node(), os.getpid())))
+            while True:
+                word, *said = driver.recv()
+                if word == words.END:
+                    return
+                if word == words.CUT:
+                    driver.send((words.CUT, said[0], str(said[0]), time.time() * 1e3))
+
+    def cancel(self, group: str) -> None:
+        """Do nothing: the thread ends with its driver."""
+
+
+# --- in the place of slots -----------------------------------------------------------------------
+
+
+class _Answering:
+    """Hosts on which slots only answer; `SlotHosts`. One process answers for the slots of many."""
+
+    processes: Mapping[str, int] = {}
+
+    def __init__(self, changed: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._programs: list[tuple[Any, Connection]] = []
+        for _ in range(2):
+            ours, theirs = context.Pipe()
+            program = context.Process(target=_answer, args=(theirs, changed), daemon=True)
+            program.start()
+            theirs.close()
+            self._programs.append((program, ours))
+
+    def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
+        del lost
+        key = secrets.token_bytes(32)
+        door = TcpDoor("127.0.0.1", key)
+        return words.Meeting(door.address, key), door
+
+    def places(self, operator: str, slots: int) -> list[str]:
+        del operator
+        return [f"host{n % _HOSTS}" for n in range(slots)]
+
+    def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> _Slot:
+        del host
+        self._programs[slot % len(self._programs)][1].send((meeting, operator, slot))
+        return _Slot()
+
+    def look_for_stopped(self, feeders: Any) -> None:
+        """Do nothing: nobody is."""
+
+    def end(self, meeting: words.Meeting) -> None:
+        """Do nothing: a run has no files."""
+
+    def close(self) -> None:
+        for program, ours in self._programs:
+            ours.close()
+            program.join(10.0)
+            program.kill()
+
+
+class _Slot:
+    """A slot within a program; it ends with its channel."""
+
+    def poll(self) -> None:
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        del timeout
+        return 0
+
+    def kill(self) -> None:
+        """Do nothing: it ends with its driver."""
+
+
+def _answer(starter: Connection, changed: int) -> None:
+    """Open slots as the starter says, and answer for each of them."""
+    slots: list[Channel] = []
+    with suppress(OSError, EOFError):
+        while True:
+            ready = wait([starter, *slots])  # type: ignore[list-item]
+            if starter in ready:
+                meeting, operator, number = starter.recv()
+                slots.append(meeting.connect(meeting.driver))
+                slots[-1].send((words.SLOT, (operator, number), os.getpid()))
+            slots = [slot for slot in slots if slot not in ready or _has_answered(slot, changed)]
+
+
+def _has_answered(slot: Channel, changed: int) -> bool:
+    """Answer what a slot is told; return whether it goes on."""
+    try:
+        word, *said = slot.recv()
+        if word == words.BEGIN:
+            slot.send((words.READY, "tcp://127.0.0.1:12345"))
+        elif word == words.SERVE:
+            slot.send((words.REPORT, _report(changed, *said), {}))
+    except (OSError, EOFError):
+        return False
+    return bool(word != words.END)
+
+
+def _report(changed: int, shared: bytes, own: dict[str, Any], slot: int) -> Report:
+    """Return the report of an epoch in which some of the slot's key groups have changed by a row."""
+    facts = dataclasses.replace(pickle.loads(shared), **own)
+    token = uuid.uuid4().hex
+    groups = facts.groups_of(slot)[:changed]
+    data = os.urandom(_ROW_BYTES * len(groups))
+    sections = {
+        group: SectionRef(n, 1, 0, 0, 0, False, facts.tokens[group], token)
+        for n, group in enumerate(groups)
+    }
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Report))
+    return Report(**nothing | {
+        "step": facts.step, "attempt": 1, "operator": _OPERATOR, "slot": slot, "token": token,
+        "consumed": (), "groups": {group: (0, 0, 1) for group in groups}, "sections": sections,
+        "changelog": Payload(data, None, len(data), 0), "output_rows": 0, "late_rows": 0,
+        "segments": {}, "taken": {}, "arrived": len(groups), "served": len(groups),
+        "late_records": 0, "waiting_records": 0, "served_rows": len(groups),
+        "touched_rows": len(groups), "served_by_group": dict.fromkeys(groups, 1),
+        "histogram": ((1.0, len(groups)),), "latency_sum_ms": 1.0, "latency_max_ms": 1.0,
+        "watermark_us": facts.watermark_us, "holds_us": 0, "useful_ms": 1.0, "phases_ms": {},
+        "cpu_ms": 1.0, "waited_ms": 0.0, "merged_rows": 0, "apart_holds_us": {},
+        "touched_by_group": dict.fromkeys(groups, 1), "apart_records": {}, "inputs": (),
+        "newest_ms": {}, "results": {},
+    })  # fmt: skip
