@@ -6,7 +6,8 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 from headgate.checkpoint.changelog import SectionRef
@@ -35,6 +36,7 @@ DELIVERED = "delivered"
 _TRAILER = b"\nsha256 "
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
 _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))
+_ref_values = attrgetter(*_REF_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,8 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
             for name, heads in manifest.heads.items()
         },
         "sections": {name: _columns(of) for name, of in manifest.sections.items()},
-        "blobs": [asdict(blob) for blob in manifest.blobs],
-        "files": [asdict(file) for file in manifest.files],
+        "blobs": [vars(blob) for blob in manifest.blobs],
+        "files": [vars(file) for file in manifest.files],
         "engine": manifest.engine,
         "previous": manifest.previous,
         "body": body_index,
@@ -227,9 +229,9 @@ def _columns(entries: Mapping[int, SectionEntry]) -> dict[str, list[Any]]:
         "blob": [entry.blob for entry in entries.values()],
         "previous_step": [entry.previous_step for entry in entries.values()],
     }
-    for name in _REF_FIELDS:
-        columns[name] = [getattr(entry.ref, name) for entry in entries.values()]
-    return columns
+    refs = [_ref_values(entry.ref) for entry in entries.values()]
+    values = zip(*refs, strict=True) if refs else [()] * len(_REF_FIELDS)
+    return columns | {name: list(of) for name, of in zip(_REF_FIELDS, values, strict=True)}
 
 
 def _entries(columns: Mapping[str, list[Any]], blob_count: int) -> dict[int, SectionEntry]:
