@@ -40,8 +40,6 @@ TEST_LIMIT_S = 60
 """Of one test while it is recorded; a longer one is no test to ask about a line, except on Spark."""
 
 _BLIND = (
-    # its threads starve the main one under coverage
-    "tests/spark/test_fleet_life.py::test_a_function_of_a_job_that_stops_its_fleet_is_not_waited_for",
     "tests/tidy/",
     "tests/laws/test_migration_mutants.py",
     "lab/tests/dataflow/test_mutants.py",

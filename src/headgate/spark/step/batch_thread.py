@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -67,8 +69,7 @@ class BatchThreads:
             _this.batches -= 1
             with self._lock:
                 if this in self._raised:  # it may come too late
-                    # not without need: in CPython 3.11 the interpreter looks out for it ever after
-                    _raise_in(this, None)
+                    _raise_here()
                     self._raised.discard(this)
                 self._ids.discard(this)
 
@@ -80,6 +81,17 @@ class BatchThreads:
                 _raise_in(ident, BrokenOff)
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    raised = ctypes.py_object(kind) if kind is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
+def _raise_here() -> None:
+    """Have what is to be raised in this thread come now, and end here.
+
+    Had it been withdrawn instead, CPython 3.11 would look out for it ever after, and never go on where a
+    debugger or coverage traces the thread.
+    """
+    with contextlib.suppress(BrokenOff):
+        _raise_in(threading.get_ident(), BrokenOff)
+        while True:  # it comes between two steps
+            time.sleep(0)
