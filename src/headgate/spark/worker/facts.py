@@ -17,6 +17,7 @@ from headgate.spark.worker.payloads import read_table
 from headgate.tables.ports import Chain
 
 _LISTS = ("held", "snapshots")
+_PER_GROUP = ("tokens", "steps", "emitted_us", "due_us")
 
 T = TypeVar("T")
 PerIndex = Sequence[T] | Mapping[int, T]
@@ -127,23 +128,23 @@ class SlotFacts(_Told):
         self, slot: int, groups: list[int], held: frozenset[int], snapshots: frozenset[int]
     ) -> dict[str, Any]:
         split = {g: shares for g, shares in self.split.items() if slot in shares}
-        waits = map(str, (*groups, *self.shares_at(slot).values()))
-        backlog = {key: self.backlog[key] for key in waits if key in self.backlog}
+        backlog, stands = self.backlog, self.stands_us
+        if backlog:
+            waits = map(str, (*groups, *self.shares_at(slot).values()))
+            backlog = {key: backlog[key] for key in waits if key in backlog}
+        if stands:
+            stands = {g: stands[g] for g in (*map(str, groups), *split) if g in stands}
         files = {segment[0] for waiting in backlog.values() for segment in waiting}
-        stands = (*map(str, groups), *split)
         return {
             "slot_of": dict.fromkeys(groups, slot),
-            "held": [g for g in groups if g in held],
-            "tokens": {g: self.tokens[g] for g in groups},
-            "steps": {g: self.steps[g] for g in groups},
-            "emitted_us": {g: self.emitted_us[g] for g in groups},
-            "due_us": {g: self.due_us[g] for g in groups},
-            "snapshots": [g for g in groups if g in snapshots],
+            "held": held.intersection(groups),
+            **{name: _at(groups, getattr(self, name)) for name in _PER_GROUP},
+            "snapshots": snapshots.intersection(groups),
             "backlog": backlog,
             "waiting_crc32": {name: self.waiting_crc32[name] for name in files},
             "quotas": None if self.quotas is None else {slot: self.quotas[slot]},
             "split": split,
-            "stands_us": {g: self.stands_us[g] for g in stands if g in self.stands_us},
+            "stands_us": stands,
         }
 
     @property
@@ -222,6 +223,11 @@ class SlotFacts(_Told):
         if not parts:
             return None
         return pa.concat_tables(parts, promote_options="default")
+
+
+def _at(groups: list[int], values: Any) -> dict[int, Any]:
+    """Return the values of some key groups."""
+    return dict(zip(groups, map(values.__getitem__, groups), strict=True))
 
 
 @dataclass(frozen=True)
