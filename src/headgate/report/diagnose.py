@@ -156,7 +156,8 @@ class DiagnosisReader:
         ended = limit.cause in _ENDED
         do = list(limit.remedies)
         if ended and late is not None and late.remedies:
-            do += ["and against its lateness:", late.remedies[0]]
+            others = late.remedies[1:] if late.cause == "floor" else ()
+            do += ["and against its lateness:", late.remedies[0], *others]
         return {
             "checkpoint": checkpoint,
             "query": _query(run, driver, now_ms),

@@ -275,7 +275,9 @@ def _silent(case: Case) -> Limit | None:
         why = f"the journal is silent since {since}, and whether the driver lives is not seen from here"
         look = f"headgate diagnose {case.checkpoint}"
         return Limit(
-            "driver", why, ("see on the driver's host whether it lives:", look, f"if not, {_AGAIN}")
+            "driver",
+            why,
+            ("run this on the driver's host, to see whether it lives:", look, f"if not, {_AGAIN}"),
         )
     why = f"the source has brought nothing since {since}, and nothing is due"
     return Limit("idle", why, ("look at what feeds the source",))
@@ -336,11 +338,11 @@ def _below_floor(case: Case) -> Limit | None:
         return Limit("floor", why, (raised,))
     rules = (_one_key, _few_cores, _few_slots)
     other = next((limit for rule in rules if (limit := rule(case)) is not None), None)
-    last = case.run.recent[-1]
-    why += f"; nor would a wider bound be met, since {last.backlog:,} records wait, more and more"
     if other is None:
-        return Limit("floor", why, (raised,))
-    return Limit("floor", f"{why}: {other.why}", (*other.remedies[:1], f"and {raised}"))
+        waits = f"{case.run.recent[-1].backlog:,} records wait, more and more"
+        return Limit("floor", f"{why}. A wider bound would be missed too: {waits}", (raised,))
+    why += f". A wider bound would be missed too, since {other.why}"
+    return Limit("floor", why, (*other.remedies[:1], f"and {raised}"))
 
 
 def _rare_trigger(case: Case) -> Limit | None:
@@ -410,9 +412,12 @@ def _few_slots(case: Case) -> Limit | None:
     last, state = case.run.recent[-1], case.run.slo
     if case.busiest < BUSY and not last.backlog and case.phase("slots") < MOST:
         return None
-    waits = f", {last.backlog:,} records wait" if last.backlog else ""
-    works = f"the busiest works {case.busiest:.0%} of the time{waits}"
-    if case.busiest < BUSY and not last.backlog:
+    if case.busiest >= BUSY:
+        waits = f", {last.backlog:,} records wait" if last.backlog else ""
+        works = f"the busiest works {case.busiest:.0%} of the time{waits}"
+    elif last.backlog:
+        works = f"{last.backlog:,} records wait for {'it' if last.slots == 1 else 'them'}"
+    else:
         works = f"their part of a batch takes {case.phase('slots'):.0%} of the time"
     few = "one slot is" if last.slots == 1 else f"{last.slots} slots are"
     why = f"{few} too few: {works}"
