@@ -97,7 +97,7 @@ def health(run: Run, now_ms: int, holds: bool | None = None) -> str:
     working_ms = 0 if run.begun is None else now_ms - run.begun.at_ms
     if run.begun is not None and working_ms > STALE_MS:
         if not holds and age_ms > _LONG_MS:
-            return f"silent for {span_text(age_ms / 1000)}, batch {run.begun.step} under way"
+            return f"silent for {span_text(age_ms / 1000)}, in batch {run.begun.step}"
         return f"working on batch {run.begun.step} for {span_text(working_ms / 1000)}"
     if not run.has_batches:
         since_s = max(0.0, (now_ms - run.start.at_ms) / 1000)
