@@ -8,6 +8,7 @@ import hashlib
 import re
 import resource
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +141,8 @@ def serve(shelf: Shelf, host: str, port: int, token: str | None = None) -> None:
         resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
     with listening:
+        # a long journal is read while the browser is being opened, not when it asks
+        threading.Thread(target=shelf.index, daemon=True).start()
         config = uvicorn.Config(
             app(shelf, host, token),
             http=_Protocol,

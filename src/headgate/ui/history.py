@@ -220,12 +220,14 @@ class HeatMap:
         if at_ms > self._last_ms:
             self._gaps_ms.append(at_ms - self._last_ms)
             self._last_ms = at_ms
-        # narrower columns than batches are would leave stripes
-        while len(self._gaps_ms) > 4 and self._column_ms < median(self._gaps_ms):  # noqa: PLR2004
-            self._widen()
-        while (at_ms - self._began_ms) // self._column_ms >= HEAT_COLUMNS:
-            self._widen()
         column = max(0, (at_ms - self._began_ms) // self._column_ms)
+        if column != self._aside_column:
+            # narrower columns than batches are would leave stripes
+            while len(self._gaps_ms) > 4 and self._column_ms < median(self._gaps_ms):  # noqa: PLR2004
+                self._widen()
+            while (at_ms - self._began_ms) // self._column_ms >= HEAT_COLUMNS:
+                self._widen()
+            column = max(0, (at_ms - self._began_ms) // self._column_ms)
         groups, records = self._aside.setdefault(served.operator, ([], []))
         if column != self._aside_column or len(groups) > ASIDE_MAX:
             self._add_up()

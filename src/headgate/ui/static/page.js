@@ -423,6 +423,7 @@ function Page() {
         ${chosen?.kind === "query" && link(chosen.id, title, true)}</ul></nav></header>
     <main>
       ${error && html`<p class="bad" role="alert">no answer: ${error}</p>`}
+      ${!answer && !error && html`<p class="quiet">reading the journals</p>`}
       ${answer && !journals.length && html`<p>There is no journal here yet. A query of headgate writes one into its checkpoint when it starts; this page looks again every two seconds.</p>`}
       ${journals.length > 1 && !chosen && html`<${Overview} journals=${journals} names=${names} />`}
       ${chosen && (chosen.kind === "fleet" ? html`<${FleetPage} key=${chosen.id} id=${chosen.id} journals=${journals} />` : html`<${QueryPage} key=${chosen.id} id=${chosen.id} />`)}
