@@ -74,12 +74,15 @@ function useHash() {
   return hash;
 }
 
+// A cell without a text would be read out as nothing.
+const filled = (cell) => (cell === "" || cell === null || cell === undefined ? "–" : cell);
+
 function Table({ columns, rows, caption }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
     <table><caption class="quiet">${caption}</caption>
       <thead><tr>${columns.map((c) => html`<th scope="col" class=${c.number ? "number" : ""}>${c.title}</th>`)}</tr></thead>
       <tbody>${rows.map((row) => html`<tr>${columns.map((c) =>
-        html`<td class=${c.number ? "number" : ""}>${c.show(row)}</td>`)}</tr>`)}</tbody>
+        html`<td class=${c.number ? "number" : ""}>${filled(c.show(row))}</td>`)}</tr>`)}</tbody>
     </table></div>`;
 }
 
