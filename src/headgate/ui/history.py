@@ -143,7 +143,7 @@ class JournalHistory:
             batch.emitted,
             batch.late,
             batch.backlog,
-            sum(batch.lag.values()),
+            sum(batch.lag.values()) if batch.lag else None,  # no source says so
             batch.slots,
             batch.duration_ms,
             self._met(batch),

@@ -10,7 +10,25 @@ const TABLE_ROWS = 60;
 const number = (value, digits = 0) =>
   value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits });
 const share = (value) => (value === null || value === undefined ? "–" : `${number(100 * value, 2)} %`);
-const clock = (ms) => new Date(ms).toLocaleTimeString([], { hourCycle: "h23" });
+const two = (value) => String(value).padStart(2, "0");
+const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+
+// A time of this machine, as sentences have it; with its day where that is not today.
+function clock(ms) {
+  const at = new Date(ms);
+  const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  return day(at) === day(new Date()) ? time : `${day(at)} ${time}`;
+}
+
+// Times below a chart: as short as their distance allows, the day where it changes.
+function ticks(_, times, axis, space, apart_s) {
+  return times.map((time, i) => {
+    const at = new Date(1000 * time);
+    const text = clock(1000 * time).slice(-8, apart_s < 60 ? undefined : -3);
+    const other = i ? day(new Date(1000 * times[i - 1])) !== day(at) : day(at) !== day(new Date());
+    return apart_s >= 86400 ? day(at) : other ? `${text}\n${day(at)}` : text;
+  });
+}
 
 async function fetchJson(path) {
   const answer = await fetch(path);
@@ -98,11 +116,12 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 function Chart({ title, unit, curves, names }) {
   const place = useRef(null);
   const plot = useRef(null);
+  const told = (value) => (unit === "share" ? share(value) : `${number(value, 1)} ${unit}`);
   const data = [curves.at_s, ...names.map(([key]) => curves[key])];
   const sentence = `${title}: ` + names.map(([key, label]) => {
     const known = curves[key].filter((v) => v !== null);
     return known.length
-      ? `${label} now ${number(known[known.length - 1], 1)}, at most ${number(known.reduce((a, b) => Math.max(a, b)), 1)} ${unit}`
+      ? `${label} now ${told(known[known.length - 1])}, at most ${told(known.reduce((a, b) => Math.max(a, b)))}`
       : `${label} not known`;
   }).join("; ");
 
@@ -111,10 +130,10 @@ function Chart({ title, unit, curves, names }) {
     const options = {
       width: place.current.clientWidth || 400, height: 200,
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1e-9) * 1.05] } },
-      axes: [{ ...axis, space: 110 }, { ...axis, size: 60 }],
-      series: [{}, ...names.map(([, label, dash], i) => ({
+      axes: [{ ...axis, space: 110, values: ticks }, { ...axis, size: 60, values: unit === "share" ? (_, shares) => shares.map(share) : undefined }],
+      series: [{ label: "time", value: (_, at) => (at === null || at === undefined ? "–" : clock(1000 * at)) }, ...names.map(([, label, dash], i) => ({
         label, stroke: colour(`--curve-${1 + (i % 5)}`), width: 1.5, dash: dash ? [6, 4] : undefined, spanGaps: true,
-        value: (_, v) => (v === null || v === undefined ? "–" : (unit === "share" ? share(v) : `${number(v, 1)} ${unit}`)),
+        value: (_, v) => (v === null || v === undefined ? "–" : told(v)),
       }))],
       hooks: { setData: [newest], setCursor: [newest] },
     };
@@ -132,7 +151,7 @@ function Chart({ title, unit, curves, names }) {
     <details><summary>${title} as a table</summary>
       <${Table} caption=${`${title} (${unit}), newest first`} rows=${rows}
         columns=${[{ title: "time", show: (i) => clock(1000 * curves.at_s[i]) },
-          ...names.map(([key, label]) => ({ title: label, number: true, show: (i) => number(curves[key][i], 2) }))]} />
+          ...names.map(([key, label]) => ({ title: label, number: true, show: (i) => (unit === "share" ? share(curves[key][i]) : number(curves[key][i], 2)) }))]} />
     </details></section>`;
 }
 
@@ -162,7 +181,7 @@ function Heat({ heat }) {
       <${Table} caption="Key groups, hottest first" rows=${heat.rows} columns=${[
         { title: "operator", show: (r) => r.operator }, { title: "key group", number: true, show: (r) => r.group },
         { title: "records", number: true, show: (r) => number(r.records) }, { title: "share", number: true, show: (r) => share(r.records / total) },
-        { title: "last column", number: true, show: (r) => number(r.counts[r.counts.length - 1]) }]} />
+        { title: `in the last ${number(heat.column_ms / 1000)} s`, number: true, show: (r) => number(r.counts[r.counts.length - 1]) }]} />
     </details></section>`;
 }
 
