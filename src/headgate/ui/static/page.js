@@ -112,11 +112,14 @@ function newest(chart) {
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Distances of lines in a chart of what is counted: there is no half a slot.
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+
 // A chart by uPlot, and the same numbers as a table behind a button.
 function Chart({ title, unit, curves, names }) {
   const place = useRef(null);
   const plot = useRef(null);
-  const told = (value) => (unit === "share" ? share(value) : `${number(value, 1)} ${unit}`);
+  const told = (value) => (unit === "share" ? share(value) : `${number(value, 1)}${unit === "slots" ? "" : ` ${unit}`}`);
   const data = [curves.at_s, ...names.map(([key]) => curves[key])];
   const sentence = `${title}: ` + names.map(([key, label]) => {
     const known = curves[key].filter((v) => v !== null);
@@ -129,8 +132,9 @@ function Chart({ title, unit, curves, names }) {
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
     const options = {
       width: place.current.clientWidth || 400, height: 200,
-      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1e-9) * 1.05] } },
-      axes: [{ ...axis, space: 110, values: ticks }, { ...axis, size: 60, values: unit === "share" ? (_, shares) => shares.map(share) : undefined }],
+      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
+      axes: [{ ...axis, space: 110, values: ticks }, { ...axis, size: 60, values: unit === "share" ? (_, shares) => shares.map(share) : undefined,
+        incrs: unit === "slots" || unit === "records" ? WHOLE : undefined }],
       series: [{ label: "time", value: (_, at) => (at === null || at === undefined ? "–" : clock(1000 * at)) }, ...names.map(([, label, dash], i) => ({
         label, stroke: colour(`--curve-${1 + (i % 5)}`), width: 1.5, dash: dash ? [6, 4] : undefined, spanGaps: true,
         value: (_, v) => (v === null || v === undefined ? "–" : told(v)),
@@ -369,7 +373,7 @@ function QueryPage({ id }) {
         { title: "time", show: (c) => clock(c.at_ms) }, { title: "kind", show: (c) => c.kind }, { title: "what", show: (c) => c.text }]} />`
         : html`<p>Nothing has changed.</p>`}</section>
     <section class="card"><h3>Slots, last batches</h3>
-      <${Table} caption="Slots, busiest first" rows=${told.slots} columns=${[
+      <${Table} caption="Slots of operators that read a source, busiest first" rows=${told.slots} columns=${[
         { title: "operator", show: (s) => s.operator }, { title: "slot", number: true, show: (s) => s.slot },
         { title: "records", number: true, show: (s) => number(s.records) }, { title: "share", number: true, show: (s) => share(s.share) },
         { title: "waiting", number: true, show: (s) => number(s.backlog) }]} /></section>
