@@ -95,7 +95,13 @@ class JournalHistory:
         if isinstance(event, Batch):
             self._add_batch(event)
         elif isinstance(event, AssignmentChange | ControlAct | Restart | Retry | Stop):
-            self._changes.append((event.at_ms, event.KIND, event_text(event) or ""))
+            start, text = self.reading.run.start, event_text(event) or ""
+            several = start is not None and len(start.operators) > 1
+            if several and isinstance(event, AssignmentChange) and event.operator:
+                text = (
+                    f"{event.operator}: {text}"  # a line for each operator, which says not of which
+                )
+            self._changes.append((event.at_ms, event.KIND, text))
         elif isinstance(event, Decided) and event.wishes:
             wishes = ", ".join(f"{w.kind} of {w.operator} to {w.slots} slots" for w in event.wishes)
             advice = "" if event.acts else " (advice only)"
