@@ -26,6 +26,7 @@ from headgate.checkpoint.command_files import Command, CommandFiles
 from headgate.cli import app as command_line
 from headgate.core.errors import CheckpointError, EngineError
 from headgate.journal import AssignmentChange, ControlAct, JournalWriter, OperatorInfo, Stop
+from headgate.journal.hosts import MigrationStep
 from headgate.journal.schema import Event
 from headgate.report.limits import DriverSeen
 from headgate.ui import control
@@ -325,8 +326,37 @@ def append(place: Path, *events: Event) -> None:
                 ControlAct("scale", "u@h", "INC-1", "4 slots", at_ms=3_000),
                 AssignmentChange(2, 1, 2, 4, 9, 0, "unified", "busy", "a", at_ms=3_500),
                 AssignmentChange(2, 1, 2, 4, 9, 0, "u@h", "INC-1", "a", at_ms=4_000),
+                AssignmentChange(2, 1, 2, 4, 9, 0, "u@h", "INC-1", "b", at_ms=4_001),
             ],
-            ["requested", "requested", "taken up", "taken up", "in force"],
+            ["requested", "requested", "taken up", "taken up", "taken up", "in force"],
+        ),
+        (
+            SCALE | {"operator": "b"},
+            [
+                ControlAct("scale", "u@h", "INC-1", "4 slots of b", at_ms=3_000),
+                AssignmentChange(2, 1, 2, 4, 9, 0, "u@h", "INC-1", "a", at_ms=4_000),
+                MigrationStep(2, "a", "failed", why="its host is lost", at_ms=4_000),
+                AssignmentChange(2, 1, 2, 4, 9, 0, "u@h", "INC-1", "b", at_ms=4_001),
+            ],
+            ["requested", "taken up", "taken up", "taken up", "in force"],
+        ),
+        (
+            {"act": "rollback", "reason": "INC-1", "epoch": 0},
+            [
+                ControlAct("rollback", "u@h", "INC-1", "to epoch 0", at_ms=3_000),
+                AssignmentChange(2, 1, 4, 2, 9, 0, "u@h", "INC-1", "b", at_ms=4_000),
+                MigrationStep(2, "a", "failed", why="its host is lost", at_ms=4_001),
+                AssignmentChange(2, 1, 4, 4, 0, 0, "u@h", "INC-1", "a", at_ms=4_001),
+            ],
+            ["requested", "taken up", "taken up", "refused", "refused"],
+        ),
+        (
+            SCALE,  # of a journal of an earlier release
+            [
+                ControlAct("scale", "u@h", "INC-1", "4 slots", at_ms=3_000),
+                AssignmentChange(2, 1, 2, 4, 9, 0, "u@h", "INC-1", at_ms=4_000),
+            ],
+            ["requested", "taken up", "in force"],
         ),
         (
             {"act": "freeze", "reason": "INC-1"},

@@ -20,6 +20,7 @@ from headgate.journal import (
     Event,
     GroupRecords,
     Latency,
+    OperatorInfo,
     Stop,
     Wish,
     read,
@@ -135,6 +136,18 @@ def test_changes_say_what_and_why_newest_first() -> None:
         "changes"
     ]
     assert few == [{"at_ms": 3, "kind": "decision", "text": "p wants x of a to 3 slots: busy"}]
+
+
+def test_a_change_of_two_operators_is_told_of_each_and_tried_once() -> None:
+    history = JournalHistory()
+    operators = (OperatorInfo("a", "counts"), OperatorInfo("b", "sums"))
+    history.absorb(dataclasses.replace(START, operators=operators))
+    history.absorb(batch(0))
+    for name in ("a", "b"):
+        history.absorb(AssignmentChange(1, 1, 2, 4, 9, 0, "u@h", "busy", name, at_ms=2_500))
+    told = history.describe("ck", 3_000, DriverSeen())
+    assert [change["text"][:12] for change in told["changes"]] == ["b: slots 2 →", "a: slots 2 →"]
+    assert [text[20:] for text in told["diagnosis"]["tried"]] == ["slots 2 to 4 by u@h: busy"]
 
 
 def test_another_run_in_the_same_journal_begins_anew() -> None:

@@ -13,12 +13,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from journals import START, batch, write
+from journals import SLO, START, batch, write
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import ConfigError
@@ -336,21 +337,109 @@ def browser() -> str:
     return shutil.which("chromium") or pytest.skip("chromium was installed and is not found")
 
 
-@pytest.mark.slow
-def test_a_browser_shows_the_journal_and_executes_nothing_of_it(
-    address: str, browser: str, tmp_path: Path
-) -> None:
+def dom_of(address: str, browser: str, profile: Path) -> tuple[str, str]:
+    """What a browser makes of the page of the only query, and what it says meanwhile."""
     flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
-    command = [browser, *flags.split(), "--no-proxy-server", f"--user-data-dir={tmp_path}/profile"]
+    command = [browser, *flags.split(), "--no-proxy-server", f"--user-data-dir={profile}"]
     command += ["--virtual-time-budget=5000", "--enable-logging=stderr", "--dump-dom"]
     (query,) = (
         e["id"] for e in json.loads(get(address, "/api/journals")[2]) if e["kind"] == "query"
     )
     command.append(f"http://{address}/#{query}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "Is the SLO met?" in done.stdout
-    assert "as a table</summary>" in done.stdout
-    assert "the hottest is group 3 of a with 70 %" in done.stdout
-    assert "&lt;script&gt;document.title='broken'" in done.stdout
-    assert "<title>broken" not in done.stdout
-    assert "CONSOLE" not in done.stderr, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_a_browser_shows_the_journal_and_executes_nothing_of_it(
+    address: str, browser: str, tmp_path: Path
+) -> None:
+    shown, said = dom_of(address, browser, tmp_path / "profile")
+    assert "Is the SLO met?" in shown
+    assert "as a table</summary>" in shown
+    assert "the hottest is group 3 of a with 70 %" in shown
+    assert "&lt;script&gt;document.title='broken'" in shown
+    assert "<title>broken" not in shown
+    assert "CONSOLE" not in said, said
+
+
+class Tables(HTMLParser):
+    """Rows of cells of all tables that have a caption, by caption."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: dict[str, list[list[str]]] = {}
+        self._tag = ""
+        self._table: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._tag = tag
+        if tag == "table":  # the legend of a chart is one, too, without a caption
+            self._table = []
+        elif tag == "tr":
+            self._table.append([])
+        elif tag in {"th", "td"}:
+            self._table[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._tag = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._tag == "caption":
+            self.rows[data] = self._table
+        elif self._tag in {"th", "td"}:
+            self._table[-1][-1] += data
+
+
+@pytest.mark.slow
+def test_the_table_of_each_chart_has_the_numbers_of_the_journal_and_no_empty_cell(
+    browser: str, tmp_path: Path
+) -> None:
+    """An earlier release did not say of which operator a slot is; no source says what waits there."""
+    slots = tuple(replace(stats, operator="") for stats in batch(0).slot_stats)
+    old = {"slot_stats": slots, "lag": {}}
+    met, half = (replace(SLO, windows=n, windows_met=m) for n, m in ((100, 97), (104, 99)))
+    batches = [
+        batch(0, slo=met, **old),
+        batch(1, slo=half, arrived=250, duration_ms=0.125, **old),
+    ]
+    write(tmp_path / "ck" / "headgate" / "journal.jsonl", [START, *batches])
+    with serving(Shelf([tmp_path], lambda _: DriverSeen())) as address:
+        rows = Tables(dom_of(address, browser, tmp_path / "profile")[0]).rows
+    first, second = "1970-01-01 00:00:02", "1970-01-01 00:00:03"
+    floor = f"{SLO.floor_ms:,g}"
+    assert rows == {
+        "Latency (ms), newest first": [
+            ["time", "mean", "p99", "bound", "floor"],
+            [second, "300", "300", f"{SLO.bound_ms:,g}", floor],
+            [first, "300", "300", f"{SLO.bound_ms:,g}", floor],
+        ],
+        "Records (per s), newest first": [
+            ["time", "in", "out", "late"],
+            [second, "250", "10", "1"],
+            [first, "100", "10", "1"],
+        ],
+        "Waiting (records), newest first": [
+            ["time", "in slots", "at the source"],
+            [second, "5", "–"],
+            [first, "5", "–"],
+        ],
+        "Slots (slots), newest first": [["time", "slots"], [second, "2"], [first, "2"]],
+        "Duration of a batch (ms), newest first": [
+            ["time", "batch"],
+            [second, "0.13"],
+            [first, "500"],
+        ],
+        "Windows met (share), newest first": [["time", "met"], [second, "50 %"], [first, "97 %"]],
+        "Key groups, hottest first": [
+            ["operator", "key group", "records", "share", "in the last 1 s"],
+            ["a", "3", "140", "70 %", "70"],
+            ["a", "9", "60", "30 %", "30"],
+        ],
+        "Slots of operators that read a source, busiest first": [
+            ["operator", "slot", "records", "share", "waiting"],
+            ["–", "0", "140", "70 %", "5"],
+            ["–", "1", "60", "30 %", "0"],
+        ],
+    }

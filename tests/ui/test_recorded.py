@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -204,9 +205,11 @@ def test_the_page_is_served_where_it_is_told(
 
         def run(self, sockets: list[Any]) -> None:
             served.append([one.getsockname()[0] for one in sockets])
+            assert read.wait(60)  # before anybody has asked
 
     monkeypatch.setattr("headgate.ui.app.uvicorn.Server", Server)
-    shelf = Shelf([tmp_path], lambda _: DriverSeen())
+    shelf, read = Shelf([tmp_path], lambda _: DriverSeen()), threading.Event()
+    monkeypatch.setattr(shelf, "index", read.set)
     serve(shelf, "127.0.0.1", 0)
     assert served == ["warning", ["127.0.0.1"]]
     with pytest.raises(ConfigError, match=r"cannot be served at 256\.0\.0\.1:1: "):

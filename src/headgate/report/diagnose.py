@@ -433,7 +433,8 @@ def _tried(read: DiagnosisReader) -> list[str]:
     """Return the wishes of policies and people, oldest first, and their outcome."""
     in_force = {a.event.reason for a in read.tried if isinstance(a.event, AssignmentChange)}
     texts = [(attempt.event.at_ms, _attempt(attempt, in_force)) for attempt in read.tried]
-    return [f"{at_text(at_ms)} {text}" for at_ms, text in texts if text is not None]
+    lines = [f"{at_text(at_ms)} {text}" for at_ms, text in texts if text is not None]
+    return list(dict.fromkeys(lines))  # of several operators each writes that it changed
 
 
 def _attempt(attempt: Attempt, in_force: set[str]) -> str | None:

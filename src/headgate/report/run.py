@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import os
 from collections import Counter, deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from headgate.journal.histogram import RunLatencies, Sparse
 from headgate.journal.parts import SloState
@@ -36,8 +36,7 @@ _UNSHOWN = (Batch, BatchBegun, Decided, Applied, NotReadyToDecide)
 """Events without a line of their own: an assignment says what came of a decision."""
 
 
-@dataclass(frozen=True)
-class BatchRow:
+class BatchRow(NamedTuple):
     """Holds the figures of one batch that are kept for a whole run: few, so that days fit in memory."""
 
     step: int
@@ -241,7 +240,8 @@ class Run:
         self.served += batch.served
         self.emitted += batch.emitted
         self.late += batch.late
-        self.dropped.update(batch.dropped)
+        if batch.dropped:  # an update costs a microsecond, also of nothing
+            self.dropped.update(batch.dropped)
         mean_ms = None if batch.latency_ms is None else batch.latency_ms.mean
         self.latencies.add(batch.histogram, mean_ms, batch.served)
         if batch.slo is not None:

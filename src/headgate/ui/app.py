@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import hashlib
 import re
 import resource
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +142,9 @@ def serve(shelf: Shelf, host: str, port: int, token: str | None = None) -> None:
         resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
     with listening:
+        gc.set_threshold(100_000)  # an event is a thousand small tuples, in no cycle
+        # a long journal is read while the browser is being opened, not when it asks
+        threading.Thread(target=shelf.index, daemon=True).start()
         config = uvicorn.Config(
             app(shelf, host, token),
             http=_Protocol,

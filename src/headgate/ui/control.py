@@ -24,7 +24,8 @@ from headgate import scenario as scenarios
 from headgate.core.errors import ConfigError, EngineError, HeadgateError
 from headgate.core.input import KEY_GROUPS_MAX, finite, shown
 from headgate.core.stores import store_url
-from headgate.journal.schema import ControlAct
+from headgate.journal.hosts import MigrationStep
+from headgate.journal.schema import AssignmentChange
 from headgate.journal.writer import wall_clock_ms
 from headgate.ui.history import JournalHistory
 from headgate.ui.shelf import Book, Shelf
@@ -123,12 +124,19 @@ class Sent:
     def look(self, history: JournalHistory) -> None:
         """Take over what the journal says of it."""
         act = str(self.command.__struct_config__.tag)
-        since = history.acts_count - self.acts_before
+        since, changed = history.acts_count - self.acts_before, set()
         for event in list(history.acts)[-since:] if since > 0 else ():
-            if event.reason != self.command.reason or self.state in {"refused", "in force"}:
+            if self.state in {"refused", "in force"}:
+                return
+            if isinstance(event, MigrationStep):
+                if self.state == "taken up" and self._concerns(event.operator):
+                    self.state, self.text = "refused", f"{event.operator}: {event.why}"
+            elif event.reason != self.command.reason:
                 continue
-            if not isinstance(event, ControlAct):
-                self.state = "in force" if act in {"scale", "rollback"} else self.state
+            elif isinstance(event, AssignmentChange):
+                changed.add(event.operator)
+                if act in {"scale", "rollback"} and self._is_done(changed, history):
+                    self.state = "in force"
             elif event.act == act and event.refused is not None:
                 self.state, self.text = "refused", event.refused
             elif event.act == act:
@@ -136,6 +144,19 @@ class Sent:
                 self.text = event.detail
         if act == "stop" and self.state == "taken up" and history.reading.run.stop is not None:
             self.state = "in force"
+
+    def _concerns(self, operator: str) -> bool:
+        """Return whether a change of slots is, perhaps among others, of an operator."""
+        one = self.command.operator if isinstance(self.command, _Scale) else ""
+        return isinstance(self.command, _Scale | _Rollback) and one in {"", operator}
+
+    def _is_done(self, changed: set[str], history: JournalHistory) -> bool:
+        """Return whether the change of each operator that is concerned is in force."""
+        start = history.reading.run.start
+        # an early release named no operator; a pool has no key groups, and names stages that change
+        if "" in changed or start is None or start.key_groups == 0:
+            return True
+        return all(one.id in changed for one in start.operators if self._concerns(one.id))
 
 
 class PageCommands:

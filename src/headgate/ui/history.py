@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
+from headgate.journal.hosts import MigrationStep
 from headgate.journal.parts import GroupRecords
 from headgate.journal.schema import (
     AssignmentChange,
@@ -78,7 +79,8 @@ class JournalHistory:
         self._heat = HeatMap()
         self._changes: deque[tuple[int, str, str]] = deque(maxlen=CHANGES_KEPT)
         self._windows = (0, 0)
-        self.acts: deque[ControlAct | AssignmentChange] = deque(maxlen=CHANGES_KEPT)
+        self.acts: deque[ControlAct | AssignmentChange | MigrationStep] = deque(maxlen=CHANGES_KEPT)
+        """What became of commands: acts, changes of slots, and moves of state that did not succeed."""
         self.acts_count = 0
 
     def absorb(self, event: Event) -> None:
@@ -87,13 +89,19 @@ class JournalHistory:
         self.reading.absorb(event)
         if self.reading.run.began_ms != began_ms:  # another run, in the same journal
             self._rows, self._heat = Rows(1 + len(CURVES)), HeatMap()
+        if isinstance(event, AssignmentChange | ControlAct) or _is_failed_move(event):
+            self.acts.append(event)
+            self.acts_count += 1
         if isinstance(event, Batch):
             self._add_batch(event)
         elif isinstance(event, AssignmentChange | ControlAct | Restart | Retry | Stop):
-            self._changes.append((event.at_ms, event.KIND, event_text(event) or ""))
-            if isinstance(event, AssignmentChange | ControlAct):
-                self.acts.append(event)
-                self.acts_count += 1
+            start, text = self.reading.run.start, event_text(event) or ""
+            several = start is not None and len(start.operators) > 1
+            if several and isinstance(event, AssignmentChange) and event.operator:
+                text = (
+                    f"{event.operator}: {text}"  # a line for each operator, which says not of which
+                )
+            self._changes.append((event.at_ms, event.KIND, text))
         elif isinstance(event, Decided) and event.wishes:
             wishes = ", ".join(f"{w.kind} of {w.operator} to {w.slots} slots" for w in event.wishes)
             advice = "" if event.acts else " (advice only)"
@@ -141,7 +149,7 @@ class JournalHistory:
             batch.emitted,
             batch.late,
             batch.backlog,
-            sum(batch.lag.values()),
+            sum(batch.lag.values()) if batch.lag else None,  # no source says so
             batch.slots,
             batch.duration_ms,
             self._met(batch),
@@ -220,12 +228,14 @@ class HeatMap:
         if at_ms > self._last_ms:
             self._gaps_ms.append(at_ms - self._last_ms)
             self._last_ms = at_ms
-        # narrower columns than batches are would leave stripes
-        while len(self._gaps_ms) > 4 and self._column_ms < median(self._gaps_ms):  # noqa: PLR2004
-            self._widen()
-        while (at_ms - self._began_ms) // self._column_ms >= HEAT_COLUMNS:
-            self._widen()
         column = max(0, (at_ms - self._began_ms) // self._column_ms)
+        if column != self._aside_column:
+            # narrower columns than batches are would leave stripes
+            while len(self._gaps_ms) > 4 and self._column_ms < median(self._gaps_ms):  # noqa: PLR2004
+                self._widen()
+            while (at_ms - self._began_ms) // self._column_ms >= HEAT_COLUMNS:
+                self._widen()
+            column = max(0, (at_ms - self._began_ms) // self._column_ms)
         groups, records = self._aside.setdefault(served.operator, ([], []))
         if column != self._aside_column or len(groups) > ASIDE_MAX:
             self._add_up()
@@ -287,6 +297,11 @@ class HeatMap:
                 for operator, group, counts in hottest
             ],
         }
+
+
+def _is_failed_move(event: Event) -> TypeGuard[MigrationStep]:
+    """Return whether state could not be moved, so that a change of slots is not carried out."""
+    return isinstance(event, MigrationStep) and event.what in {"refused", "failed"}
 
 
 def _plain(values: F64) -> list[float | None]:

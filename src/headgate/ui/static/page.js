@@ -10,7 +10,25 @@ const TABLE_ROWS = 60;
 const number = (value, digits = 0) =>
   value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits });
 const share = (value) => (value === null || value === undefined ? "–" : `${number(100 * value, 2)} %`);
-const clock = (ms) => new Date(ms).toLocaleTimeString([], { hourCycle: "h23" });
+const two = (value) => String(value).padStart(2, "0");
+const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+
+// A time of this machine, as sentences have it; with its day where that is not today.
+function clock(ms) {
+  const at = new Date(ms);
+  const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  return day(at) === day(new Date()) ? time : `${day(at)} ${time}`;
+}
+
+// Times below a chart: as short as their distance allows, the day where it changes.
+function ticks(_, times, axis, space, apart_s) {
+  return times.map((time, i) => {
+    const at = new Date(1000 * time);
+    const text = clock(1000 * time).slice(-8, apart_s < 60 ? undefined : -3);
+    const other = i ? day(new Date(1000 * times[i - 1])) !== day(at) : day(at) !== day(new Date());
+    return apart_s >= 86400 ? day(at) : other ? `${text}\n${day(at)}` : text;
+  });
+}
 
 async function fetchJson(path) {
   const answer = await fetch(path);
@@ -74,12 +92,15 @@ function useHash() {
   return hash;
 }
 
+// A cell without a text would be read out as nothing.
+const filled = (cell) => (cell === "" || cell === null || cell === undefined ? "–" : cell);
+
 function Table({ columns, rows, caption }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
     <table><caption class="quiet">${caption}</caption>
       <thead><tr>${columns.map((c) => html`<th scope="col" class=${c.number ? "number" : ""}>${c.title}</th>`)}</tr></thead>
       <tbody>${rows.map((row) => html`<tr>${columns.map((c) =>
-        html`<td class=${c.number ? "number" : ""}>${c.show(row)}</td>`)}</tr>`)}</tbody>
+        html`<td class=${c.number ? "number" : ""}>${filled(c.show(row))}</td>`)}</tr>`)}</tbody>
     </table></div>`;
 }
 
@@ -91,15 +112,19 @@ function newest(chart) {
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Distances of lines in a chart of what is counted: there is no half a slot.
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+
 // A chart by uPlot, and the same numbers as a table behind a button.
 function Chart({ title, unit, curves, names }) {
   const place = useRef(null);
   const plot = useRef(null);
+  const told = (value) => (unit === "share" ? share(value) : `${number(value, 1)}${unit === "slots" ? "" : ` ${unit}`}`);
   const data = [curves.at_s, ...names.map(([key]) => curves[key])];
   const sentence = `${title}: ` + names.map(([key, label]) => {
     const known = curves[key].filter((v) => v !== null);
     return known.length
-      ? `${label} now ${number(known[known.length - 1], 1)}, at most ${number(known.reduce((a, b) => Math.max(a, b)), 1)} ${unit}`
+      ? `${label} now ${told(known[known.length - 1])}, at most ${told(known.reduce((a, b) => Math.max(a, b)))}`
       : `${label} not known`;
   }).join("; ");
 
@@ -107,11 +132,12 @@ function Chart({ title, unit, curves, names }) {
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
     const options = {
       width: place.current.clientWidth || 400, height: 200,
-      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1e-9) * 1.05] } },
-      axes: [{ ...axis, space: 110 }, { ...axis, size: 60 }],
-      series: [{}, ...names.map(([, label, dash], i) => ({
+      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
+      axes: [{ ...axis, space: 110, values: ticks }, { ...axis, size: 60, values: unit === "share" ? (_, shares) => shares.map(share) : undefined,
+        incrs: unit === "slots" || unit === "records" ? WHOLE : undefined }],
+      series: [{ label: "time", value: (_, at) => (at === null || at === undefined ? "–" : clock(1000 * at)) }, ...names.map(([, label, dash], i) => ({
         label, stroke: colour(`--curve-${1 + (i % 5)}`), width: 1.5, dash: dash ? [6, 4] : undefined, spanGaps: true,
-        value: (_, v) => (v === null || v === undefined ? "–" : (unit === "share" ? share(v) : `${number(v, 1)} ${unit}`)),
+        value: (_, v) => (v === null || v === undefined ? "–" : told(v)),
       }))],
       hooks: { setData: [newest], setCursor: [newest] },
     };
@@ -129,7 +155,7 @@ function Chart({ title, unit, curves, names }) {
     <details><summary>${title} as a table</summary>
       <${Table} caption=${`${title} (${unit}), newest first`} rows=${rows}
         columns=${[{ title: "time", show: (i) => clock(1000 * curves.at_s[i]) },
-          ...names.map(([key, label]) => ({ title: label, number: true, show: (i) => number(curves[key][i], 2) }))]} />
+          ...names.map(([key, label]) => ({ title: label, number: true, show: (i) => (unit === "share" ? share(curves[key][i]) : number(curves[key][i], 2)) }))]} />
     </details></section>`;
 }
 
@@ -159,7 +185,7 @@ function Heat({ heat }) {
       <${Table} caption="Key groups, hottest first" rows=${heat.rows} columns=${[
         { title: "operator", show: (r) => r.operator }, { title: "key group", number: true, show: (r) => r.group },
         { title: "records", number: true, show: (r) => number(r.records) }, { title: "share", number: true, show: (r) => share(r.records / total) },
-        { title: "last column", number: true, show: (r) => number(r.counts[r.counts.length - 1]) }]} />
+        { title: `in the last ${number(heat.column_ms / 1000)} s`, number: true, show: (r) => number(r.counts[r.counts.length - 1]) }]} />
     </details></section>`;
 }
 
@@ -347,7 +373,7 @@ function QueryPage({ id }) {
         { title: "time", show: (c) => clock(c.at_ms) }, { title: "kind", show: (c) => c.kind }, { title: "what", show: (c) => c.text }]} />`
         : html`<p>Nothing has changed.</p>`}</section>
     <section class="card"><h3>Slots, last batches</h3>
-      <${Table} caption="Slots, busiest first" rows=${told.slots} columns=${[
+      <${Table} caption="Slots of operators that read a source, busiest first" rows=${told.slots} columns=${[
         { title: "operator", show: (s) => s.operator }, { title: "slot", number: true, show: (s) => s.slot },
         { title: "records", number: true, show: (s) => number(s.records) }, { title: "share", number: true, show: (s) => share(s.share) },
         { title: "waiting", number: true, show: (s) => number(s.backlog) }]} /></section>
@@ -423,6 +449,7 @@ function Page() {
         ${chosen?.kind === "query" && link(chosen.id, title, true)}</ul></nav></header>
     <main>
       ${error && html`<p class="bad" role="alert">no answer: ${error}</p>`}
+      ${!answer && !error && html`<p class="quiet">reading the journals</p>`}
       ${answer && !journals.length && html`<p>There is no journal here yet. A query of headgate writes one into its checkpoint when it starts; this page looks again every two seconds.</p>`}
       ${journals.length > 1 && !chosen && html`<${Overview} journals=${journals} names=${names} />`}
       ${chosen && (chosen.kind === "fleet" ? html`<${FleetPage} key=${chosen.id} id=${chosen.id} journals=${journals} />` : html`<${QueryPage} key=${chosen.id} id=${chosen.id} />`)}
