@@ -166,6 +166,15 @@ class Recordings:
                 found.update(by_line.get(line_of.get(line, 0), ()))
         return found & self.seconds.keys()
 
+    def at_import(self, file: str, line: int, text: str) -> bool:
+        """Return whether a line of a file of the sources ran while no test did."""
+        for number, read in enumerate(self._read):
+            if file in read["sources"]:
+                old = _lines_of(read["sources"][file], text).get(line, 0)
+                if "" in self._by_line(number, file).get(old, ()):
+                    return True
+        return False
+
     @functools.cache  # noqa: B019 - lives as long as the program
     def _by_line(self, number: int, file: str) -> dict[int, list[str]]:
         return self._data[number].contexts_by_lineno(str(SOURCES / file))
@@ -349,14 +358,21 @@ class Covering:
             found = self._running(kind, change.file, change.line, last) or self._running(
                 kind, unit.file, unit.first, unit.last
             )
-            return self._sorted(kind, found)
+            # of a line that runs at import whoever uses what comes of it can say more than who calls it
+            if not self._recordings[kind].at_import(
+                change.file, change.line, self._texts[change.file]
+            ):
+                return self._sorted(kind, found)
         near, far = self._users(unit)
         # whoever runs anything of the file may have built what a class or a default says
         near += [other for other in self._units[change.file] if other.is_function]
         first = set().union(*(self._running(kind, u.file, u.first, u.last) for u in near), set())
         later = set().union(*(self._running(kind, u.file, u.first, u.last) for u in far), set())
-        found_in_order = self._sorted(kind, first) + self._sorted(kind, later - first)
-        return sorted(found_in_order, key=lambda test: not _names(test, unit.defines))
+        parts = (found, first - found, later - first - found)
+        found_in_order = [test for part in parts for test in self._sorted(kind, part)]
+        return sorted(
+            found_in_order, key=lambda test: (test not in found, not _names(test, unit.defines))
+        )
 
     def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
         """Return files of tests that name what a change is in, or import that, or are of its room."""

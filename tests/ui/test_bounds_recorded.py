@@ -63,8 +63,11 @@ class Page:
             self.asked.append(f"{act} {len(reason)} {told}")
             return {"detail": f"so it is, number {len(self.asked)}"}
 
+        def stop(place: Path, *, reason: str) -> dict[str, str]:
+            return ask(place, "stop", reason=reason, arguments={})
+
         monkeypatch.setattr(control.scenarios, "ask", ask)
-        monkeypatch.setattr(control.scenarios, "stop", lambda place, reason: ask(place, "stop", reason=reason, arguments={}))  # fmt: skip
+        monkeypatch.setattr(control.scenarios, "stop", stop)
 
     def send(self, raw: bytes, name: str = "", part: int = 1000, **changed: str) -> str:
         """Return status and content of the answer to a request that comes in parts."""
