@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -194,6 +196,12 @@ def below(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Below:
     return made
 
 
+def process() -> tuple[Any, ...]:
+    """What a command must leave as it was."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return (*handlers, os.getcwd(), dict(os.environ), sorted(os.listdir("/proc/self/fd")))
+
+
 def lines_of(command: Any, place: Path) -> Iterator[list[str]]:
     """Yield command lines: the least there can be, all at once but flags, and each option alone."""
     needed, options = [], []
@@ -241,7 +249,9 @@ def test_a_command_passes_on_what_was_typed(
         shown = " ".join(words).replace(str(tmp_path), "{}")
         lines.append(f"headgate {name} {shown}")
         below.lines.clear()
+        before = process()
         done = CliRunner().invoke(app, [*name.split(), *words])
+        assert process() == before, words
         lines += below.lines
         said = [f"    | {line}" for line in done.output.splitlines()]
         lines += [line.replace(str(tmp_path), "{}").rstrip() for line in said]

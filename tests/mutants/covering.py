@@ -154,16 +154,20 @@ class Recordings:
                 t: s for t, s in read["seconds"].items() if t.partition("::")[0] in same
             }
 
-    def running(self, file: str, lines: range, text: str) -> set[str]:
-        """Return the tests that run lines of a file of the sources."""
+    def running(self, file: str, lines: range, text: str, around: range) -> set[str]:
+        """Return the tests that run lines of a file of the sources.
+
+        A recording that is older than all of these lines has the tests that run lines `around` them.
+        """
         found: set[str] = set()
         for number, read in enumerate(self._read):
             if file not in read["sources"]:
                 continue
             line_of = _lines_of(read["sources"][file], text)
             by_line = self._by_line(number, file)
-            for line in lines:
-                found.update(by_line.get(line_of.get(line, 0), ()))
+            known = [line_of[line] for line in lines if line in line_of]
+            for line in known or [line_of[line] for line in around if line in line_of]:
+                found.update(by_line.get(line, ()))
         return found & self.seconds.keys()
 
     def at_import(self, file: str, line: int, text: str) -> bool:
@@ -355,9 +359,7 @@ class Covering:
             last = change.line + self._texts[change.file].encode()[change.begin : change.end].count(
                 b"\n"
             )
-            found = self._running(kind, change.file, change.line, last) or self._running(
-                kind, unit.file, unit.first, unit.last
-            )
+            found = self._running(kind, unit, change.line, last) or self._running(kind, unit)
             # of a line that runs at import whoever uses what comes of it can say more than who calls it
             if not self._recordings[kind].at_import(
                 change.file, change.line, self._texts[change.file]
@@ -366,8 +368,8 @@ class Covering:
         near, far = self._users(unit)
         # whoever runs anything of the file may have built what a class or a default says
         near += [other for other in self._units[change.file] if other.is_function]
-        first = set().union(*(self._running(kind, u.file, u.first, u.last) for u in near), set())
-        later = set().union(*(self._running(kind, u.file, u.first, u.last) for u in far), set())
+        first = set().union(*(self._running(kind, u) for u in near), set())
+        later = set().union(*(self._running(kind, u) for u in far), set())
         parts = (found, first - found, later - first - found)
         found_in_order = [test for part in parts for test in self._sorted(kind, part)]
         return sorted(
@@ -438,6 +440,8 @@ class Covering:
                     (near if user.file == unit.file else far).append(user)
         return near, far
 
-    def _running(self, kind: str, file: str, first: int, last: int) -> set[str]:
-        lines = range(first, last + 1)
-        return self._recordings[kind].running(file, lines, self._texts[file])
+    def _running(self, kind: str, unit: Unit, first: int = 0, last: int = 0) -> set[str]:
+        """Return the tests that run a unit, or some of its lines."""
+        whole = range(unit.first, unit.last + 1)
+        lines = range(first, last + 1) if first else whole
+        return self._recordings[kind].running(unit.file, lines, self._texts[unit.file], whole)
