@@ -49,7 +49,8 @@ def job(dice: random.Random, load: float) -> SimulatedJob:
     """One or two sources, and mostly an operator behind them."""
     models, fed = {}, {}
     for name in ("a", "b")[: dice.choice([1, 1, 2])]:
-        service = dice.choice([ServiceTime(0.5 / load), ServiceTime(0.8 / load, Distribution.NORMAL, 0.1 / load)])  # fmt: skip
+        drawn = ServiceTime(0.8 / load, Distribution.NORMAL, 0.1 / load)
+        service = dice.choice([ServiceTime(0.5 / load), drawn])
         pool = dice.choice([SlotPool(), SlotPool(0.5, 0.5)])
         cost = dice.choice([TreatmentCost(), TreatmentCost(0.2, 0.02, 1e6, 100.0, 50e6, 5, 0.1)])
         models[name] = OperatorModel(service, GROUPS, dice.randint(1, 3), pool, cost)
@@ -69,8 +70,8 @@ def changed(dice: random.Random, now: Assignment) -> Change:
     after = rescale(now, slots)
     split = {}
     if dice.random() < 0.5 and slots > 1:
-        owner = after.slot_of[0]
-        split = {0: (owner, *dice.sample(sorted({*range(slots)} - {owner}), dice.randint(1, slots - 1)))}  # fmt: skip
+        others = sorted({*range(slots)} - {after.slot_of[0]})
+        split = {0: (after.slot_of[0], *dice.sample(others, dice.randint(1, len(others))))}
     after = Assignment(after.slot_of, slots, after.epoch, split)
     survivors = [slot if slot < now.slots else None for slot in range(slots)]
     if dice.random() < 0.2:
@@ -122,9 +123,13 @@ def steps(name: str, seed: int) -> Iterator[str]:
     engine.finish()
     for operator, of in engine.operators.items():
         measures = of.measures
-        sums = [np.asarray(getattr(measures, field), dtype=float).T @ np.arange(1, measures.ticks + 1)
-                for field in ("arrived", "completed", "latency_sum_s", "slots", "other_slots")]  # fmt: skip
-        yield f"{operator}: {shown([np.atleast_1d(total).tolist() for total in sums])}"
+        ticks, sums = np.arange(1, measures.ticks + 1), []
+        for field in ("arrived", "completed", "latency_sum_s", "slots", "other_slots"):
+            values = np.asarray(getattr(measures, field), dtype=float)
+            sums.append(np.atleast_1d(values.T @ ticks).tolist())
+        quantiles = np.nan_to_num(measures.quantiles_s, nan=-1.0)
+        yield f"{operator}: {shown(sums)}"
+        yield f"  {shown((quantiles.T @ np.arange(1, len(quantiles) + 1)).tolist())}"
         yield f"  {shown(of.queues.histogram.nonzero()[0].tolist())}, {len(measures.applied)} changes"
         if last.get(operator) is not None:
             times = last[operator]
