@@ -198,9 +198,8 @@ def _lines_of(old: str, new: str) -> dict[int, int]:
 def record(kind: str, jobs: int) -> None:
     """Run the files of tests of a kind that changed, and keep which lines each test ran."""
     PLACE.mkdir(exist_ok=True)
-    files = {
-        name: known for name, known in _test_files(kind).items() if name in Recordings(kind).missing
-    }
+    missing = Recordings(kind).missing
+    files = {name: known for name, known in _test_files(kind).items() if name in missing}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "covering", "-p", "no:cacheprovider"]
     command += ["-n", str(jobs), "--no-header", "--tb=line", *files]
     command += ["--dist", "loadfile", "--no-loadscope-reorder"] if kind == "spark" else []
