@@ -266,6 +266,23 @@ def test_options_of_commands_that_are_not_called_here(recorded: Recorded) -> Non
     recorded("options", lines)
 
 
+def test_a_path_that_cannot_be_is_refused_wherever_it_is_typed(
+    below: Below, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, command in ALL.items():
+        for option in command.params:
+            if "Path" not in str(getattr(option.type_descriptor, "annotation", "")):
+                continue
+            with monkeypatch.context() as patch:
+                patch.setitem(WORDS, option.name, "x" * 300)
+                lines = [words for words in lines_of(command, tmp_path) if "x" * 300 in words]
+            done = CliRunner().invoke(app, [*name.split(), *lines[-1]])
+            said = (name, option.name, done.exit_code, done.stderr)
+            assert done.exit_code == answers.BAD_INPUT, said
+            assert "is longer than a path can be; name another." in done.stderr, said
+    assert not below.lines
+
+
 def test_a_result_is_one_object_with_json(below: Below, tmp_path: Path) -> None:
     for name, command in COMMANDS.items():
         if "--json" in [opt for option in command.params for opt in option.opts]:

@@ -161,6 +161,15 @@ def test_undo_that_cannot_be_believed_is_not_used(history: History, directory: P
     assert history.asked
 
 
+def test_a_question_for_an_undo_that_is_gone_makes_no_file(history: History, directory: Path):
+    next(directory.glob("*.undo")).unlink()
+    store = ArenaStore(directory, LAYOUT)
+    table = store.acquire(GROUP, history.token, history.chain)
+    assert not table.can_roll_back()
+    assert list(directory.iterdir()) == [main_file(directory)]
+    store.close()
+
+
 def test_a_killed_process_leaves_no_lock_and_its_dirty_file_is_replaced(
     history: History, directory: Path
 ):
