@@ -170,6 +170,11 @@ class Recordings:
                 found.update(by_line.get(line, ()))
         return found & self.seconds.keys()
 
+    def idle(self) -> set[str]:
+        """Return the tests that ran no line: what they read was made at import."""
+        ran = set().union(*(data.measured_contexts() for data in self._data))
+        return self.seconds.keys() - ran
+
     def at_import(self, file: str, line: int, text: str) -> bool:
         """Return whether a line of a file of the sources ran while no test did."""
         for number, read in enumerate(self._read):
@@ -367,7 +372,9 @@ class Covering:
         near, far = self._users(unit)
         # whoever runs anything of the file may have built what a class or a default says
         near += [other for other in self._units[change.file] if other.is_function]
-        first = set().union(*(self._running(kind, u) for u in near), set())
+        room = f"tests/{change.file.partition('/')[0]}/"
+        idle = {test for test in self._recordings[kind].idle() if test.startswith(room)}
+        first = idle.union(*(self._running(kind, u) for u in near))
         later = set().union(*(self._running(kind, u) for u in far), set())
         parts = (found, first - found, later - first - found)
         found_in_order = [test for part in parts for test in self._sorted(kind, part)]
