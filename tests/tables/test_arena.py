@@ -120,6 +120,7 @@ def test_every_flipped_bit_of_a_header_leads_to_a_rebuild_or_the_same_answer(
 def test_a_file_that_is_no_table_is_replaced(history: History, directory: Path, damage: str):
     file = main_file(directory)
     raw = file.read_bytes()
+    (undo,) = directory.glob("*.undo")
     if damage == "truncate":
         os.truncate(file, 4096)
     elif damage == "empty":
@@ -137,6 +138,7 @@ def test_a_file_that_is_no_table_is_replaced(history: History, directory: Path, 
         return
     assert read(ArenaStore(directory, LAYOUT), history) == WANTED
     assert not file.is_symlink()
+    assert not undo.exists(), "it belongs to a file that is gone"
     if damage == "symlink":
         assert (directory / "elsewhere").read_bytes() == raw
 
