@@ -264,6 +264,7 @@ def test_options_of_commands_that_are_not_called_here(recorded: Recorded) -> Non
     for name in sorted(ALL.keys() - COMMANDS.keys()):
         lines += [name, *options_of(ALL[name])]
     recorded("options", lines)
+    assert {"figure", "bench", "demo"} <= get_command(app).commands.keys(), "of other packages"
 
 
 def test_a_path_that_cannot_be_is_refused_wherever_it_is_typed(

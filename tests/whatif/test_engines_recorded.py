@@ -139,3 +139,8 @@ def steps(name: str, seed: int) -> Iterator[str]:
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_goes_on_as_recorded(name: str, recorded: Recorded) -> None:
     recorded(f"engine-{name}", [line for seed in range(3) for line in steps(name, seed)])
+
+
+def test_a_model_of_which_nothing_more_is_said_is_as_recorded(recorded: Recorded) -> None:
+    service = ServiceTime(1.0)
+    recorded("models", map(repr, [OperatorModel(service), MicroBatch(), TreatmentCost(), service]))
