@@ -249,6 +249,7 @@ def test_a_command_passes_on_what_was_typed(
         shown = " ".join(words).replace(str(tmp_path), "{}")
         lines.append(f"headgate {name} {shown}")
         below.lines.clear()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another test may have left its own
         before = process()
         done = CliRunner().invoke(app, [*name.split(), *words])
         assert process() == before, words
