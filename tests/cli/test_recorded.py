@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -194,6 +196,12 @@ def below(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Below:
     return made
 
 
+def process() -> tuple[Any, ...]:
+    """What a command must leave as it was."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return (*handlers, os.getcwd(), dict(os.environ), sorted(os.listdir("/proc/self/fd")))
+
+
 def lines_of(command: Any, place: Path) -> Iterator[list[str]]:
     """Yield command lines: the least there can be, all at once but flags, and each option alone."""
     needed, options = [], []
@@ -241,7 +249,10 @@ def test_a_command_passes_on_what_was_typed(
         shown = " ".join(words).replace(str(tmp_path), "{}")
         lines.append(f"headgate {name} {shown}")
         below.lines.clear()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another test may have left its own
+        before = process()
         done = CliRunner().invoke(app, [*name.split(), *words])
+        assert process() == before, words
         lines += below.lines
         said = [f"    | {line}" for line in done.output.splitlines()]
         lines += [line.replace(str(tmp_path), "{}").rstrip() for line in said]
@@ -254,6 +265,24 @@ def test_options_of_commands_that_are_not_called_here(recorded: Recorded) -> Non
     for name in sorted(ALL.keys() - COMMANDS.keys()):
         lines += [name, *options_of(ALL[name])]
     recorded("options", lines)
+    assert {"figure", "bench", "demo"} <= get_command(app).commands.keys(), "of other packages"
+
+
+def test_a_path_that_cannot_be_is_refused_wherever_it_is_typed(
+    below: Below, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, command in ALL.items():
+        for option in command.params:
+            if "Path" not in str(getattr(option.type_descriptor, "annotation", "")):
+                continue
+            with monkeypatch.context() as patch:
+                patch.setitem(WORDS, option.name, "x" * 300)
+                lines = [words for words in lines_of(command, tmp_path) if "x" * 300 in words]
+            done = CliRunner().invoke(app, [*name.split(), *lines[-1]])
+            said = (name, option.name, done.exit_code, done.stderr)
+            assert done.exit_code == answers.BAD_INPUT, said
+            assert "is longer than a path can be; name another." in done.stderr, said
+    assert not below.lines
 
 
 def test_a_result_is_one_object_with_json(below: Below, tmp_path: Path) -> None:

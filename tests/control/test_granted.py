@@ -64,6 +64,20 @@ def test_a_request_stands_for_a_while_and_ends_with_slots_given_back():
     assert policy.requests == {}
 
 
+@pytest.mark.parametrize(("after_s", "stands"), [(9.9, True), (10.0, False), (10.1, False)])
+def test_a_request_stands_for_ten_seconds(after_s, stands):
+    policy = granted(2)
+    policy.decide(seen(1.0, op=view(HEAVY, **LATE)))
+    policy.decide(seen(1.0 + after_s, op=view([20.0] * 8)))
+    assert bool(policy.requests) == stands
+
+
+def test_a_policy_is_asked_64_times_for_one_slot_more_and_no_more_often():
+    policy = granted(2)
+    policy.decide(seen(1.0, op=view([90.0] * 160, **LATE)))
+    assert policy.requests == {"op": 2 + 64}
+
+
 def test_asking_what_it_would_like_changes_nothing_about_what_it_decides():
     asked, plain = granted(2, Unified(0.0)), Unified(0.0)
     rates = ([10.0] * 8, [20.0] * 8, HEAVY, HEAVY)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import json
 import os
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +26,6 @@ from headgate.journal.histogram import (
 )
 from headgate.journal.numbers import LATEST_MS
 from headgate.journal.reader import Tail, follow, journals_below, locate
-from headgate.journal.schema import KINDS, NESTED
 
 START = Start("j", "q", 8, 2, at_ms=1)
 
@@ -251,17 +248,3 @@ class Mixed:
     bare: int
     last: str = "x"
     """The last."""
-
-
-def test_what_an_event_need_not_say_is_as_recorded(
-    recorded: Callable[[str, Iterable[str]], None],
-) -> None:
-    lines = []
-    for kind in (*KINDS.values(), *NESTED):
-        for field in dataclasses.fields(kind):
-            made = field.default
-            if field.default_factory is not dataclasses.MISSING:
-                made = field.default_factory()
-            if made is not dataclasses.MISSING:
-                lines.append(f"{kind.__name__}.{field.name} = {made!r}")
-    recorded("defaults", lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from headgate.journal.histogram import (
     EDGES_MS,
     FIRST_MS,
     GROWTH,
+    RunLatencies,
     completed,
     counts_of,
     merge,
@@ -97,3 +100,22 @@ def test_the_share_within_a_bound_is_what_the_percentile_says() -> None:
         assert share_within(histogram, bound_ms) == pytest.approx(share)
     assert share_within(histogram, 0.0) == 0.0
     assert share_within((), 1.0) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200])
+def test_a_run_has_the_sums_and_the_mean_of_its_batches(count: int) -> None:
+    """A batch without a histogram counts with the records that it served; one without a mean not."""
+    dice, run = random.Random(count), RunLatencies()
+    histograms, spent_ms, records = [], 0.0, 0
+    for _ in range(count):
+        histogram = sparse_of(
+            counts_of([dice.uniform(0, 900) for _ in range(dice.choice([0, 1, 9]))])
+        )
+        mean_ms, served = dice.choice([None, dice.uniform(0, 900)]), dice.randint(1, 9)
+        run.add(histogram, mean_ms, served)
+        histograms.append(histogram)
+        if mean_ms is not None:
+            records += completed(histogram) or served
+            spent_ms += mean_ms * (completed(histogram) or served)
+    assert run.histogram == merge(histograms)
+    assert run.mean_ms == (pytest.approx(spent_ms / records) if records else None)

@@ -7,7 +7,9 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +43,7 @@ from headgate.journal import (
     locate,
     read,
 )
-from headgate.journal.codec import encode
+from headgate.journal.codec import decode, encode
 from headgate.journal.fleet import (
     FleetDecided,
     FleetGranted,
@@ -259,6 +261,32 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "j", [dataclasses.replace(START, version=99)])
     with pytest.raises(CheckpointError, match="journal version 99, this headgate reads 1"):
         list(read(path))
+
+
+def test_what_a_line_need_not_say_is_as_recorded(
+    recorded: Callable[[str, Iterable[str]], None],
+) -> None:
+    """Lines of an earlier release lack what came later."""
+    lines: dict[str, None] = {}
+    for event in EVENTS:
+        least = {k: v for k, v in json.loads(encode(event)).items() if k not in spare(type(event))}
+        read = decode(json.dumps(least).encode(), where="line 1")
+        lines |= dict.fromkeys(told(read))
+    for kind in NESTED:
+        needed = {f.name for f in dataclasses.fields(kind)} - {*spare(kind)}
+        lines |= dict.fromkeys(told(kind(**dict.fromkeys(needed))))  # type: ignore[arg-type]
+    recorded("defaults", lines)
+
+
+def spare(kind: type[Any]) -> list[str]:
+    """The names of the fields that a line may lack."""
+    needed = (dataclasses.MISSING, dataclasses.MISSING)
+    return [f.name for f in dataclasses.fields(kind) if (f.default, f.default_factory) != needed]
+
+
+def told(value: Any) -> list[str]:
+    kind = type(value)
+    return [f"{kind.__name__}.{name} = {getattr(value, name)!r}" for name in spare(kind)]
 
 
 def test_unknown_fields_and_kinds_are_ignored(tmp_path: Path) -> None:

@@ -152,17 +152,35 @@ class Recordings:
                 t: s for t, s in read["seconds"].items() if t.partition("::")[0] in same
             }
 
-    def running(self, file: str, lines: range, text: str) -> set[str]:
-        """Return the tests that run lines of a file of the sources."""
+    def running(self, file: str, lines: range, text: str, around: range) -> set[str]:
+        """Return the tests that run lines of a file of the sources.
+
+        A recording that is older than all of these lines has the tests that run lines `around` them.
+        """
         found: set[str] = set()
         for number, read in enumerate(self._read):
             if file not in read["sources"]:
                 continue
             line_of = _lines_of(read["sources"][file], text)
             by_line = self._by_line(number, file)
-            for line in lines:
-                found.update(by_line.get(line_of.get(line, 0), ()))
+            known = [line_of[line] for line in lines if line in line_of]
+            for line in known or [line_of[line] for line in around if line in line_of]:
+                found.update(by_line.get(line, ()))
         return found & self.seconds.keys()
+
+    def idle(self) -> set[str]:
+        """Return the tests that ran no line: what they read was made at import."""
+        ran = set().union(*(data.measured_contexts() for data in self._data))
+        return self.seconds.keys() - ran
+
+    def at_import(self, file: str, line: int, text: str) -> bool:
+        """Return whether a line of a file of the sources ran while no test did."""
+        for number, read in enumerate(self._read):
+            if file in read["sources"]:
+                old = _lines_of(read["sources"][file], text).get(line, 0)
+                if "" in self._by_line(number, file).get(old, ()):
+                    return True
+        return False
 
     @functools.cache  # noqa: B019 - lives as long as the program
     def _by_line(self, number: int, file: str) -> dict[int, list[str]]:
@@ -183,9 +201,8 @@ def _lines_of(old: str, new: str) -> dict[int, int]:
 def record(kind: str, jobs: int) -> None:
     """Run the files of tests of a kind that changed, and keep which lines each test ran."""
     PLACE.mkdir(exist_ok=True)
-    files = {
-        name: known for name, known in _test_files(kind).items() if name in Recordings(kind).missing
-    }
+    missing = Recordings(kind).missing
+    files = {name: known for name, known in _test_files(kind).items() if name in missing}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "covering", "-p", "no:cacheprovider"]
     command += ["-n", str(jobs), "--no-header", "--tb=line", *files]
     command += ["--dist", "loadfile", "--no-loadscope-reorder"] if kind == "spark" else []
@@ -344,17 +361,24 @@ class Covering:
             last = change.line + self._texts[change.file].encode()[change.begin : change.end].count(
                 b"\n"
             )
-            found = self._running(kind, change.file, change.line, last) or self._running(
-                kind, unit.file, unit.first, unit.last
-            )
-            return self._sorted(kind, found)
+            found = self._running(kind, unit, change.line, last) or self._running(kind, unit)
+            # of a line that runs at import whoever uses what comes of it can say more than who calls it
+            if not self._recordings[kind].at_import(
+                change.file, change.line, self._texts[change.file]
+            ):
+                return self._sorted(kind, found)
         near, far = self._users(unit)
         # whoever runs anything of the file may have built what a class or a default says
         near += [other for other in self._units[change.file] if other.is_function]
-        first = set().union(*(self._running(kind, u.file, u.first, u.last) for u in near), set())
-        later = set().union(*(self._running(kind, u.file, u.first, u.last) for u in far), set())
-        found_in_order = self._sorted(kind, first) + self._sorted(kind, later - first)
-        return sorted(found_in_order, key=lambda test: not _names(test, unit.defines))
+        room = f"tests/{change.file.partition('/')[0]}/"
+        idle = {test for test in self._recordings[kind].idle() if test.startswith(room)}
+        first = idle.union(*(self._running(kind, u) for u in near))
+        later = set().union(*(self._running(kind, u) for u in far), set())
+        parts = (found, first - found, later - first - found)
+        found_in_order = [test for part in parts for test in self._sorted(kind, part)]
+        return sorted(
+            found_in_order, key=lambda test: (test not in found, not _names(test, unit.defines))
+        )
 
     def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
         """Return files of tests that name what a change is in, or import that, or are of its room."""
@@ -420,6 +444,8 @@ class Covering:
                     (near if user.file == unit.file else far).append(user)
         return near, far
 
-    def _running(self, kind: str, file: str, first: int, last: int) -> set[str]:
-        lines = range(first, last + 1)
-        return self._recordings[kind].running(file, lines, self._texts[file])
+    def _running(self, kind: str, unit: Unit, first: int = 0, last: int = 0) -> set[str]:
+        """Return the tests that run a unit, or some of its lines."""
+        whole = range(unit.first, unit.last + 1)
+        lines = range(first, last + 1) if first else whole
+        return self._recordings[kind].running(unit.file, lines, self._texts[unit.file], whole)

@@ -120,6 +120,7 @@ def test_every_flipped_bit_of_a_header_leads_to_a_rebuild_or_the_same_answer(
 def test_a_file_that_is_no_table_is_replaced(history: History, directory: Path, damage: str):
     file = main_file(directory)
     raw = file.read_bytes()
+    (undo,) = directory.glob("*.undo")
     if damage == "truncate":
         os.truncate(file, 4096)
     elif damage == "empty":
@@ -137,6 +138,7 @@ def test_a_file_that_is_no_table_is_replaced(history: History, directory: Path, 
         return
     assert read(ArenaStore(directory, LAYOUT), history) == WANTED
     assert not file.is_symlink()
+    assert not undo.exists(), "it belongs to a file that is gone"
     if damage == "symlink":
         assert (directory / "elsewhere").read_bytes() == raw
 
@@ -159,6 +161,15 @@ def test_undo_that_cannot_be_believed_is_not_used(history: History, directory: P
     history.asked.clear()
     assert read(ArenaStore(directory, LAYOUT), history) == WANTED
     assert history.asked
+
+
+def test_a_question_for_an_undo_that_is_gone_makes_no_file(history: History, directory: Path):
+    next(directory.glob("*.undo")).unlink()
+    store = ArenaStore(directory, LAYOUT)
+    table = store.acquire(GROUP, history.token, history.chain)
+    assert not table.can_roll_back()
+    assert list(directory.iterdir()) == [main_file(directory)]
+    store.close()
 
 
 def test_a_killed_process_leaves_no_lock_and_its_dirty_file_is_replaced(

@@ -37,6 +37,21 @@ def test_where_no_table_is_nothing_moves(tmp_path: Path) -> None:
     assert made.plan(set(), 5) == ([], [])
 
 
+def test_what_lies_behind_a_link_takes_none_of_the_bound(tmp_path: Path) -> None:
+    for name in ("arena", "spill", "arena/op", "elsewhere"):
+        (tmp_path / name).mkdir(mode=0o700)
+    (tmp_path / "elsewhere/g1").write_bytes(bytes(60_000))
+    (tmp_path / "arena/other").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "arena/op/g2").symlink_to(tmp_path / "elsewhere/g1")
+    (tmp_path / "arena/file").write_bytes(bytes(60_000))
+    (tmp_path / "arena/op/g3").write_bytes(bytes(4_000))
+    made = Tiers(tmp_path / "arena/op", tmp_path / "spill/op", MemoryBound(64_000, 6))
+    used = 4_000 + (tmp_path / "arena/op/g2").lstat().st_size
+    for byte_count, places in ((64_001, 1), (64_001 - used, 1), (64_000 - used, 2)):
+        assert len(made.places(0, byte_count)) == places
+    assert made.told().memory_bytes == used
+
+
 def test_a_directory_without_its_lock_is_removed(tmp_path: Path) -> None:
     (tmp_path / "run" / "operator").mkdir(parents=True)
     _remove(tmp_path / "run")

@@ -202,7 +202,9 @@ from covering import Recordings, record
 if sys.argv[1:]:
     record("unit", 0)
 recordings = Recordings("unit")
-tests = recordings.running("a.py", range(1, 3), "def f():\\n    return 1\\n")
+tests = recordings.running("a.py", range(1, 3), "def f():\\n    return 1\\n", range(0))
+of_new = recordings.running("a.py", range(2, 3), "def f():\\n    return 2\\n", range(1, 3))
+assert of_new == tests, "a line that is younger than the recording has the tests of its function"
 print(json.dumps([sorted(recordings.missing), sorted(tests)]))
 """
 

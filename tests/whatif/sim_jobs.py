@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,9 @@ from headgate.control.observation import Observation
 from headgate.core.assignment import Assignment
 from headgate.loop.settings import OperatorSettings
 from headgate.whatif.continuous import ContinuousEngine, ContinuousOperator
+from headgate.whatif.decisions import finite
 from headgate.whatif.model import OperatorModel, ServiceTime, TreatmentCost
+from headgate.whatif.result import RunResult
 from headgate.whatif.streams import Inflow
 from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream, Chunk
 
@@ -161,3 +164,36 @@ def simulate_plainly(
 
 def fixed(mean_s: float = 0.01) -> ServiceTime:
     return ServiceTime(mean_s)
+
+
+def summary(result: RunResult, operator: str) -> dict[str, Any]:
+    """All figures of an operator: what JSON has no word for is None."""
+    measures = result.operators[operator]
+    success = result.success(operator)
+    took_s = [applied.took_s for applied in measures.applied]
+    slots = float(measures.slots.sum())
+    p50_s, p99_s = measures.total_quantiles_s[1:].tolist()
+    return {
+        "settings": asdict(result.settings[operator]),
+        "arrived": int(measures.arrived.sum()),
+        "completed": int(measures.completed.sum()),
+        "success": finite(success.mean),
+        "success_worst": finite(success.worst),
+        "records_in_time": finite(
+            result.records_in_time(operator, result.settings[operator].bound_s)
+        ),
+        "success_by_group": [finite(rate) for rate in success.rate.tolist()],
+        "windows": success.windows,
+        "windows_left_out": success.empty.tolist(),
+        "windows_stalled": success.stalled.tolist(),
+        "slots_mean": measures.slots_mean,
+        "other_slots_share": float(measures.other_slots.sum()) / slots,
+        "latency_mean_s": finite(measures.latency_mean_s),
+        "latency_p50_s": finite(p50_s),
+        "latency_p99_s": finite(p99_s),
+        "changes": result.kinds(operator),
+        "switching_events": len(took_s),
+        "switching_s_mean": sum(took_s) / len(took_s) if took_s else 0.0,
+        "switching_share": measures.switching_share,
+        "stopped_share": measures.stopped_share,
+    }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sim_jobs import NAME
+from sim_jobs import NAME, summary
 
 from headgate.control.policy import Policy
 from headgate.control.registry import policy
@@ -48,9 +48,9 @@ def shown(value: Any) -> str:
 def figures(result: RunResult) -> Iterator[str]:
     """Yield what a run measured, its changes, and what was decided."""
     for name, measures in result.operators.items():
-        summary = result.to_json()["operators"][name]
-        yield f"{name}: {shown({key: part for key, part in summary.items() if key != 'settings'})}"
-        yield f"  settings {shown(summary['settings'])}"
+        told = summary(result, name)
+        yield f"{name}: {shown({key: part for key, part in told.items() if key != 'settings'})}"
+        yield f"  settings {shown(told['settings'])}"
         ages = np.arange(measures.ticks)
         for field in ("arrived", "completed", "latency_sum_s", "origin_sum_s"):
             values = np.asarray(getattr(measures, field), dtype=float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -129,6 +130,12 @@ def test_a_run_in_which_nothing_was_done_or_too_much_is_refused(
     monkeypatch.setattr(recording, "_RECORDS_MAX", 399)
     with pytest.raises(ConfigError, match="400 records arrived, not 1 to 399"):
         run()._check("ck")
+    for records, is_run in ((1, True), (0, False)):
+        few = tuple(replace(b, arrivals=()) for b in run().batches[1:])
+        first = replace(run().batches[0], arrivals=(GroupRecords("it", [1], [records]),))
+        made = replace(run(), batches=(first, *few))
+        with nullcontext() if is_run else pytest.raises(ConfigError, match="0 records arrived"):
+            made._check("ck")
     monkeypatch.undo()
     at_once = tuple(replace(b, at_ms=5, duration_ms=1.0, latency_ms=None) for b in run().batches)
     with pytest.raises(ConfigError, match="it spans 0 s; name a part with --since"):

@@ -87,7 +87,9 @@ def test_success_of_drawn_completions(recorded: Recorded) -> None:
     """Some records are never completed, some at once, some at the very end of a tick."""
     numbers, lines = np.random.default_rng(71), []
     for number in range(12):
-        load = load_of(number, **LOADS[[*LOADS][number % 3]])
+        settings = LOADS[[*LOADS][number % 3]] | ({"window_s": 0.1} if number > 8 else {})
+        load = load_of(number, **settings)
+        load.arrival_s[:30] = np.repeat([0.0, 0.05, 0.1], 10)  # a tick and both its ends
         waits_s = numbers.choice([0.0, 0.1, 0.25, 0.95, 3.0, np.inf], len(load.arrival_s))
         found = load.success(load.arrival_s + waits_s)
         lines.append(f"{number} {shown([found.mean, found.worst])} {shown(found.rate.tolist())}")

@@ -21,10 +21,11 @@ class GatedCommand(TyperCommand):
         """Check the values that were given, then run the command."""
         for name, value in ctx.params.items():
             option = f"--{name.rstrip('_').replace('_', '-')}"
-            if isinstance(value, Path):
-                checked_path(value)
-            elif isinstance(value, int | float):
-                finite(value, option)
+            for typed in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(typed, Path):
+                    checked_path(typed)
+                elif isinstance(typed, int | float):
+                    finite(typed, option)
         return super().invoke(ctx)
 
 

@@ -215,7 +215,7 @@ class HeatMap:
         self._counts: dict[str, F64] = {}  # by operator: [columns, key groups]
         self._began_ms: int | None = None
         self._column_ms = 1_000
-        self._last_ms = 0
+        self._last_ms: int  # as soon as there is `_began_ms`
         self._gaps_ms: deque[int] = deque(maxlen=9)
         self._aside: dict[str, tuple[list[int], list[int]]] = {}
         """By operator, key groups and records of batches of `_aside_column`, to be added up at once."""

@@ -63,7 +63,7 @@ class BatchOperator(SimulatedOperator):
         self._served_s = 0.0
         self._tasks = TaskLog()
         self._times: BatchTimes | None = None
-        self.busy_s = 0.0
+        self.busy_s: float  # as soon as there was a batch
         self.came = 0
         # Useful time, by the tick in which a task ended and the slot's identity.
         self._useful_s: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -319,7 +319,7 @@ class MicroBatchEngine:
         self._floor = BatchFloor()
         self._left = False
         self._begin_s = 0.0
-        self._planned_s = 0.0
+        self._planned_s = model.planning_s(0)
         self.time_s = 0.0
 
     @property
@@ -380,7 +380,7 @@ class MicroBatchEngine:
         self._measure_floor(begin_s, outputs)
         if len(operators) == 1:
             planned_s = model.planning_s(self._turn)
-            self._planned_s += (planned_s - self._planned_s) * (_PLANNED if self._turn else 1.0)
+            self._planned_s += (planned_s - self._planned_s) * _PLANNED
             for operator in operators.values():
                 operator.note_times(self._planned_s)
         self._turn += 1

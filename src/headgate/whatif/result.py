@@ -1,11 +1,11 @@
-"""Holds the result of a simulated run, and computes its success and its summary."""
+"""Holds the result of a simulated run, and computes its success and its timeline."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy.typing as npt
 from headgate.control.success import Success, success_rates
 from headgate.journal import histogram
 from headgate.loop.settings import OperatorSettings
-from headgate.whatif.decisions import finite
 from headgate.whatif.measures import Measures
 
 F64 = npt.NDArray[np.float64]
@@ -168,57 +167,3 @@ class RunResult:
             **{f"latency_{name}_s": values for name, values in quantiles.items()},
             "backlog": np.cumsum(arrived - completed),
         }
-
-    def to_json(self, *, timeline: bool = False) -> dict[str, Any]:
-        """Return a summary that a JSON file can hold.
-
-        `timeline`: whether to include the timelines and the decisions.
-        """
-        fields: dict[str, Any] = {
-            "policy": self.policy,
-            "seed": self.seed,
-            "mode": self.mode,
-            "delta_s": self.delta_s,
-            "operators": {name: self._summary(name) for name in self.operators},
-        }
-        if timeline:
-            fields["decisions"] = self.decisions
-            for name, summary in fields["operators"].items():
-                series = self.timeline(name).items()
-                summary["timeline"] = {key: _plain(values) for key, values in series}
-        return fields
-
-    def _summary(self, operator: str) -> dict[str, Any]:
-        measures = self.operators[operator]
-        success = self.success(operator)
-        took_s = [applied.took_s for applied in measures.applied]
-        slots = float(measures.slots.sum())
-        p50_s, p99_s = measures.total_quantiles_s[1:].tolist()
-        return {
-            "settings": asdict(self.settings[operator]),
-            "arrived": int(measures.arrived.sum()),
-            "completed": int(measures.completed.sum()),
-            "success": finite(success.mean),
-            "success_worst": finite(success.worst),
-            "records_in_time": finite(
-                self.records_in_time(operator, self.settings[operator].bound_s)
-            ),
-            "success_by_group": _plain(success.rate),
-            "windows": success.windows,
-            "windows_left_out": success.empty.tolist(),
-            "windows_stalled": success.stalled.tolist(),
-            "slots_mean": measures.slots_mean,
-            "other_slots_share": float(measures.other_slots.sum()) / slots,
-            "latency_mean_s": finite(measures.latency_mean_s),
-            "latency_p50_s": finite(p50_s),
-            "latency_p99_s": finite(p99_s),
-            "changes": self.kinds(operator),
-            "switching_events": len(took_s),
-            "switching_s_mean": sum(took_s) / len(took_s) if took_s else 0.0,
-            "switching_share": measures.switching_share,
-            "stopped_share": measures.stopped_share,
-        }
-
-
-def _plain(values: F64) -> list[float | None]:
-    return [finite(value) for value in values.tolist()]

@@ -106,7 +106,6 @@ class Examiner:
         self._arrived = np.zeros(key_groups)
         self._completed = np.zeros(key_groups)
         self._unread = np.zeros(key_groups)
-        self._since = 0
         # Newest valid counters, of ticks used or not.
         self._known_arrived = np.full(key_groups, np.nan)
         self._known_completed = np.full(key_groups, np.nan)
