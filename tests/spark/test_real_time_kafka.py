@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.core.errors import ConfigError, EngineError, UnsupportedQuery
 from headgate.spark.realtime import new_partitions
 from headgate.spark.realtime.kafka_feed import KafkaFeed
 from headgate.spark.settings.kafka import confluent
 from headgate_demo.spark.broker import Broker
-from headgate_demo.spark.topics import committed, put
+from headgate_demo.spark.topics import committed, delete_topic, put
 
 LIMIT_S = 120.0
 
@@ -266,3 +266,79 @@ def test_topics_by_pattern_times_and_headers_are_those_of_sparks_source(
         }
     )
     assert json.loads(ends.first()) == {name: {"0": 10, "1": 10} for name in names}
+
+
+def read(reader: Any, reached: Callable[[], bool]) -> list[bytes]:
+    """Return the values of the records until something is reached."""
+    values: list[bytes] = []
+    until_s = time.monotonic() + LIMIT_S
+    while not reached():
+        assert time.monotonic() < until_s, reader.offsets()
+        if (found := reader.poll(0.5)) is not None:
+            values += found.column(1).to_pylist()
+    return values
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_all_is_read_though_transactions_end_behind_the_last_record(
+    broker: Broker, topic: Callable[..., str], isolation: str
+) -> None:
+    """Else nobody would see that a query has all, and a watermark would wait for it."""
+    name = topic(f"in-{isolation}", partitions=2)
+    producer = confluent().Producer(
+        {"bootstrap.servers": broker.servers, "transactional.id": name, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    for count, ends in (
+        (200, producer.commit_transaction),
+        (9000, producer.abort_transaction),
+        (6000, producer.commit_transaction),
+        (10, producer.abort_transaction),
+    ):
+        producer.begin_transaction()
+        for n in range(count):
+            producer.produce(name, ends.__name__.encode(), partition=n % 2)
+            producer.poll(0)
+        producer.flush(30)
+        ends(30)
+    options = {"kafka.bootstrap.servers": broker.servers, "subscribe": name}
+    options |= {"startingOffsets": "earliest", "kafka.isolation.level": isolation}
+    feed = KafkaFeed.of(options)
+    first = feed.first()
+    newest, reader = feed.newest(first), feed.reader(first, 0, 1)
+    try:
+        values = Counter(read(reader, lambda: feed.reached(reader.offsets(), newest)))
+    finally:
+        reader.close()
+    expected = Counter({b"commit_transaction": 6200})
+    if isolation == "read_uncommitted":
+        expected[b"abort_transaction"] = 9010
+    assert values == expected
+    assert reader.offsets() == newest
+
+
+def test_topics_that_are_gone_are_passed_over_where_data_may_be_lost(
+    broker: Broker, topic: Callable[..., str]
+) -> None:
+    names = [topic(f"gone-{n}", partitions=1) for n in range(2)]
+    for name in names:
+        put(broker.servers, name, [{"value": name.encode()}])
+    options = {
+        "kafka.bootstrap.servers": broker.servers,
+        "subscribePattern": names[0].replace("gone-0", "gone-."),
+        "startingOffsets": "earliest",
+    }
+    strict, feed = KafkaFeed.of(options), KafkaFeed.of({**options, "failOnDataLoss": "false"})
+    first = feed.first()
+    delete_topic(broker.servers, names[0])
+    assert json.loads(feed.grown(first)) == {names[1]: {"0": 0}}
+    assert json.loads(feed.newest(first)) == {names[1]: {"0": 1}}
+    assert feed.reached(json.dumps({names[1]: {"0": 1}}), feed.newest(first))
+    reader = feed.reader(feed.grown(first), 0, 1)
+    try:
+        assert read(reader, lambda: '"0":1' in reader.offsets()) == [names[1].encode()]
+    finally:
+        reader.close()
+    with pytest.raises(EngineError, match="failOnDataLoss=false it is passed over") as failed:
+        strict.reader(strict.grown(first), 0, 1)
+    assert not failed.value.transient

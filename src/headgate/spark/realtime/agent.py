@@ -139,7 +139,8 @@ class Agent:
             self._server = ForkServer(self._charge.specs.values())
         process = self._server.start(here, operator, slot, self._charge.store)
         self._processes[number] = process
-        self._names[number] = f"{words.SLOT} {slot}"
+        whose = f"{operator} " if len(self._charge.specs) > 1 else ""
+        self._names[number] = f"{whose}{words.SLOT} {slot}"
         self._in_background(partial(self._await_end, number, process))
 
     def _await_end(self, number: int, process: ForkedProcess) -> None:
@@ -161,7 +162,10 @@ class Agent:
     def _copy(self, errand: int, orders: Sequence[GroupOrder], slice_s: float) -> None:
         charge = self._charge
         facts = {**charge.facts, "slice_s": slice_s}
-        answer = carry_out(charge.specs, charge.store, facts, self._host, orders)
+        try:
+            answer: object = carry_out(charge.specs, charge.store, facts, self._host, orders)
+        except Exception as error:  # the driver waits for an answer
+            answer = f"{type(error).__name__}: {error}"
         self._driver.send((words.COPIES, errand, answer))
 
     def _in_background(self, work: Any) -> None:

@@ -50,7 +50,7 @@ class _Agent:
     channel: Channel
     process: int
     slots: dict[int, ForkedProcess] = field(default_factory=dict)
-    copied: queue.SimpleQueue[tuple[int, TaskAnswer] | None] = field(
+    copied: queue.SimpleQueue[tuple[int, TaskAnswer | str] | None] = field(
         default_factory=queue.SimpleQueue
     )
 
@@ -150,19 +150,19 @@ class Agents:
 
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> ForkedProcess:
         """Have an agent start the process of a slot."""
-        with self._changed:
-            agent = self._agents.get(host)
-            self._numbers += 1
-            number = self._numbers
-        if agent is None:
-            msg = f"host {host} is lost; the pipe starts again."
-            raise EngineError(msg, transient=True)
+        self._numbers += 1
+        number = self._numbers
 
         def tell(word: str, *said: Any) -> None:
             with suppress(OSError):  # who hears the agent says that it is lost
                 agent.channel.send((word, number, *said))
 
-        process = agent.slots[number] = ForkedProcess(partial(tell, words.KILL))
+        with self._changed:  # a host that is lost meanwhile ends this one, too
+            agent = self._agents.get(host)
+            if agent is None:
+                msg = f"host {host} is lost; the pipe starts again."
+                raise EngineError(msg, transient=True)
+            process = agent.slots[number] = ForkedProcess(partial(tell, words.KILL))
         tell(words.START, meeting.driver, meeting.run, operator, slot)
         return process
 
@@ -369,8 +369,12 @@ class Agents:
             if found is None:
                 msg = f"host {agent.host} is lost."
                 raise EngineError(msg, transient=True)
-            if found[0] == self._errands:
-                return found[1]
+            if found[0] != self._errands:
+                continue
+            if isinstance(found[1], str):
+                msg = f"host {agent.host} can copy no key groups ({found[1]})."
+                raise EngineError(msg, transient=True)
+            return found[1]
 
 
 @dataclass(frozen=True)
