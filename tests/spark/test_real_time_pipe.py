@@ -436,6 +436,30 @@ def test_a_slot_that_is_lost_is_told_and_the_next_run_goes_on(
     assert driver.totals() == expected([300])
 
 
+class Forks(SlotTask):
+    """A slot whose user's function leaves a process behind, which has the slot's channels, too."""
+
+    def answer(self, *asked: Any) -> Any:
+        if os.fork() == 0:
+            signal.alarm(20)
+            signal.pause()
+        return super().answer(*asked)
+
+
+def test_a_slot_that_has_ended_is_lost_though_its_channel_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipes, "_LOOK_S", 0.05)
+    monkeypatch.setattr(pipes, "_ANSWERS_S", 5.0)
+    driver = Driver(tmp_path, readers=1, slots=2, task=Forks)
+    driver.start()
+    driver.epoch()
+    os.kill(driver.pipe.processes["slot 1"], signal.SIGKILL)
+    with pytest.raises(PipeLost, match=LOST[signal.SIGKILL]):
+        driver.epochs_without_end()
+    driver.pipe.stop(clean=False)
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
