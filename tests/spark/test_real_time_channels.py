@@ -9,14 +9,16 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headgate.spark.realtime import channels
-from headgate.spark.realtime.channels import BrokenChannel, TcpDoor, connect
+from headgate.spark.realtime.channels import BrokenChannel, TcpDoor, UnixDoor, connect
 from headgate.spark.realtime.words import Meeting
 
 HERE = "127.0.0.1"
@@ -156,6 +158,17 @@ def test_a_door_stays_open_when_a_caller_cannot_be_taken(
             caller.send("in")
             assert listener.recv() == "in"
         assert not fails
+
+
+def test_a_door_within_a_host_stays_open_when_a_caller_has_gone(key: bytes, tmp_path: Path) -> None:
+    with UnixDoor(str(tmp_path / "door"), key) as door:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(door.address)
+        with ThreadPoolExecutor() as pool:
+            connected = pool.submit(connect, door.address, key)
+            with door.accept() as inside, connected.result(10.0) as outside:
+                outside.send("x")
+                assert inside.recv() == "x"
 
 
 def test_who_listens_without_the_key_hears_nothing(key: bytes) -> None:
