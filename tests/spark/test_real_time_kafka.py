@@ -20,7 +20,7 @@ import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import ConfigError, EngineError, UnsupportedQuery
 from headgate.spark.realtime import new_partitions
-from headgate.spark.realtime.kafka_feed import KafkaFeed
+from headgate.spark.realtime.kafka_feed import KafkaFeed, Starting
 from headgate.spark.settings.kafka import confluent
 from headgate_demo.spark.broker import Broker
 from headgate_demo.spark.topics import committed, delete_topic, put
@@ -157,6 +157,41 @@ def test_an_option_of_kafka_that_has_no_meaning_is_refused(
     frame = counts(connected, broker, topic("in"), maxOffsetsPerTrigger="10")
     with pytest.raises(UnsupportedQuery, match='option "maxOffsetsPerTrigger"'):
         real_time(into(frame, broker, "out", tmp_path / "c")).start()
+
+
+ENDS = {"t": {0: (5, 9), 1: (0, 8)}}
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"t": {"0": 5}}, "t-0, and"),
+        ({"t": {"0": 5, "1": 5, "2": 5}}, "t-0, t-1, t-2, and"),
+    ],
+)
+def test_where_to_begin_is_said_of_all_partitions_or_none(
+    option: str, named: dict[str, dict[str, int]], said: str
+) -> None:
+    """As in Spark; else records of one that was forgotten would be passed over."""
+    starting = Starting.of({option.lower(): json.dumps(named)})
+    with pytest.raises(ConfigError, match=f"{option} names partitions {said} the topics have t-0, t-1;"):
+        starting.offsets(None, ENDS)
+
+
+def test_a_time_of_all_partitions_counts_before_those_of_each() -> None:
+    class Consumer:
+        def offsets_for_times(self, asked: list[Any], timeout: float) -> list[Any]:
+            return asked  # each time as an offset
+
+    starting = Starting.of({
+        "startingoffsets": '{"t":{"0":-2,"1":-1}}',
+        "startingtimestamp": "7",
+        "startingoffsetsbytimestamp": '{"t":{"0":6,"1":6}}',
+    })  # fmt: skip
+    assert starting.offsets(Consumer(), ENDS) == {"t": {"0": 7, "1": 7}}
+    offsets = Starting.of({"startingoffsets": '{"t":{"0":-2,"1":-1}}'})
+    assert offsets.offsets(None, ENDS) == {"t": {"0": 5, "1": 8}}
 
 
 def test_a_partition_that_comes_while_the_query_runs_is_read(

@@ -54,7 +54,9 @@ Ends = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Starting:
-    """Holds where a query begins, as the options ``starting...`` say it; a time counts before offsets.
+    """Holds where a query begins, as the options ``starting...`` say it.
+
+    A time counts before offsets, and one of all partitions before those of each.
 
     Attributes
     ----------
@@ -98,11 +100,27 @@ class Starting:
         return cls(default, named, times, at_ms, given.get(_NO_TIME, "error").lower() == "latest")
 
     def offsets(self, consumer: Any, ends: Mapping[str, Mapping[int, tuple[int, int]]]) -> Ends:
-        """Return the offsets to begin at, by topic and partition, of partitions with these ends."""
+        """Return the offsets to begin at, by topic and partition, of partitions with these ends.
+
+        Raises `ConfigError`: an option names some of the partitions, or has others.
+        """
+        times_ms = self.times_ms if self.time_ms is None else {}
+        named = times_ms or (self.offsets_of if self.time_ms is None else {})
+        given, there = (
+            {f"{topic}-{number}" for topic, parts in of.items() for number in parts}
+            for of in (named, ends)
+        )
+        if named and given != there:
+            msg = (
+                f"option startingOffsets{'ByTimestamp' if times_ms else ''} names partitions "
+                f"{', '.join(sorted(given))}, and the topics have {', '.join(sorted(there))}; name "
+                "each of these."
+            )
+            raise ConfigError(msg)
         found: Ends = {}
         for topic, parts in ends.items():
             for number, (low, high) in parts.items():
-                at_ms = self.times_ms.get(topic, {}).get(str(number), self.time_ms)
+                at_ms = times_ms[topic][str(number)] if times_ms else self.time_ms
                 if at_ms is not None:
                     at = self._at_time(consumer, topic, number, at_ms)
                 else:
