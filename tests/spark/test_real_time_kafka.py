@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -175,7 +176,9 @@ def test_where_to_begin_is_said_of_all_partitions_or_none(
 ) -> None:
     """As in Spark; else records of one that was forgotten would be passed over."""
     starting = Starting.of({option.lower(): json.dumps(named)})
-    with pytest.raises(ConfigError, match=f"{option} names partitions {said} the topics have t-0, t-1;"):
+    with pytest.raises(
+        ConfigError, match=f"{option} names partitions {said} the topics have t-0, t-1;"
+    ):
         starting.offsets(None, ENDS)
 
 
@@ -377,3 +380,30 @@ def test_topics_that_are_gone_are_passed_over_where_data_may_be_lost(
     with pytest.raises(EngineError, match="failOnDataLoss=false it is passed over") as failed:
         strict.reader(strict.grown(first), 0, 1)
     assert not failed.value.transient
+
+
+@pytest.mark.thorough
+def test_a_query_has_all_of_a_topic_that_is_written_in_transactions(
+    connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    source, sink = topic("in", partitions=2), topic("out")
+    producer = confluent().Producer(
+        {"bootstrap.servers": broker.servers, "transactional.id": source, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    frame = counts(connected, broker, source, startingOffsets="earliest")
+    query = real_time(into(frame, broker, sink, tmp_path)).start()
+    try:
+        for round_ in range(2):
+            producer.begin_transaction()
+            for n in range(20):
+                producer.produce(source, b"x", str(n % 5), partition=n % (2 - round_))
+            producer.commit_transaction(30)
+            waiting = threading.Thread(target=query.processAllAvailable, daemon=True)
+            waiting.start()
+            waiting.join(LIMIT_S)
+            assert not waiting.is_alive(), "nobody sees that all is there"
+            assert_once(broker, sink, Counter({str(n): 4 * (round_ + 1) for n in range(5)}))
+    finally:
+        query.stop()
+    assert query.exception() is None

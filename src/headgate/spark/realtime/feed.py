@@ -135,10 +135,6 @@ class Feeds:
             found.append(ask(feed, one) if same == number else found[same])
         return json.dumps(found)
 
-    def first(self) -> str:
-        """Return the offsets at which a query begins."""
-        return self.each(None, lambda feed, _: feed.first())
-
     def grown(self, offsets: str) -> str:
         """Return `offsets`, and where to begin in what the sources have got since."""
         return self.each(offsets, lambda feed, one: feed.grown(one))
