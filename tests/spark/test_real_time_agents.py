@@ -22,8 +22,7 @@ from share_slots import NAME
 from test_real_time_pipe import SPEC, Driver, expected, feeders, routers, running
 from test_real_time_pipe import _Context as Context
 
-from headgate.core.errors import EngineError
-from headgate.spark.move.host_tasks import GroupOrder
+from headgate.spark.move.host_tasks import GroupOrder, TaskAnswer
 from headgate.spark.realtime import agent as agent_of
 from headgate.spark.realtime import agents as agents_of
 from headgate.spark.realtime import pipe as pipes
@@ -274,18 +273,25 @@ def test_a_host_that_cannot_copy_key_groups_says_so(
         assert heard(agent, words.COPIES) == (7, "KeyError: 'unknown'")
 
 
-def test_a_host_without_a_copy_is_an_error_of_the_errand(
+def test_a_host_that_is_lost_or_cannot_copy_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agents = agents_in(tmp_path, monkeypatch)
-    agent = agents._agents[HOST] = agents_of._Agent(HOST, Silent(), 1)  # type: ignore[arg-type]
+    agents, done = agents_in(tmp_path, monkeypatch), TaskAnswer("d", "d", "arena")
+    said = {"a": (1, "OSError: No space left on device"), "b": None, "d": (1, done)}
+    for host, answer in said.items():
+        agents._agents[host] = agents_of._Agent(host, Silent(), 1)  # type: ignore[arg-type]
+        agents._agents[host].copied.put(answer)
     try:
-        agent.copied.put((1, "OSError: No space left on device"))
-        with pytest.raises(EngineError, match=r"can copy no key groups \(OSError: No space"):
-            agents.run({HOST: []}, 1.0)
+        answers = agents.run(dict.fromkeys("abcd", ()), 1.0)
     finally:
         agents._agents.clear()
         agents.close()
+    assert [(one.wished, one.host, one.problem) for one in answers] == [
+        ("a", "", "OSError: No space left on device"),
+        ("b", "", "host b is lost"),
+        ("c", "", "host c is lost"),
+        ("d", "d", ""),
+    ]
 
 
 class Silent:
