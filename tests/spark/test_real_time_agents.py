@@ -349,3 +349,6 @@ def test_slots_of_several_operators_are_all_looked_at(
         agent._start(number, door.address, b"run", operator, 0)
     agent._look_for_stopped({})
     assert seen == [f"{NAME} slot 0", "other slot 0", "fork server"]
+    for _, process in list(agent._slots.values()):
+        process.end(0)
+    eventually(lambda: not agent._slots)
