@@ -197,7 +197,7 @@ class KafkaFeed:
             "group.id": f"headgate-{uuid.uuid4()}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest" if loses else "error",
-            # a reader gets past what is no record, as the end of a transaction
+            # a reader gets past what is no record, as the end of a transaction: note 0310
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 10,
         }
