@@ -336,3 +336,18 @@ def test_while_records_flow_owners_change_only_as_they_were_announced(strategy, 
                 break
         assert job.state.assignment.slots == slots
     assert job.migrations.to_dict("op") is None
+
+
+def test_steps_without_a_boundary_between_them_are_as_long_as_they_are(monkeypatch):
+    job, now_s, took_s = Job(), itertools.count(), []
+    job.changes.ask(job.changes.scaled(4), "user")
+    while not job.migrations.running:
+        job.boundary()
+        job.copy_thread.work(job.state, job.step - 1, 2)
+    monkeypatch.setattr(migrations.time, "monotonic", lambda: next(now_s))
+    (migration,) = job.migrations._migrations.values()
+    monkeypatch.setattr(migration, "committed", lambda _, batch_s: took_s.append(batch_s))
+    job.migrations.begin(job.step)
+    for step in range(3):
+        job.migrations.committed(job.step + step)
+    assert took_s == [1, 1, 1]

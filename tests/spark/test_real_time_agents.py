@@ -8,8 +8,10 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,15 @@ from share_slots import NAME
 from test_real_time_pipe import SPEC, Driver, expected, feeders, routers, running
 from test_real_time_pipe import _Context as Context
 
-from headgate.spark.move.host_tasks import GroupOrder
+from headgate.spark.move.host_tasks import GroupOrder, TaskAnswer
+from headgate.spark.realtime import agent as agent_of
 from headgate.spark.realtime import agents as agents_of
 from headgate.spark.realtime import pipe as pipes
 from headgate.spark.realtime import words
 from headgate.spark.realtime.agent import Charge, launch
 from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.channels import Channel, TcpChannel, TcpDoor
+from headgate.spark.realtime.fork_server import LOST, ForkedProcess
 from headgate.spark.realtime.run_slots import PipeLost
 from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.slot import SlotTask
@@ -256,3 +260,95 @@ def test_an_agent_that_lacks_the_key_does_not_come_up(
     said = launch(Charge(other, made.specs, made.store, made.facts), HOST)
     assert "does not have its key" in said
     assert door._let_in.empty()
+
+
+def test_a_host_that_cannot_copy_key_groups_says_so(
+    door: TcpDoor, arena: Path, tmp_path: Path
+) -> None:
+    """As where its memory is full: the driver waits for an answer, for ever without one."""
+    del arena
+    agent, _ = met(door, charge(door, tmp_path))
+    with agent:
+        agent.send((words.COPIES, 7, [GroupOrder("unknown", 1)], 1.0))
+        assert heard(agent, words.COPIES) == (7, "KeyError: 'unknown'")
+
+
+def test_a_host_that_is_lost_or_cannot_copy_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents, done = agents_in(tmp_path, monkeypatch), TaskAnswer("d", "d", "arena")
+    said = {"a": (1, "OSError: No space left on device"), "b": None, "d": (1, done)}
+    for host, answer in said.items():
+        agents._agents[host] = agents_of._Agent(host, Silent(), 1)  # type: ignore[arg-type]
+        agents._agents[host].copied.put(answer)
+    try:
+        answers = agents.run(dict.fromkeys("abcd", ()), 1.0)
+    finally:
+        agents._agents.clear()
+        agents.close()
+    assert [(one.wished, one.host, one.problem) for one in answers] == [
+        ("a", "", "OSError: No space left on device"),
+        ("b", "", "host b is lost"),
+        ("c", "", "host c is lost"),
+        ("d", "d", ""),
+    ]
+
+
+class Silent:
+    """A channel to an agent that hears nothing."""
+
+    def send(self, message: object) -> None:
+        """Send nothing."""
+
+
+def test_a_slot_that_begins_while_its_host_is_lost_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who ends the pipe waits for that slot for ever."""
+    agents = agents_in(tmp_path, monkeypatch)
+    agent = agents._agents[HOST] = agents_of._Agent(HOST, Silent(), 1)  # type: ignore[arg-type]
+    lost = threading.Thread(target=agents._lose, args=(agent, "has ended"))
+
+    def begins(kill: Callable[[], None]) -> ForkedProcess:
+        lost.start()
+        lost.join(0.2)
+        return ForkedProcess(kill)
+
+    monkeypatch.setattr(agents_of, "ForkedProcess", begins)
+    try:
+        slot = agents.start(agents._charge.meeting, NAME, 0, HOST)
+        lost.join()
+        assert slot.wait(10.0) == LOST
+    finally:
+        agents.close()
+
+
+class Starts:
+    """A fork server whose slots run without a process."""
+
+    pid, is_alive = 1, True
+
+    def __init__(self, specs: object) -> None:
+        """Take what a fork server takes."""
+
+    def start(self, *_: object) -> ForkedProcess:
+        made = ForkedProcess(lambda: None)
+        made.pid = 1
+        return made
+
+
+def test_slots_of_several_operators_are_all_looked_at(
+    door: TcpDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(agent_of, "find_stopped", seen.extend)
+    monkeypatch.setattr(agent_of, "ForkServer", Starts)
+    made = replace(charge(door, tmp_path), specs={NAME: SPEC, "other": SPEC})
+    agent = agent_of.Agent(made, HOST, Silent())  # type: ignore[arg-type]
+    for number, operator in enumerate(made.specs):
+        agent._start(number, door.address, b"run", operator, 0)
+    agent._look_for_stopped({})
+    assert seen == [f"{NAME} slot 0", "other slot 0", "fork server"]
+    for _, process in list(agent._slots.values()):
+        process.end(0)
+    eventually(lambda: not agent._slots)

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headgate.spark.realtime import channels
-from headgate.spark.realtime.channels import BrokenChannel, TcpDoor, connect
+from headgate.spark.realtime.channels import BrokenChannel, TcpDoor, UnixDoor, connect
 from headgate.spark.realtime.words import Meeting
 
 HERE = "127.0.0.1"
@@ -156,6 +157,14 @@ def test_a_door_stays_open_when_a_caller_cannot_be_taken(
             caller.send("in")
             assert listener.recv() == "in"
         assert not fails
+
+
+def test_a_door_within_a_host_stays_open_when_a_caller_has_gone(key: bytes, tmp_path: Path) -> None:
+    with UnixDoor(str(tmp_path / "door"), key) as door:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(door.address)
+        threading.Thread(target=connect, args=(door.address, key), daemon=True).start()
+        door.accept().close()
 
 
 def test_who_listens_without_the_key_hears_nothing(key: bytes) -> None:

@@ -74,6 +74,23 @@ def test_values_stand_where_their_records_do(seed: int) -> None:
         assert_twice(rows, [one(*row) for row in zip(marks(rows), rows, strict=True)])
 
 
+@pytest.mark.parametrize("returned", [2, 4])
+def test_a_function_that_does_not_return_one_value_for_each_record_is_refused(
+    returned: int,
+) -> None:
+    """As Spark refuses it; else values of other records would stand in their places."""
+    rows: Rows = [1, None, 2, 3]
+    said = f"has returned {returned} values for 3 rows"
+    with pytest.raises(EngineError, match=said):
+        OfArrays(lambda _: pa.array(range(returned)), pa.int64())(
+            pa.array(marks(rows), pa.int32()), pa.array(rows)
+        )
+    with pytest.raises(EngineError, match=said):
+        OfSeries(lambda _: pd.Series(range(returned)), None)(
+            pd.Series(marks(rows), dtype="float64"), pd.Series(rows, dtype="float64")
+        )
+
+
 def test_a_struct_of_markers_alone_has_its_columns() -> None:
     made = OfSeries(twice, ("a", "b"))(pd.Series([0.0, 0.0]), pd.Series([None, None]))
     assert list(made.columns) == ["a", "b"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -18,12 +19,12 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.core.errors import ConfigError, EngineError, UnsupportedQuery
 from headgate.spark.realtime import new_partitions
-from headgate.spark.realtime.kafka_feed import KafkaFeed
+from headgate.spark.realtime.kafka_feed import KafkaFeed, Starting
 from headgate.spark.settings.kafka import confluent
 from headgate_demo.spark.broker import Broker
-from headgate_demo.spark.topics import committed, put
+from headgate_demo.spark.topics import committed, delete_topic, put
 
 LIMIT_S = 120.0
 
@@ -159,6 +160,43 @@ def test_an_option_of_kafka_that_has_no_meaning_is_refused(
         real_time(into(frame, broker, "out", tmp_path / "c")).start()
 
 
+ENDS = {"t": {0: (5, 9), 1: (0, 8)}}
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"t": {"0": 5}}, "t-0, and"),
+        ({"t": {"0": 5, "1": 5, "2": 5}}, "t-0, t-1, t-2, and"),
+    ],
+)
+def test_where_to_begin_is_said_of_all_partitions_or_none(
+    option: str, named: dict[str, dict[str, int]], said: str
+) -> None:
+    """As in Spark; else records of one that was forgotten would be passed over."""
+    starting = Starting.of({option.lower(): json.dumps(named)})
+    with pytest.raises(
+        ConfigError, match=f"{option} names partitions {said} the topics have t-0, t-1;"
+    ):
+        starting.offsets(None, ENDS)
+
+
+def test_a_time_of_all_partitions_counts_before_those_of_each() -> None:
+    class Consumer:
+        def offsets_for_times(self, asked: list[Any], timeout: float) -> list[Any]:
+            return asked  # each time as an offset
+
+    starting = Starting.of({
+        "startingoffsets": '{"t":{"0":-2,"1":-1}}',
+        "startingtimestamp": "7",
+        "startingoffsetsbytimestamp": '{"t":{"0":6,"1":6}}',
+    })  # fmt: skip
+    assert starting.offsets(Consumer(), ENDS) == {"t": {"0": 7, "1": 7}}
+    offsets = Starting.of({"startingoffsets": '{"t":{"0":-2,"1":-1}}'})
+    assert offsets.offsets(None, ENDS) == {"t": {"0": 5, "1": 8}}
+
+
 def test_a_partition_that_comes_while_the_query_runs_is_read(
     connected: SparkSession,
     broker: Broker,
@@ -266,3 +304,106 @@ def test_topics_by_pattern_times_and_headers_are_those_of_sparks_source(
         }
     )
     assert json.loads(ends.first()) == {name: {"0": 10, "1": 10} for name in names}
+
+
+def read(reader: Any, reached: Callable[[], bool]) -> list[bytes]:
+    """Return the values of the records until something is reached."""
+    values: list[bytes] = []
+    until_s = time.monotonic() + LIMIT_S
+    while not reached():
+        assert time.monotonic() < until_s, reader.offsets()
+        if (found := reader.poll(0.5)) is not None:
+            values += found.column(1).to_pylist()
+    return values
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_all_is_read_though_transactions_end_behind_the_last_record(
+    broker: Broker, topic: Callable[..., str], isolation: str
+) -> None:
+    """Else nobody would see that a query has all, and a watermark would wait for it."""
+    name = topic(f"in-{isolation}", partitions=2)
+    producer = confluent().Producer(
+        {"bootstrap.servers": broker.servers, "transactional.id": name, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    for count, ends in (
+        (200, producer.commit_transaction),
+        (9000, producer.abort_transaction),
+        (6000, producer.commit_transaction),
+        (10, producer.abort_transaction),
+    ):
+        producer.begin_transaction()
+        for n in range(count):
+            producer.produce(name, ends.__name__.encode(), partition=n % 2)
+            producer.poll(0)
+        producer.flush(30)
+        ends(30)
+    options = {"kafka.bootstrap.servers": broker.servers, "subscribe": name}
+    options |= {"startingOffsets": "earliest", "kafka.isolation.level": isolation}
+    feed = KafkaFeed.of(options)
+    first = feed.first()
+    newest, reader = feed.newest(first), feed.reader(first, 0, 1)
+    try:
+        values = Counter(read(reader, lambda: feed.reached(reader.offsets(), newest)))
+    finally:
+        reader.close()
+    expected = Counter({b"commit_transaction": 6200})
+    if isolation == "read_uncommitted":
+        expected[b"abort_transaction"] = 9010
+    assert values == expected
+    assert reader.offsets() == newest
+
+
+def test_topics_that_are_gone_are_passed_over_where_data_may_be_lost(
+    broker: Broker, topic: Callable[..., str]
+) -> None:
+    names = [topic(f"gone-{n}", partitions=1) for n in range(2)]
+    for name in names:
+        put(broker.servers, name, [{"value": name.encode()}])
+    options = {
+        "kafka.bootstrap.servers": broker.servers,
+        "subscribePattern": names[0].replace("gone-0", "gone-."),
+        "startingOffsets": "earliest",
+    }
+    strict, feed = KafkaFeed.of(options), KafkaFeed.of({**options, "failOnDataLoss": "false"})
+    first = feed.first()
+    delete_topic(broker.servers, names[0])
+    assert json.loads(feed.grown(first)) == {names[1]: {"0": 0}}
+    assert json.loads(feed.newest(first)) == {names[1]: {"0": 1}}
+    assert feed.reached(json.dumps({names[1]: {"0": 1}}), feed.newest(first))
+    reader = feed.reader(feed.grown(first), 0, 1)
+    try:
+        assert read(reader, lambda: '"0":1' in reader.offsets()) == [names[1].encode()]
+    finally:
+        reader.close()
+    with pytest.raises(EngineError, match="failOnDataLoss=false it is passed over") as failed:
+        strict.reader(strict.grown(first), 0, 1)
+    assert not failed.value.transient
+
+
+@pytest.mark.thorough
+def test_a_query_has_all_of_a_topic_that_is_written_in_transactions(
+    connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    source, sink = topic("in", partitions=2), topic("out")
+    producer = confluent().Producer(
+        {"bootstrap.servers": broker.servers, "transactional.id": source, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    frame = counts(connected, broker, source, startingOffsets="earliest")
+    query = real_time(into(frame, broker, sink, tmp_path)).start()
+    try:
+        for round_ in range(2):
+            producer.begin_transaction()
+            for n in range(20):
+                producer.produce(source, b"x", str(n % 5), partition=n % (2 - round_))
+            producer.commit_transaction(30)
+            waiting = threading.Thread(target=query.processAllAvailable, daemon=True)
+            waiting.start()
+            waiting.join(LIMIT_S)
+            assert not waiting.is_alive(), "nobody sees that all is there"
+            assert_once(broker, sink, Counter({str(n): 4 * (round_ + 1) for n in range(5)}))
+    finally:
+        query.stop()
+    assert query.exception() is None

@@ -122,3 +122,18 @@ def test_records_beyond_the_known_end_come_too() -> None:
     assert len(reading.take()) == 80
     reading.bring(0, 200, 210)  # behind a gap
     assert len(reading.take()) == 10
+
+
+@pytest.mark.parametrize("gap", [5_000, 900_000])
+def test_offsets_without_records_keep_nothing_back(gap: int) -> None:
+    """As retention, compaction and transactions that were given up leave them: wider than a share."""
+    reading = Reading({0: 1_000_000, 1: 1_000_000}, 1000)
+    for partition in (0, 1):
+        reading.bring(partition, 0, 10)
+        reading.bring(partition, gap, gap + 5000)
+    found = 0
+    while found < 8000:
+        reading.now_s += 0.02
+        taken = len(reading.take())
+        assert taken, "there are records of all partitions"
+        found += taken

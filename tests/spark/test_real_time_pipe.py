@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
@@ -435,6 +436,30 @@ def test_a_slot_that_is_lost_is_told_and_the_next_run_goes_on(
     assert driver.totals() == expected([300])
 
 
+class Forks(SlotTask):
+    """A slot whose user's function leaves a process behind, which has the slot's channels, too."""
+
+    def answer(self, *asked: Any) -> Any:
+        if os.fork() == 0:
+            signal.alarm(20)
+            signal.pause()
+        return super().answer(*asked)
+
+
+def test_a_slot_that_has_ended_is_lost_though_its_channel_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipes, "_LOOK_S", 0.05)
+    monkeypatch.setattr(pipes, "_ANSWERS_S", 5.0)
+    driver = Driver(tmp_path, readers=1, slots=2, task=Forks)
+    driver.start()
+    driver.epoch()
+    os.kill(driver.pipe.processes["slot 1"], signal.SIGKILL)
+    with pytest.raises(PipeLost, match=LOST[signal.SIGKILL]):
+        driver.epochs_without_end()
+    driver.pipe.stop(clean=False)
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -518,6 +543,20 @@ class Refusal(Exception):
         super().__init__(f"no {what} {where}")
 
 
+class SystemRefusal(OSError):
+    """The same of a kind that an operating system has."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"no {what} {where}")
+
+
+class RefusedBySystem(SlotTask):
+    """A slot whose work ends with such an error."""
+
+    def answer(self, *_: Any) -> Any:
+        raise SystemRefusal("room", "here")
+
+
 class WithoutRoom(SlotTask):
     """A slot whose work the system refuses: that is no error of a connection."""
 
@@ -540,7 +579,7 @@ class Unreadable(SlotTask):
         raise Refusal("room", "here")
 
 
-@pytest.mark.parametrize("task", [WithoutRoom, Refused, Unreadable])
+@pytest.mark.parametrize("task", [WithoutRoom, Refused, RefusedBySystem, Unreadable])
 def test_a_slot_says_why_it_cannot_go_on(tmp_path: Path, task: type[SlotTask]) -> None:
     driver = Driver(tmp_path, readers=1, slots=1, task=task)
     driver.feed.until[:] = [20]
@@ -549,3 +588,48 @@ def test_a_slot_says_why_it_cannot_go_on(tmp_path: Path, task: type[SlotTask]) -
             driver.run()
     finally:
         driver.pipe.stop(clean=False)
+
+
+class Large:
+    """A reader that has as many records of a megabyte as anybody takes."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def poll(self, timeout_s: float) -> pa.RecordBatch | None:
+        self.read += 1
+        assert self.read < 1000, "an epoch must end before it has a gigabyte"
+        return pa.RecordBatch.from_arrays([pa.array([bytes(1 << 20)])], names=["n"])
+
+    def offsets(self) -> str:
+        return str(self.read)
+
+
+def test_a_feeder_waits_for_the_next_cut_before_large_records_outgrow_memory() -> None:
+    class Patient(Script):
+        def poll(self, timeout_s: float | None) -> bool:
+            return timeout_s is None or len(self.said) > 2
+
+    end = (words.CUT, 5, None, False, {})
+    driver, reader = Patient([(words.GO, {}), end, (words.END,)]), Large()
+    feeder = Feeder(None, None, None, pa.schema([("n", pa.binary())]), 3)
+    rows = sum(batch.num_rows for batch in feeder._flow(driver, reader))
+    ((_, _, cut, _),) = driver.heard
+    assert rows > reader.read > int(cut) > 100
+
+
+def test_a_router_sends_large_records_on_before_they_outgrow_arrow() -> None:
+    sent: list[Any] = []
+
+    class Slot:
+        send = staticmethod(sent.append)
+
+    routing = routers._Routing(Router(None, NAME, False), 0, {"a": Slot()})  # type: ignore[arg-type, dict-item]
+    routing.slot_of = np.zeros(GROUPS, np.int32)
+    names = [GROUP, "v", "m_to", "m_token"]
+    arrays = [[0], [bytes(1 << 20)], pa.nulls(1, pa.int32()), pa.nulls(1, pa.string())]
+    batch = pa.RecordBatch.from_arrays([pa.array(one) for one in arrays], names=names)
+    for _ in range(100):
+        routing.route(batch)
+    assert len(sent) >= 5
+    assert {word for word, _ in sent} == {words.RECORDS}

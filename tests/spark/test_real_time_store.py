@@ -15,6 +15,7 @@ from real_time import Rows, totals, writer
 import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import file_name
+from headgate.journal import Batch, read
 from headgate.spark.worker.failure import QueryFailed
 from headgate_demo.spark import sources
 from headgate_lab.testing import s3_server
@@ -83,6 +84,10 @@ def test_the_modes_take_turns_on_a_store_and_a_lost_slot_changes_nothing(
     assert SECRET.encode() not in b"".join(store.objects.values())
 
 
+def epochs_of(lines: list[Batch]) -> int:
+    return sum(line.epochs for line in lines)
+
+
 def test_an_epoch_takes_few_requests_of_a_store(spark: SparkSession, store: FaultyS3) -> None:
     """Its manifest, and now and then the note that its output is out; garbage goes beside."""
     sources.register(spark)
@@ -93,6 +98,9 @@ def test_an_epoch_takes_few_requests_of_a_store(spark: SparkSession, store: Faul
     wait_until(lambda: len(rows.steps) > 20, query)
     put = [key for method, key in store.requests[since:] if method == "PUT"]
     query.stop()
+    lines = [event for event in read(query.journal) if isinstance(event, Batch)]
+    assert sum(line.store_requests or 0 for line in lines) > epochs_of(lines)
+    assert sum(line.store_bytes or 0 for line in lines) > 100 * epochs_of(lines)
     last = Checkpoint(PLACE).latest()
     assert first is not None
     assert last is not None

@@ -14,6 +14,11 @@ class Traffic:
     written_bytes: int = 0
     """Bytes in those that wrote."""
 
+    def __add__(self, other: Traffic) -> Traffic:
+        """Return the requests of both."""
+        requests = self.requests + other.requests
+        return Traffic(requests, self.written_bytes + other.written_bytes)
+
     def since(self, before: Traffic) -> Traffic:
         """Return the requests since `before`."""
         requests = self.requests - before.requests

@@ -251,7 +251,8 @@ class CopyThread:
 
     def _take(self, answer: TaskAnswer, heads: StepHeads | None) -> None:
         if answer.host != answer.wished:
-            self._missed(answer.wished, f"no task was run on host {answer.wished}")
+            why = answer.problem or f"no task was run on host {answer.wished}"
+            self._missed(answer.wished, why)
             return
         self._missed_since.pop(answer.host, None)
         self._unknown.discard(answer.host)

@@ -67,6 +67,8 @@ class TaskAnswer:
     """Of `host`."""
     done: tuple[OrderDone, ...] = ()
     """tuple of Done: in the order of what was asked, as far as the time slice went."""
+    problem: str = ""
+    """Why nothing was done, where it did not run on `wished` and that is known."""
 
 
 class HostTasks:

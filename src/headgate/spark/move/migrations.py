@@ -158,8 +158,10 @@ class Migrations:
         if not self._migrations:
             return
         self._copy_thread.committed(self._heads(step))
+        # the next step begins: in real time without a call of `begin`, where nothing may change
+        before_s, self._began_s = self._began_s, time.monotonic()
         for migration in self._migrations.values():
-            migration.committed(step, time.monotonic() - self._began_s)
+            migration.committed(step, self._began_s - before_s)
 
     def stop(self) -> None:
         """End what goes on in the background; the manifest knows how far it is."""

@@ -98,8 +98,8 @@ class Agent:
     def __init__(self, charge: Charge, host: str, driver: Channel) -> None:
         self._charge, self._host, self._driver = charge, host, driver
         self._server = ForkServer(charge.specs.values())
-        self._processes: dict[int, ForkedProcess] = {}
-        self._names: dict[int, str] = {}
+        self._slots: dict[int, tuple[str, ForkedProcess]] = {}
+        """Those that run, with their names for people."""
 
     def run(self) -> None:
         """Work until the driver says that it is over, or is gone."""
@@ -116,7 +116,8 @@ class Agent:
                 if word == words.START:
                     self._start(*said)
                 elif word == words.KILL:
-                    self._processes[said[0]].kill()
+                    if (begun := self._slots.get(said[0])) is not None:
+                        begun[1].kill()
                 elif word == words.STOPPED:
                     self._look_for_stopped(said[0])
                 elif word == words.COPIES:
@@ -138,18 +139,20 @@ class Agent:
             self._server.close()
             self._server = ForkServer(self._charge.specs.values())
         process = self._server.start(here, operator, slot, self._charge.store)
-        self._processes[number] = process
-        self._names[number] = f"{words.SLOT} {slot}"
+        whose = f"{operator} " if len(self._charge.specs) > 1 else ""
+        self._slots[number] = f"{whose}{words.SLOT} {slot}", process
         self._in_background(partial(self._await_end, number, process))
 
     def _await_end(self, number: int, process: ForkedProcess) -> None:
-        self._driver.send((words.ENDED, number, process.wait()))
+        code = process.wait()
+        del self._slots[number]
+        self._driver.send((words.ENDED, number, code))
 
     def _look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
         """Say which slot, or Python worker of this node, is stopped."""
         mine = {
-            self._names[number]: process.pid
-            for number, process in self._processes.items()
+            name: process.pid
+            for name, process in list(self._slots.values())
             if process.poll() is None and process.pid is not None
         }
         mine[FORK_SERVER] = self._server.pid
@@ -161,7 +164,10 @@ class Agent:
     def _copy(self, errand: int, orders: Sequence[GroupOrder], slice_s: float) -> None:
         charge = self._charge
         facts = {**charge.facts, "slice_s": slice_s}
-        answer = carry_out(charge.specs, charge.store, facts, self._host, orders)
+        try:
+            answer: object = carry_out(charge.specs, charge.store, facts, self._host, orders)
+        except Exception as error:  # the driver waits for an answer
+            answer = f"{type(error).__name__}: {error}"
         self._driver.send((words.COPIES, errand, answer))
 
     def _in_background(self, work: Any) -> None:

@@ -50,9 +50,14 @@ class _Agent:
     channel: Channel
     process: int
     slots: dict[int, ForkedProcess] = field(default_factory=dict)
-    copied: queue.SimpleQueue[tuple[int, TaskAnswer] | None] = field(
+    copied: queue.SimpleQueue[tuple[int, TaskAnswer | str] | None] = field(
         default_factory=queue.SimpleQueue
     )
+
+    def tell(self, *message: Any) -> None:
+        """Say something; who hears the agent says that it is lost."""
+        with suppress(OSError):
+            self.channel.send(message)
 
 
 class Agents:
@@ -150,20 +155,15 @@ class Agents:
 
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> ForkedProcess:
         """Have an agent start the process of a slot."""
-        with self._changed:
+        with self._changed:  # a host that is lost meanwhile ends this one, too
             agent = self._agents.get(host)
+            if agent is None:
+                msg = f"host {host} is lost; the pipe starts again."
+                raise EngineError(msg, transient=True)
             self._numbers += 1
             number = self._numbers
-        if agent is None:
-            msg = f"host {host} is lost; the pipe starts again."
-            raise EngineError(msg, transient=True)
-
-        def tell(word: str, *said: Any) -> None:
-            with suppress(OSError):  # who hears the agent says that it is lost
-                agent.channel.send((word, number, *said))
-
-        process = agent.slots[number] = ForkedProcess(partial(tell, words.KILL))
-        tell(words.START, meeting.driver, meeting.run, operator, slot)
+            process = agent.slots[number] = ForkedProcess(partial(agent.tell, words.KILL, number))
+        agent.tell(words.START, number, meeting.driver, meeting.run, operator, slot)
         return process
 
     def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
@@ -171,8 +171,7 @@ class Agents:
         with self._changed:
             agents = list(self._agents.values())
         for agent in agents:
-            with suppress(OSError):
-                agent.channel.send((words.STOPPED, dict(feeders)))
+            agent.tell(words.STOPPED, dict(feeders))
 
     def end(self, meeting: words.Meeting) -> None:
         """Do nothing: a run has no files."""
@@ -185,8 +184,7 @@ class Agents:
         with self._changed:
             agents = list(self._agents.values())
         for agent in agents:
-            with suppress(OSError):
-                agent.channel.send((words.END,))
+            agent.tell(words.END)
         with self._changed:
             self._changed.wait_for(lambda: not self._agents, _COMES_AGAIN_S)
 
@@ -339,38 +337,28 @@ class Agents:
             with self._changed:
                 agents = list(self._agents.values())
             for agent in agents:
-                with suppress(OSError):
-                    agent.channel.send((words.ALIVE,))
+                agent.tell(words.ALIVE)
 
     # -- as host tasks --------------------------------------------------------------------------------
 
     def run(self, work: Mapping[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
-        """Do what is asked of each host, as `HostTasks.run` does.
-
-        Raises
-        ------
-        EngineError
-            A host is lost.
-        """
+        """Do what is asked of each host, as `HostTasks.run` does; one that is lost holds up no other."""
         with self._changed:
-            agents = [self._agents[host] for host in work if host in self._agents]
-        if len(agents) < len(work):
-            msg = f"host {', '.join(sorted(set(work) - {one.host for one in agents}))} is lost."
-            raise EngineError(msg, transient=True)
+            agents = {host: self._agents.get(host) for host in work}
         self._errands += 1
-        for agent in agents:
-            with suppress(OSError):
-                agent.channel.send((words.COPIES, self._errands, work[agent.host], slice_s))
-        return [self._answer_of(agent) for agent in agents]
+        for host, agent in agents.items():
+            if agent is not None:
+                agent.tell(words.COPIES, self._errands, work[host], slice_s)
+        return [self._answer_of(host, agent) for host, agent in agents.items()]
 
-    def _answer_of(self, agent: _Agent) -> TaskAnswer:
-        while True:
-            found = agent.copied.get()
-            if found is None:
-                msg = f"host {agent.host} is lost."
-                raise EngineError(msg, transient=True)
-            if found[0] == self._errands:
+    def _answer_of(self, host: str, agent: _Agent | None) -> TaskAnswer:
+        while agent is not None and (found := agent.copied.get()) is not None:
+            if found[0] != self._errands:
+                continue
+            if isinstance(found[1], TaskAnswer):
                 return found[1]
+            return TaskAnswer(host, "", "", problem=found[1])
+        return TaskAnswer(host, "", "", problem=f"host {host} is lost")
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,8 @@ class UnixDoor:
                 return self._listener.accept()
             except (EOFError, AuthenticationError):
                 continue
+            except OSError:  # the caller is gone, or no descriptor is free
+                time.sleep(_PAUSE_S)
         raise OSError("the door is closed.")
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from headgate.checkpoint.traffic import Traffic
 from headgate.journal.parts import SloState
 from headgate.journal.schema import Event
 from headgate.spark.job.job import OperatorState
@@ -93,12 +94,14 @@ class EpochRecorder(Recorder):
         for outcome in outcomes:
             for name, ms in outcome.phases_ms.items():
                 phases[name] = phases.get(name, 0.0) + ms
+        traffic = [outcome.store for outcome in outcomes if outcome.store is not None]
         together = Outcome(
             outcomes[-1].manifest,
             [report for outcome in outcomes for report in outcome.reports],
             phases,
             max(outcome.attempts for outcome in outcomes),
             sum(outcome.emitted for outcome in outcomes),
+            sum(traffic, Traffic()) if traffic else None,
         )
         slo, self._slo = self._slo, None
         super().batch(together, self._states, slo, len(outcomes))
@@ -106,7 +109,7 @@ class EpochRecorder(Recorder):
 
 
 def _without_bytes(report: Report) -> Report:
-    changelog = report.changelog
-    if changelog is not None:
-        changelog = replace(changelog, data=None)
-    return replace(report, output=None, changelog=changelog)
+    output, changelog = (
+        one and replace(one, data=None) for one in (report.output, report.changelog)
+    )
+    return replace(report, output=output, changelog=changelog)

@@ -71,14 +71,16 @@ class EvenOrder:
         `starts`, `ends`: the next offset to pass on, and the end of the partition as far as it is
         known.
         """
-        behind = {p: max(ends[p] - starts[p], 0) for p in starts}
+        # offsets before the first record that came hold none: deleted, compacted or given up
+        nexts = {p: held[0].offset() if (held := self._held.get(p)) else starts[p] for p in starts}
+        behind = {p: max(ends[p] - at, 0) for p, at in nexts.items()}
         for partition, held in self._held.items():
             if held:
-                least = held[-1].offset() + 1 - starts[partition]
+                least = held[-1].offset() + 1 - nexts[partition]
                 behind[partition] = max(behind[partition], least)
         total = sum(behind.values())
         share = min(self._most / total, 1.0) if total else 1.0
-        until = {p: starts[p] + -int(-count * share // 1) for p, count in behind.items()}
+        until = {p: nexts[p] + -int(-count * share // 1) for p, count in behind.items()}
         missing = [
             p
             for p in until

@@ -21,7 +21,10 @@ class Reader(Protocol):
     """Reads a share of a source, in a worker."""
 
     def poll(self, timeout_s: float) -> pa.RecordBatch | None:
-        """Return records in the order of the source; None where none came in `timeout_s`, perhaps 0."""
+        """Return records in the order of the source; None where none came in `timeout_s`, perhaps 0.
+
+        No rows where the reader has got on in the source without a record, which is to be committed.
+        """
 
     def offsets(self) -> str:
         """Return the offsets behind the records that `poll` has returned."""
@@ -131,10 +134,6 @@ class Feeds:
             same = self.same_as[number]
             found.append(ask(feed, one) if same == number else found[same])
         return json.dumps(found)
-
-    def first(self) -> str:
-        """Return the offsets at which a query begins."""
-        return self.each(None, lambda feed, _: feed.first())
 
     def grown(self, offsets: str) -> str:
         """Return `offsets`, and where to begin in what the sources have got since."""

@@ -36,8 +36,9 @@ _BATCH_ROWS = 64
 """Records that a feeder passes on before the cut; fewer go with its marker. Chosen: as many as an Arrow
 batch of the pipe has."""
 
-_ROWS_AHEAD = 200_000
-"""Records behind a cut at which a feeder waits for the next cut, or an epoch outgrows memory. Chosen."""
+_ROWS_AHEAD, _BYTES_AHEAD = 200_000, 1 << 28
+"""Records behind a cut, and their bytes, at which a feeder waits for the next cut, or an epoch outgrows
+memory and the 2 GB of a column of Arrow. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Feeder:
         epoch, still, behind = -1, True, _Behind()
         is_empty, asked_s = False, time.monotonic()
         while True:
-            holds = still or behind.rows > _ROWS_AHEAD
+            holds = still or behind.rows > _ROWS_AHEAD or behind.byte_count > _BYTES_AHEAD
             waits_s = 0.0
             if holds or (behind.rows and is_empty):
                 waits_s = asked.left_s(behind) if asked is not None else math.inf
@@ -193,10 +194,10 @@ class _Cut:
         return cls(epoch, from_s, still, routes)
 
     def left_s(self, behind: _Behind) -> float:
-        """Return how long it is until the cut; without end while there is no record."""
+        """Return how long it is until the cut; without end while the reader has got no further."""
         if self.from_s is None:
             return 0.0
-        return max(self.from_s - time.monotonic(), 0.0) if behind.rows else math.inf
+        return max(self.from_s - time.monotonic(), 0.0) if behind.read_ms else math.inf
 
 
 @dataclass
@@ -205,14 +206,15 @@ class _Behind:
 
     Attributes
     ----------
-    rows : int
+    rows, byte_count : int
     read_ms : float or None
-        When the first one was read, since 1970.
+        When the first one was read, or the reader got on without any, since 1970.
     gathered : list of RecordBatch
         Those that are not passed on yet.
     """
 
     rows: int = 0
+    byte_count: int = 0
     read_ms: float | None = None
     gathered: list[pa.RecordBatch] = field(default_factory=list)
 
@@ -223,5 +225,7 @@ class _Behind:
         if self.read_ms is None:
             self.read_ms = time.time() * 1e3
         self.rows += records.num_rows
-        self.gathered.append(records)
+        self.byte_count += records.nbytes
+        if records.num_rows:
+            self.gathered.append(records)
         return True

@@ -54,7 +54,9 @@ Ends = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Starting:
-    """Holds where a query begins, as the options ``starting...`` say it; a time counts before offsets.
+    """Holds where a query begins, as the options ``starting...`` say it.
+
+    A time counts before offsets, and one of all partitions before those of each.
 
     Attributes
     ----------
@@ -98,11 +100,27 @@ class Starting:
         return cls(default, named, times, at_ms, given.get(_NO_TIME, "error").lower() == "latest")
 
     def offsets(self, consumer: Any, ends: Mapping[str, Mapping[int, tuple[int, int]]]) -> Ends:
-        """Return the offsets to begin at, by topic and partition, of partitions with these ends."""
+        """Return the offsets to begin at, by topic and partition, of partitions with these ends.
+
+        Raises `ConfigError`: an option names some of the partitions, or has others.
+        """
+        times_ms = self.times_ms if self.time_ms is None else {}
+        named = times_ms or (self.offsets_of if self.time_ms is None else {})
+        given, there = (
+            {f"{topic}-{number}" for topic, parts in of.items() for number in parts}
+            for of in (named, ends)
+        )
+        if named and given != there:
+            msg = (
+                f"option startingOffsets{'ByTimestamp' if times_ms else ''} names partitions "
+                f"{', '.join(sorted(given))}, and the topics have {', '.join(sorted(there))}; name "
+                "each of these."
+            )
+            raise ConfigError(msg)
         found: Ends = {}
         for topic, parts in ends.items():
             for number, (low, high) in parts.items():
-                at_ms = self.times_ms.get(topic, {}).get(str(number), self.time_ms)
+                at_ms = times_ms[topic][str(number)] if times_ms else self.time_ms
                 if at_ms is not None:
                     at = self._at_time(consumer, topic, number, at_ms)
                 else:
@@ -141,6 +159,8 @@ class KafkaFeed:
         Whether records have a column of headers.
     readers : int
         The most readers that may share them.
+    loses : bool
+        Whether records and partitions that are gone are passed over.
     """
 
     client: Mapping[str, Any] = field(repr=False)
@@ -150,6 +170,7 @@ class KafkaFeed:
     headers: bool = False
     readers: int = 1
     keeps_first: bool = True
+    loses: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -176,6 +197,8 @@ class KafkaFeed:
             "group.id": f"headgate-{uuid.uuid4()}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest" if loses else "error",
+            # a reader gets past what is no record, as the end of a transaction: note 0310
+            "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 10,
         }
         client.setdefault("socket.nagle.disable", True)
@@ -186,7 +209,8 @@ class KafkaFeed:
         elif "subscribe" in given:
             topics = dict.fromkeys(name.strip() for name in given["subscribe"].split(","))
         headers = given.get("includeheaders", "false").lower() == "true"
-        return cls(client, topics, given.get("subscribepattern"), Starting.of(given), headers)
+        pattern, starting = given.get("subscribepattern"), Starting.of(given)
+        return cls(client, topics, pattern, starting, headers, loses=loses)
 
     def first(self) -> str:
         """Return the offsets at which a query begins.
@@ -202,13 +226,19 @@ class KafkaFeed:
             )
 
     def grown(self, offsets: str) -> str:
-        """Return `offsets`, and the beginnings of partitions and topics that have come since."""
+        """Return `offsets`, and the beginnings of partitions and topics that have come since.
+
+        Without partitions that are gone, where those are passed over.
+        """
         found: Ends = json.loads(offsets)
         with self._consumer() as consumer:
+            if self.loses:
+                there = self._ends(consumer, found)
+                found = {t: {str(p): found[t][str(p)] for p in parts} for t, parts in there.items()}
             for topic, ends in self._ends(consumer).items():
                 for number, (low, _) in ends.items():
                     found.setdefault(topic, {}).setdefault(str(number), low)
-        return self.merged([json.dumps(found)])
+        return self.merged([json.dumps({t: parts for t, parts in found.items() if parts})])
 
     def newest(self, since: str) -> str:
         """Return the ends of the partitions that are read."""
@@ -254,12 +284,15 @@ class KafkaFeed:
                     msg = f'Kafka has no topic "{topic}"; make it, or correct option subscribe.'
                     raise ConfigError(msg)
                 numbers = sorted(known.partitions)
-            found[topic] = {
-                number: consumer.get_watermark_offsets(
-                    confluent().TopicPartition(topic, number), timeout=_CALL_S
-                )
-                for number in numbers
-            }
+            for number in numbers:
+                place = confluent().TopicPartition(topic, number)
+                try:
+                    ends = consumer.get_watermark_offsets(place, timeout=_CALL_S)
+                except confluent().KafkaException as error:
+                    if self.loses and error.args[0].name() in _GONE:
+                        continue
+                    raise
+                found.setdefault(topic, {})[number] = ends
         return found
 
     def reader(self, start: str, number: int, count: int) -> Reader:
@@ -283,13 +316,17 @@ class KafkaFeed:
         return json.dumps(dict(sorted(ordered.items())), separators=(",", ":"))
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are as far as `wanted`."""
+        """Return whether `offsets` are as far as `wanted`, in partitions that are still there."""
         have: Ends = json.loads(offsets)
         return all(
-            have[topic][number] >= end
+            have.get(topic, {}).get(number, end) >= end
             for topic, ends in json.loads(wanted).items()
             for number, end in ends.items()
         )
+
+
+_GONE = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+"""What the client says of a partition that is not there."""
 
 
 def _may_pass(error: Any) -> bool:
@@ -301,6 +338,11 @@ def _silent(error: Any) -> EngineError:
     """Return what an exception of the client's, asked for offsets, stands for."""
     why = error.args[0]
     msg = f"Kafka does not answer ({why.str()}); look at its broker."
+    if why.name() in _GONE:
+        msg = (
+            f"Kafka has a partition no more that the query reads ({why.str()}); with option "
+            "failOnDataLoss=false it is passed over."
+        )
     return EngineError(msg, transient=_may_pass(why))
 
 
@@ -317,6 +359,8 @@ class _KafkaReader:
             for number, offset in parts.items()
         ]
         self._order = EvenOrder(_POLL_ROWS)
+        self._reached: dict[Partition, int] = {}
+        """Ends behind the last record, which the client has come to."""
         try:
             self._there = {
                 (one.topic, one.partition): self._consumer.get_watermark_offsets(
@@ -326,6 +370,7 @@ class _KafkaReader:
             }
             """The ends when it began: the client knows none before it has read."""
         except module.KafkaException as error:
+            self._consumer.close()
             raise _silent(error) from error
         self._consumer.assign(self._partitions)
 
@@ -337,10 +382,10 @@ class _KafkaReader:
         if self._order.holds or len(records) >= _FEW_ROWS:
             self._order.add(records)
             records = self._order.take(self._starts(), self._known_ends())
-        if not records:
-            return None
         for record in records:
             self._ends[record.topic()][str(record.partition())] = record.offset() + 1
+        if not self._gets_on() and not records:
+            return None
         times = [record.timestamp() for record in records]
         columns = [
             pa.array([record.key() for record in records], pa.binary()),
@@ -362,6 +407,15 @@ class _KafkaReader:
             columns.append(pa.array(named, _HEADERS))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
+    def _gets_on(self) -> bool:
+        """Go on to the ends that were reached; return whether offsets without a record were passed."""
+        passed = False
+        while self._reached and not self._order.holds:
+            (topic, number), end = self._reached.popitem()
+            passed |= end > self._ends[topic][str(number)]
+            self._ends[topic][str(number)] = max(end, self._ends[topic][str(number)])
+        return passed
+
     def _starts(self) -> dict[Partition, int]:
         """Return the offsets that come next, by partition."""
         return {(t, int(p)): at for t, parts in self._ends.items() for p, at in parts.items()}
@@ -378,6 +432,9 @@ class _KafkaReader:
         error = message.error()
         if error is None:
             return True
+        if error.name() == "_PARTITION_EOF":
+            self._reached[message.topic(), message.partition()] = message.offset()
+            return False
         if _may_pass(error):
             return False  # the client goes on by itself
         msg = (

@@ -153,12 +153,14 @@ class Pipe:
     @property
     def is_cut(self) -> bool:
         """Return whether a feeder has cut the next epoch, so that there are records to serve."""
-        return self._run is not None and bool(self._run.cuts)
+        run = self._run  # the thread of epochs may end it meanwhile
+        return run is not None and bool(run.cuts)
 
     @property
     def processes(self) -> dict[str, int]:
         """Process ids of feeders, slots and what starts those, as ``feeder 0``, ``slot 0``."""
-        return {} if self._run is None else {**self._run.processes, **self._hosts.processes}
+        run = self._run  # the thread of epochs may end it meanwhile
+        return {} if run is None else {**run.processes, **self._hosts.processes}
 
     # -- life -----------------------------------------------------------------------------------------
 
@@ -224,7 +226,7 @@ class Pipe:
         PipeLost
             One that was started before has ended before it came.
         """
-        self._look_for_dead()
+        self._look_for_dead(silent=False)
         return self._running.slots.have(counts)
 
     def _called(self, kind: str, number: Any) -> str:
@@ -344,15 +346,15 @@ class Pipe:
                 raise PipeLost.of(EngineError("the query was stopped meanwhile.", transient=True))
             looks = looks + 1 if message is None else 0
             if message is None:
-                self._look_for_dead()
+                self._look_for_dead(silent=True)
                 if looks >= _STOPPED_LOOKS:
                     self._look_for_stopped()
                 if time.monotonic() > until_s:
                     raise _too_slow(limit_s)
 
-    def _look_for_dead(self) -> None:
-        """Raise what a slot that has not come yet, and never will, stands for."""
-        dead = self._running.slots.dead()
+    def _look_for_dead(self, *, silent: bool) -> None:
+        """Raise what a slot that has ended, and does not say so itself, stands for."""
+        dead = self._running.slots.dead(silent=silent)
         if dead is not None:
             self._tell_loss(self._running, words.SLOT, dead)
 

@@ -21,8 +21,8 @@ from headgate.spark.realtime.channels import Channel
 DROPPED = -1
 """In the marker's column: a row that a filter above the watermark has dropped; its time still counts."""
 
-_FLUSH_ROWS = 8192
-"""Rows that a router keeps together at the most before it sends them on. Chosen."""
+_FLUSH_ROWS, _FLUSH_BYTES = 8192, 1 << 24
+"""Rows, and their bytes, that a router keeps together at the most before it sends them on. Chosen."""
 
 _OURS = (MARKER_TO, MARKER_TOKEN, MARKER_US)
 """Beginnings of the names of markers' columns."""
@@ -65,6 +65,7 @@ class _Routing:
     slot_of: np.ndarray | None = None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
+    byte_count: int = 0
     newest_us: dict[int, int] = field(default_factory=dict)
     epoch: object = None
 
@@ -121,7 +122,8 @@ class _Routing:
             kept = [name for name in batch.schema.names if not name.startswith(_OURS)]
             self.waiting.append(batch.select(kept))
             self.rows += batch.num_rows
-            if self.rows >= _FLUSH_ROWS:
+            self.byte_count += batch.nbytes
+            if self.rows >= _FLUSH_ROWS or self.byte_count >= _FLUSH_BYTES:
                 self._flush()
 
     def _flush(self) -> None:
@@ -134,7 +136,7 @@ class _Routing:
         if not self.waiting:
             return {}
         table = pa.Table.from_batches(self.waiting).combine_chunks()
-        self.waiting, self.rows = [], 0
+        self.waiting, self.rows, self.byte_count = [], 0, 0
         assert self.slot_of is not None
         parts = to_slots(table, self.slot_of, len(self.slots), shared=self.of.shared)
         return {number: as_bytes(part) for number, part in parts.items()}

@@ -87,11 +87,15 @@ class RunSlots:
         """Return the slots of an operator that serve, in the order of the assignment."""
         return [self._slots[operator][number] for number in self.serving[operator]]
 
-    def dead(self) -> tuple[str, int] | None:
-        """Return operator and number of a slot that has ended before it came; None without any."""
+    def dead(self, *, silent: bool) -> tuple[str, int] | None:
+        """Return operator and number of a slot that has ended; None without any.
+
+        `silent`: also of one that had come, of which nothing is to be read any more. A process that
+        its user's function has forked may hold its channel.
+        """
         for operator, slots in self._slots.items():
             for number, slot in slots.items():
-                if slot.peer is None and slot.process.poll() is not None:
+                if (silent or slot.peer is None) and slot.process.poll() is not None:
                     return operator, number
         return None
 

@@ -157,7 +157,7 @@ class SlotProcess:
                 facts, self._number, records, (), facts.watermark_us, began
             )
         except OSError as error:  # of the slot's work: that of a connection would end it in silence
-            driver.send((words.FAILED, error))
+            driver.send((words.FAILED, _portable(error)))
             return
         driver.send((words.REPORT, report, closed.newest_us))
         freeze_once()

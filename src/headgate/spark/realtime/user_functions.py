@@ -47,7 +47,8 @@ class OfSeries:
             return value[is_record].reset_index(drop=True)
 
         named = {name: of_records(value) for name, value in named.items()}
-        return self.function(*map(of_records, values), **named).iloc[_places(is_record)]
+        found = self.function(*map(of_records, values), **named)
+        return found.iloc[_places(found, is_record)]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class OfArrays:
             return pa.nulls(len(marker), self.kind)
         named = {name: value.filter(mask) for name, value in named.items()}
         found = self.function(*(value.filter(mask) for value in values), **named)
-        return found.take(pa.array(_places(is_record)))
+        return found.take(pa.array(_places(found, is_record)))
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,17 @@ def _until_asked(waiting: list[Any]) -> Iterator[Any]:
     raise EngineError(msg)
 
 
-def _places(is_record: np.ndarray) -> np.ndarray:
-    """Return the place of each row's value among those of records; any place for a marker."""
+def _places(found: Any, is_record: np.ndarray) -> np.ndarray:
+    """Return the place of each row's value among those of records; any place for a marker.
+
+    Raises `EngineError`: there is not one value for each record, which Spark would refuse, too.
+    """
+    if len(found) != np.count_nonzero(is_record):
+        msg = (
+            f"a Python function has returned {len(found):,} values for "
+            f"{np.count_nonzero(is_record):,} rows; have it return one for each row."
+        )
+        raise EngineError(msg)
     return np.where(is_record, np.cumsum(is_record) - 1, 0)
 
 

@@ -53,7 +53,8 @@ ENDED = "ended"
 STOPPED = "stopped"
 """To an agent: (node and process of feeders by name); of it: (name, process) of one that is stopped."""
 COPIES = "copies"
-"""To an agent: (number, orders for key groups, seconds for them); of it: (that number, answer)."""
+"""To an agent: (number, orders for key groups, seconds for them); of it: (that number, answer or the
+text of an error)."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,10 @@ class Steps(Generic[R]):
         begun = self._begun(batch_id, watermark_us, started_ms=time.time() * 1e3, drain=True)
         manifest, reports, attempts = self._commit(batch, begun, clock, is_epoch=True)
         emitted = Outputs.read(manifest).rows
-        self._notes.done(Outcome(manifest, reports, clock.phases_ms, attempts, emitted), begun)
+        outcome = Outcome(
+            manifest, reports, clock.phases_ms, attempts, emitted, self._traffic_since()
+        )
+        self._notes.done(outcome, begun)
         return manifest
 
     def _begun(self, batch_id: int, watermark_us: int, *, started_ms: float, drain: bool) -> Begun:
