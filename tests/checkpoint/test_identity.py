@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.checkpoint import identity
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.identity import refuse_another
 from headgate.checkpoint.verify import problems
@@ -284,3 +285,15 @@ def test_operators_that_only_one_meaning_has_are_named() -> None:
 
     with pytest.raises(CheckpointError, match="operators: was `a`, `b`, now `a`"):
         refuse_another(identity("b", "a"), identity("a"), "/place")
+
+
+@pytest.mark.parametrize("field", [identity.ARGUMENTS, identity.BRANCHES, identity.CONSTANTS])
+def test_a_field_that_an_older_meaning_lacks_is_not_compared_with_it(
+    tmp_path: Path, field: str
+) -> None:
+    fuller = changed(*MEANT, field, to="as it is")
+    Checkpoint(tmp_path / "old").open(IDENTITY)
+    Checkpoint(tmp_path / "old").open(fuller)
+    Checkpoint(tmp_path / "new").open(fuller)
+    with pytest.raises(CheckpointError, match=f"{field}: was `as it is`, now `otherwise`"):
+        Checkpoint(tmp_path / "new").open(changed(*MEANT, field, to="otherwise"))

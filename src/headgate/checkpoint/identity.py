@@ -17,6 +17,11 @@ from headgate.core.input import escaped
 MEANING = "meaning"
 """Key of an identity: ``version``, and ``operators``: their texts by id and field."""
 
+ARGUMENTS, BRANCHES, CONSTANTS = "arguments", "branches of unions", "time zone of constants"
+"""Fields of a meaning that came later than its version; a checkpoint that lacks one is of before."""
+
+_LATER = (ARGUMENTS, BRANCHES, CONSTANTS)
+
 _REMEDY = "start the query as it was, or use a new checkpointLocation."
 
 _KINDS = ("whole number or time", "floating-point number", "decimal", "text or bytes", "sketch")
@@ -67,6 +72,8 @@ def _compare_meanings(old: Mapping[str, Any], new: Mapping[str, Any], location: 
         where = f" of {operator}" if len(old) > 1 else ""
         for field in [*old[operator], *(new[operator].keys() - old[operator].keys())]:
             was, now = old[operator].get(field), new[operator].get(field)
+            if field in _LATER and was is None:
+                continue
             if was != now:
                 _refuse(f"{field}{where}", *_different(was, now), location)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CONSTANTS
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import WATERMARK
@@ -41,6 +42,13 @@ def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
         meaning["lookups"] = sorted(texts.lookups)
     if texts.zones:
         meaning["time zone"] = ", ".join(sorted(texts.zones))
+    if texts.constant_zones:
+        meaning[CONSTANTS] = ", ".join(sorted(texts.constant_zones))
+    if texts.arguments:
+        meaning[ARGUMENTS] = sorted(texts.arguments)
+    branches = sorted(filter(None, (union.branches() for union in texts.unions)))
+    if branches:
+        meaning[BRANCHES] = branches
     return meaning
 
 
@@ -120,9 +128,6 @@ def _processor(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
 def _group_state(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     assert op.node is not None
     return {"keys": [texts.text(a) for a in each(op.node.groupingAttributes())]}
-
-
-"""By class of plan node, what describes the state of the operator that it becomes."""
 
 
 _KINDS: Mapping[str, Callable[[Texts, PlannedOperator], dict[str, Any]]] = {
