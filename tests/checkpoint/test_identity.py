@@ -297,3 +297,17 @@ def test_a_field_that_an_older_meaning_lacks_is_not_compared_with_it(
     Checkpoint(tmp_path / "new").open(fuller)
     with pytest.raises(CheckpointError, match=f"{field}: was `as it is`, now `otherwise`"):
         Checkpoint(tmp_path / "new").open(changed(*MEANT, field, to="otherwise"))
+
+
+def test_a_name_in_another_case_is_the_same_where_the_session_says_so(tmp_path: Path) -> None:
+    """Spark writes a column as the user did, not as the source has it."""
+    calls = ["SUM(V)", "max(w)", "count_if(s = 'it\\'s a')"]
+    Checkpoint(tmp_path).open(changed(*MEANT, "aggregates", to=calls))
+    spelt = changed(*MEANT, "aggregates", to=["sum(v)", "max(W)", "COUNT_IF(S = 'it\\'s a')"])
+    Checkpoint(tmp_path).open(spelt)
+    spelt["meaning"]["case"] = True
+    with pytest.raises(CheckpointError, match=r"was `SUM\(V\)`, "):
+        Checkpoint(tmp_path).open(spelt)
+    text = changed(*MEANT, "aggregates", to=[*calls[:2], "count_if(s = 'it\\'s A')"])
+    with pytest.raises(CheckpointError, match="aggregates: was `count_if"):
+        Checkpoint(tmp_path).open(text)

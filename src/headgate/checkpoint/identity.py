@@ -8,6 +8,7 @@ compared by its layouts, and takes the meaning of the query that goes on.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ MEANING = "meaning"
 
 ARGUMENTS, BRANCHES, CONSTANTS = "arguments", "branches of unions", "time zone of constants"
 """Fields of a meaning that came later than its version; a checkpoint that lacks one is of before."""
+
+CASE = "case"
+"""Key of a meaning whose session tells names apart by upper and lower case."""
+
+_NAMES_AROUND = re.compile(r"('(?:[^'\\]|\\.)*')|[^']+")
 
 _LATER = (ARGUMENTS, BRANCHES, CONSTANTS)
 
@@ -48,7 +54,7 @@ def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str
     meant, means = (_meaning(identity) for identity in (old, new))
     comparable = bool(meant and means) and meant["version"] == means["version"]
     if comparable:
-        _compare_meanings(meant["operators"], means["operators"], location)
+        _compare_meanings(meant["operators"], means["operators"], location, case=CASE in means)
     for field in sorted((old.keys() | new.keys()) - {MEANING}):
         was, now = old.get(field), new.get(field)
         if field == "operators":
@@ -65,7 +71,10 @@ def _meaning(identity: Mapping[str, Any]) -> dict[str, Any]:
     return meaning
 
 
-def _compare_meanings(old: Mapping[str, Any], new: Mapping[str, Any], location: str) -> None:
+def _compare_meanings(
+    old: Mapping[str, Any], new: Mapping[str, Any], location: str, *, case: bool
+) -> None:
+    """Compare texts; `case` says whether names that differ in upper and lower case are two."""
     if old.keys() != new.keys():
         _refuse("stateful operators", sorted(old), sorted(new), location)
     for operator in old:
@@ -74,8 +83,15 @@ def _compare_meanings(old: Mapping[str, Any], new: Mapping[str, Any], location: 
             was, now = old[operator].get(field), new[operator].get(field)
             if field in _LATER and was is None:
                 continue
-            if was != now:
+            if was != now and (case or _in_lower_case(was) != _in_lower_case(now)):
                 _refuse(f"{field}{where}", *_different(was, now), location)
+
+
+def _in_lower_case(value: Any) -> Any:
+    """Return texts in lower case, but for what stands between quotes."""
+    if isinstance(value, list):
+        return [_in_lower_case(part) for part in value]
+    return value and _NAMES_AROUND.sub(lambda part: part[1] or part[0].lower(), str(value))
 
 
 def _different(was: Any, now: Any) -> tuple[Any, Any]:

@@ -59,23 +59,34 @@ _UNSAID = {
     "LikeAny": ("patterns",),
     "NotLikeAll": ("patterns",),
     "NotLikeAny": ("patterns",),
+    "Mode": ("reverseOpt",),
+    "PercentileCont": ("reverse",),
+    "PercentileDisc": ("reverse",),
     "VariantGet": ("targetType",),
 }
 """Arguments that are no children of an expression and that its SQL omits, by its class."""
 
+_ORDERS = {
+    "None": "no order",
+    **dict.fromkeys(("false", "False", "Some(false)"), "ascending"),
+    **dict.fromkeys(("true", "True", "Some(true)"), "descending"),
+}
+"""In words, by what Scala and py4j say of a flag."""
+
 
 def unsaid(expression: Jvm, name: str) -> str:
-    """Return the arguments of an expression that its SQL omits; "" where there are none."""
-    values = (_of_argument(expression, argument) for argument in _UNSAID.get(name, ()))
-    return ", ".join(filter(None, values))
+    """Return the arguments of an expression that its SQL omits; "" of a function without such."""
+    return ", ".join(_of_argument(expression, argument) for argument in _UNSAID.get(name, ()))
 
 
 def _of_argument(expression: Jvm, argument: str) -> str:
     if argument == "options":
         pairs = each(expression.options().toSeq())
-        return ", ".join(sorted(f"{pair._1()}={pair._2()}" for pair in pairs))
+        return ", ".join(sorted(f"{pair._1()}={pair._2()}" for pair in pairs)) or "no options"
     if argument == "patterns":
         return str(expression.patterns().mkString(", "))
+    if argument in ("reverse", "reverseOpt"):
+        return _ORDERS[str(getattr(expression, argument)())]
     kind = expression.schema() if argument == "schema" else expression.targetType()
     return str(kind.sql())
 

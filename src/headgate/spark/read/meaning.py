@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CONSTANTS
+from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CASE, CONSTANTS
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import WATERMARK
@@ -27,7 +27,9 @@ VERSION = 1
 def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
     """Return the meaning of the state of a query's operators, as JSON."""
     parts = {op.id: _of_operator(spark, op) for op in operators}
-    return {"version": VERSION, "operators": {name: part for name, part in parts.items() if part}}
+    said = {"version": VERSION, "operators": {name: part for name, part in parts.items() if part}}
+    sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    return said | {CASE: True} if sensitive else said
 
 
 def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
