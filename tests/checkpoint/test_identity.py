@@ -311,3 +311,12 @@ def test_a_name_in_another_case_is_the_same_where_the_session_says_so(tmp_path: 
     text = changed(*MEANT, "aggregates", to=[*calls[:2], "count_if(s = 'it\\'s A')"])
     with pytest.raises(CheckpointError, match="aggregates: was `count_if"):
         Checkpoint(tmp_path).open(text)
+
+
+def test_another_time_mode_is_named_and_not_the_timers_that_come_with_it() -> None:
+    state = [[], [["n", "int64"]], False, False]
+    was = {"states": {"n": state}, "time_mode": "None"}
+    now = {"states": {"": state, "n": state}, "time_mode": "ProcessingTime"}
+    identities = ({"operators": {"processor-0": layout}} for layout in (was, now))
+    with pytest.raises(CheckpointError, match="time mode: was `None`, now `ProcessingTime`"):
+        refuse_another(*identities, "/place")

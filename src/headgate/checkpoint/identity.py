@@ -111,7 +111,9 @@ def _compare_layouts(
         _refuse("stateful operators", sorted(old), sorted(new), location)
     for operator in sorted(old):
         where = f" of {operator}" if len(old) > 1 else ""
-        for field in sorted(old[operator].keys() | new[operator].keys()):
+        fields = old[operator].keys() | new[operator].keys()
+        # another time mode has other timers, which are states too, and would be named for it
+        for field in sorted(fields, key=lambda name: (name != "time_mode", name)):
             was, now = (_unordered(field, layouts[operator].get(field)) for layouts in (old, new))
             if was == now or (field == "keys" and not named):
                 continue
