@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.checkpoint import identity
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.identity import refuse_another
 from headgate.checkpoint.verify import problems
@@ -284,3 +285,38 @@ def test_operators_that_only_one_meaning_has_are_named() -> None:
 
     with pytest.raises(CheckpointError, match="operators: was `a`, `b`, now `a`"):
         refuse_another(identity("b", "a"), identity("a"), "/place")
+
+
+@pytest.mark.parametrize("field", [identity.ARGUMENTS, identity.BRANCHES, identity.CONSTANTS])
+def test_a_field_that_an_older_meaning_lacks_is_not_compared_with_it(
+    tmp_path: Path, field: str
+) -> None:
+    fuller = changed(*MEANT, field, to="as it is")
+    Checkpoint(tmp_path / "old").open(IDENTITY)
+    Checkpoint(tmp_path / "old").open(fuller)
+    Checkpoint(tmp_path / "new").open(fuller)
+    with pytest.raises(CheckpointError, match=f"{field}: was `as it is`, now `otherwise`"):
+        Checkpoint(tmp_path / "new").open(changed(*MEANT, field, to="otherwise"))
+
+
+def test_a_name_in_another_case_is_the_same_where_the_session_says_so(tmp_path: Path) -> None:
+    """Spark writes a column as the user did, not as the source has it."""
+    calls = ["SUM(V)", "max(w)", "count_if(s = 'it\\'s a')"]
+    Checkpoint(tmp_path).open(changed(*MEANT, "aggregates", to=calls))
+    spelt = changed(*MEANT, "aggregates", to=["sum(v)", "max(W)", "COUNT_IF(S = 'it\\'s a')"])
+    Checkpoint(tmp_path).open(spelt)
+    spelt["meaning"]["case"] = True
+    with pytest.raises(CheckpointError, match=r"was `SUM\(V\)`, "):
+        Checkpoint(tmp_path).open(spelt)
+    text = changed(*MEANT, "aggregates", to=[*calls[:2], "count_if(s = 'it\\'s A')"])
+    with pytest.raises(CheckpointError, match="aggregates: was `count_if"):
+        Checkpoint(tmp_path).open(text)
+
+
+def test_another_time_mode_is_named_and_not_the_timers_that_come_with_it() -> None:
+    state = [[], [["n", "int64"]], False, False]
+    was = {"states": {"n": state}, "time_mode": "None"}
+    now = {"states": {"": state, "n": state}, "time_mode": "ProcessingTime"}
+    identities = ({"operators": {"processor-0": layout}} for layout in (was, now))
+    with pytest.raises(CheckpointError, match="time mode: was `None`, now `ProcessingTime`"):
+        refuse_another(*identities, "/place")

@@ -6,14 +6,25 @@ import datetime as dt
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from journal_page import _section, field_docs
 
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import CheckpointError, EngineError
 from headgate.core.input import FLOAT_MAX, KEY_GROUPS_MAX, WHOLE_MAX
-from headgate.journal import Batch, BatchBegun, JournalWriter, Start, Stop, read, reader, writer
+from headgate.journal import (
+    Batch,
+    BatchBegun,
+    ControlAct,
+    JournalWriter,
+    Start,
+    Stop,
+    read,
+    reader,
+    writer,
+)
 from headgate.journal.codec import decode, encode
 from headgate.journal.histogram import (
     BUCKETS,
@@ -248,3 +259,23 @@ class Mixed:
     bare: int
     last: str = "x"
     """The last."""
+
+
+@pytest.mark.parametrize("reason", [3, None, ["too", "many"], True])
+def test_an_event_that_could_not_be_read_back_is_not_written(tmp_path: Path, reason: Any) -> None:
+    """One such line would make the whole journal unreadable."""
+    with JournalWriter(tmp_path / "journal.jsonl") as writer:
+        writer.write(START)
+        with pytest.raises(EngineError, match="Expected `str`"):
+            writer.write(ControlAct("scale", "user", reason))
+    assert len(list(read(tmp_path / "journal.jsonl"))) == 1
+
+
+def test_half_a_character_in_a_text_leaves_the_line_readable(tmp_path: Path) -> None:
+    """A path that is no UTF-8 has such halves in Python."""
+    path = os.fsdecode(b"/data/caf\xe9 \xf0\x9f\x98\x80")
+    with JournalWriter(tmp_path / "journal.jsonl") as writer:
+        writer.write(START)
+        writer.write(ControlAct("scale", "user", path))
+    _, event = read(tmp_path / "journal.jsonl")
+    assert event.reason == "/data/caf? \N{GRINNING FACE}"

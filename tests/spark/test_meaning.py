@@ -178,3 +178,71 @@ def test_a_long_text_ends_in_a_checksum_of_all_of_it(rows: DataFrame) -> None:
         texts += found["aggregates"]
     assert texts[0] != texts[1]
     assert all(len(text) < 500 for text in texts)
+
+
+JSON = "from_json(s, 'v {}', map('mode', '{}')).v"
+UNSAID = {
+    "patterns": ("count_if(s like any ('a%', 'x%'))", "count_if(s like any ('b%', 'x%'))"),
+    "all patterns": ("count_if(s not like all ('a%', 'x'))", "count_if(s not like all ('a%', 'y'))"),
+    "a type": (f"sum({JSON.format('int', 'FAILFAST')})", f"sum({JSON.format('tinyint', 'FAILFAST')})"),
+    "an option": (f"sum({JSON.format('int', 'FAILFAST')})", f"sum({JSON.format('int', 'PERMISSIVE')})"),
+    "columns of text": ("max(from_csv(s, 'v int').v)", "max(from_csv(s, 'v int', map('sep', ';')).v)"),
+    "text of columns": ("max(to_json(struct(at)))", "max(to_json(struct(at), map('lineSep', '')))"),
+    "an order": (
+        "percentile_cont(0.25) within group (order by v)",
+        "percentile_cont(0.25) within group (order by v desc)",
+    ),
+    "an order of equals": (
+        "mode() within group (order by v)", "mode() within group (order by v desc)",
+    ),
+    "part of a variant": (
+        "max(cast(variant_get(parse_json(s), '$.a', 'int') as bigint))",
+        "max(cast(variant_get(parse_json(s), '$.a', 'string') as bigint))",
+    ),
+}  # fmt: skip
+"""Pairs of aggregates that differ in an argument only, which Spark's SQL of them omits."""
+
+
+@pytest.mark.parametrize("what", UNSAID)
+def test_an_argument_that_the_sql_of_a_function_omits_counts(rows: DataFrame, what: str) -> None:
+    calls = [rows.groupBy("k").agg(F.expr(call)) for call in UNSAID[what]]
+    (one,), (other,) = (means(call, "update").values() for call in calls)
+    assert one["arguments"] != other["arguments"]
+    assert {key: one[key] for key in one if key != "arguments"} == {
+        key: other[key] for key in other if key != "arguments"
+    }
+
+
+def united(rows: DataFrame, *branches: tuple[str, str]) -> dict[str, Any]:
+    """Return the meaning of a sum over a union, a branch of which has a key and a value."""
+    even, odd = (rows.selectExpr(f"{key} AS g", f"{value} AS x") for key, value in branches)
+    (found,) = means(even.union(odd).groupBy("g").agg(F.sum("x")), "update").values()
+    return found
+
+
+def test_the_columns_of_a_union_go_together_branch_by_branch(rows: DataFrame) -> None:
+    made = united(rows, ("k", "v"), ("k + 1", "w"))
+    assert made["branches of unions"] == ["((k + 1), w) | (k, v)"]
+    assert made == united(rows, ("k + 1", "w"), ("k", "v")), "the order of branches means nothing"
+    crosswise = united(rows, ("k", "w"), ("k + 1", "v"))
+    assert made != crosswise
+    assert [made[key] for key in ("keys", "aggregates")] == [
+        crosswise[key] for key in ("keys", "aggregates")
+    ]
+    assert "branches of unions" not in united(rows, ("k", "v"), ("k", "w"))
+
+
+def test_a_constant_moment_counts_with_the_zone_that_it_is_written_in(
+    spark: SparkSession, rows: DataFrame
+) -> None:
+    name = "spark.sql.session.timeZone"
+    before, found = spark.conf.get(name), []
+    try:
+        for zone in ("UTC", "Asia/Tokyo"):
+            spark.conf.set(name, zone)
+            call = F.expr("count_if(at > timestamp'2024-01-01 00:00:30')")
+            found += means(rows.groupBy("k").agg(call), "update").values()
+    finally:
+        spark.conf.set(name, before)
+    assert found[0]["aggregates"] == found[1]["aggregates"]
+    assert [one["time zone of constants"] for one in found] == ["UTC", "Asia/Tokyo"]

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+import headgate as hg
 from headgate.control.fleet.grant import Grant
 from headgate.core.errors import (
     CheckpointError,
@@ -306,3 +307,73 @@ def test_a_fleet_grants_what_may_be_asked_for() -> None:
     assert loop.changing()
     loop.between_batches()
     assert (loop.held(), loop.changing()) == ({"a": 2}, False)
+
+
+async def slow(batch: Any, number: int) -> None:
+    """Would never run: nobody awaits it."""
+
+
+def in_parts(batch: Any, number: int) -> Any:
+    yield batch
+
+
+def ended() -> Any:
+    """Return the handle of a query that would take any request."""
+    end = SimpleNamespace(refuse_if_over=lambda act: None, wait=lambda timeout: True)
+    return SimpleNamespace(_end=end, _do=lambda command: "done", _work=None)
+
+
+WRONG_THINGS: dict[str, tuple[Any, str]] = {
+    "no frame": (lambda: hg.writeStream(None), "hg.writeStream: df=None is not allowed"),  # type: ignore[arg-type]
+    "a text": (lambda: hg.explain("counts"), "hg.explain: df='counts' is not allowed"),  # type: ignore[arg-type]
+    "no session": (lambda: hg.doctor(None), "hg.doctor: spark=None is not allowed"),  # type: ignore[arg-type]
+    "no fleet": (lambda: hg.Fleet("mine"), "hg.Fleet: spark='mine' is not allowed"),  # type: ignore[arg-type]
+    "a master": (lambda: hg.session(master=4), "hg.session: master=4 is not allowed"),  # type: ignore[arg-type]
+    "no writer": (lambda: hg.adopt(None, "/x"), "hg.adopt: writer=None is not allowed"),  # type: ignore[arg-type]
+    "to export": (lambda: hg.export(None, "/x"), "hg.export: writer=None is not allowed"),  # type: ignore[arg-type]
+    "a place": (lambda: hg.inspect(3), "hg.inspect: checkpoint=3 is not allowed"),  # type: ignore[arg-type]
+    "no place": (lambda: hg.inspect(""), "hg.inspect: checkpoint='' is not allowed"),
+    "a listener": (lambda: hg.on_event(None), "hg.on_event: listener=None is not allowed"),  # type: ignore[arg-type]
+    "inputs": (
+        lambda: hg.stateful(None, None, time="at", schema="n int"),  # type: ignore[arg-type]
+        "hg.stateful: inputs=None is not allowed",
+    ),
+    "swapped": (
+        lambda: hg.verify(lambda spark: None, None, checkpoint="/x", output=None),  # type: ignore[arg-type,return-value]
+        "hg.verify: spark=<function",
+    ),
+    "a table": (
+        lambda: Writer.toTable(SimpleNamespace(), None),  # type: ignore[arg-type]
+        "toTable: tableName=None is not allowed",
+    ),
+    "two triggers": (
+        lambda: Writer.trigger(SimpleNamespace(), once=True, availableNow=True),  # type: ignore[arg-type]
+        "takes one kind, and got once and availableNow; leave",
+    ),
+    "a row's function": (
+        lambda: Writer.foreach(SimpleNamespace(), None),  # type: ignore[arg-type]
+        "foreach=None is not allowed; use a function of a row",
+    ),
+    "a coroutine": (
+        lambda: Writer.foreachBatch(SimpleNamespace(), slow),
+        "without yield and async",
+    ),  # type: ignore[arg-type]
+    "a generator": (lambda: Writer.foreachBatch(SimpleNamespace(), in_parts), "without yield"),  # type: ignore[arg-type]
+    "a number as duration": (lambda: hg.OperatorPlus.over(1, "3 s"), "1 is not a duration; write"),  # type: ignore[arg-type]
+    "a reason": (lambda: hg.Query.scale(ended(), 2, reason=3), "reason=3 is not allowed"),  # type: ignore[arg-type]
+    "a long reason": (lambda: hg.Query.rollback(ended(), 0, reason="x" * 10**6), "1,000,000 char"),
+    "to hold": (lambda: hg.Query.scale(ended(), 2, hold=10), "10 is not a duration; write"),  # type: ignore[arg-type]
+    "a list to move": (lambda: hg.Query.remap(ended(), [1]), "remap: changes=[1] is not allowed"),  # type: ignore[arg-type]
+    "texts to move": (lambda: hg.Query.remap(ended(), {"a": "b"}), "use a mapping of key groups"),  # type: ignore[dict-item]
+    "no time": (lambda: hg.Query.awaitTermination(ended(), "1"), "timeout='1' is not allowed"),  # type: ignore[arg-type]
+    "for ever": (lambda: hg.Query.awaitTermination(ended(), float("inf")), "timeout=inf is not"),
+    "before now": (lambda: hg.Query.awaitTermination(ended(), -1), "timeout=-1 is not allowed"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_THINGS)
+def test_a_thing_of_another_kind_is_named_with_what_belongs_there(what: str) -> None:
+    call, says = WRONG_THINGS[what]
+    with pytest.raises(ConfigError) as refused:
+        call()
+    assert says in str(refused.value)

@@ -8,6 +8,7 @@ compared by its layouts, and takes the meaning of the query that goes on.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,16 @@ from headgate.core.input import escaped
 
 MEANING = "meaning"
 """Key of an identity: ``version``, and ``operators``: their texts by id and field."""
+
+ARGUMENTS, BRANCHES, CONSTANTS = "arguments", "branches of unions", "time zone of constants"
+"""Fields of a meaning that came later than its version; a checkpoint that lacks one is of before."""
+
+CASE = "case"
+"""Key of a meaning whose session tells names apart by upper and lower case."""
+
+_NAMES_AROUND = re.compile(r"('(?:[^'\\]|\\.)*')|[^']+")
+
+_LATER = (ARGUMENTS, BRANCHES, CONSTANTS)
 
 _REMEDY = "start the query as it was, or use a new checkpointLocation."
 
@@ -43,7 +54,7 @@ def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str
     meant, means = (_meaning(identity) for identity in (old, new))
     comparable = bool(meant and means) and meant["version"] == means["version"]
     if comparable:
-        _compare_meanings(meant["operators"], means["operators"], location)
+        _compare_meanings(meant["operators"], means["operators"], location, case=CASE in means)
     for field in sorted((old.keys() | new.keys()) - {MEANING}):
         was, now = old.get(field), new.get(field)
         if field == "operators":
@@ -60,15 +71,27 @@ def _meaning(identity: Mapping[str, Any]) -> dict[str, Any]:
     return meaning
 
 
-def _compare_meanings(old: Mapping[str, Any], new: Mapping[str, Any], location: str) -> None:
+def _compare_meanings(
+    old: Mapping[str, Any], new: Mapping[str, Any], location: str, *, case: bool
+) -> None:
+    """Compare texts; `case` says whether names that differ in upper and lower case are two."""
     if old.keys() != new.keys():
         _refuse("stateful operators", sorted(old), sorted(new), location)
     for operator in old:
         where = f" of {operator}" if len(old) > 1 else ""
         for field in [*old[operator], *(new[operator].keys() - old[operator].keys())]:
             was, now = old[operator].get(field), new[operator].get(field)
-            if was != now:
+            if field in _LATER and was is None:
+                continue
+            if was != now and (case or _in_lower_case(was) != _in_lower_case(now)):
                 _refuse(f"{field}{where}", *_different(was, now), location)
+
+
+def _in_lower_case(value: Any) -> Any:
+    """Return texts in lower case, but for what stands between quotes."""
+    if isinstance(value, list):
+        return [_in_lower_case(part) for part in value]
+    return value and _NAMES_AROUND.sub(lambda part: part[1] or part[0].lower(), str(value))
 
 
 def _different(was: Any, now: Any) -> tuple[Any, Any]:
@@ -88,7 +111,9 @@ def _compare_layouts(
         _refuse("stateful operators", sorted(old), sorted(new), location)
     for operator in sorted(old):
         where = f" of {operator}" if len(old) > 1 else ""
-        for field in sorted(old[operator].keys() | new[operator].keys()):
+        fields = old[operator].keys() | new[operator].keys()
+        # another time mode has other timers, which are states too, and would be named for it
+        for field in sorted(fields, key=lambda name: (name != "time_mode", name)):
             was, now = (_unordered(field, layouts[operator].get(field)) for layouts in (old, new))
             if was == now or (field == "keys" and not named):
                 continue

@@ -24,7 +24,7 @@ _CHARACTERS = 1000
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)")
 
 
-def parse_duration_s(text: str, *, zero: bool = False) -> float:
+def parse_duration_s(text: object, *, zero: bool = False) -> float:
     """Return the length of a duration written with its unit.
 
     Seconds; > 0, or 0 where that is allowed; at most `LONGEST_S`.
@@ -34,6 +34,11 @@ def parse_duration_s(text: str, *, zero: bool = False) -> float:
     whether a length of zero is allowed. Raises `ConfigError`: no number, no unit, an unknown unit,
     a length of zero, or more than a hundred years.
     """
+    if not isinstance(text, str):
+        msg = (
+            f'{shown(repr(text), 60)} is not a duration; write a number and a unit, such as "60 s".'
+        )
+        raise ConfigError(msg)
     stripped = (text.strip() if len(text) <= _CHARACTERS else "") or "?"
     total_s = 0.0
     position = 0

@@ -20,6 +20,7 @@ A message is one sentence that names the thing, the value and the remedy.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -107,6 +108,19 @@ def without_panics() -> Iterator[None]:
         text = str(error).partition("\n")[0][:300]
         msg = f"a native library panicked: {text}; report it to the library that was called."
         raise EngineError(msg) from error
+
+
+def require(fits: bool, what: str, value: object, allowed: str) -> None:
+    """Raise ConfigError unless an argument fits."""
+    if not fits:
+        msg = f"{what}={value!r:.200} is not allowed; use {allowed}."
+        raise ConfigError(msg)
+
+
+def require_place(place: object, what: str) -> None:
+    """Raise ConfigError unless an argument may be a path or a location on a store."""
+    fits = isinstance(place, str | os.PathLike) and bool(os.fspath(place))
+    require(fits, what, place, "the checkpointLocation of a query")
 
 
 def instead_of(name: str, given: Iterable[str]) -> str:

@@ -24,22 +24,33 @@ _head = msgspec.json.Decoder(_Head)
 _FREQUENT = b'{"event":"batch",'
 """Beginning of most lines, as `encode` writes them: the rest is read once, not twice."""
 
+_HALF = b"\\ud"
+"""Beginning of a character of two halves, as JSON in ASCII has it."""
+
 _DECODERS = {kind: msgspec.json.Decoder(event) for kind, event in KINDS.items()}
 
 
 def encode(event: Event) -> bytes:
     """Return the line of an event, newline included.
 
-    Raises `EngineError`: a number is not finite, or a parameter is not JSON.
+    Of a text's halves of characters, as of a path that is no UTF-8, ``?`` is written. Raises
+    `EngineError`: a number is not finite, a parameter is not JSON, or a field has another type.
     """
     try:
         line = {"event": event.KIND, **msgspec.to_builtins(event, enc_hook=_plain)}
         # not msgspec's, which writes a number that is not finite as null
-        text = json.dumps(line, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        if _HALF in text:
+            text = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode(
+                "utf-8", "replace"
+            )
+            text += b"\n"
+        if not isinstance(event, Batch):  # batches are many, and nothing in them is a user's
+            _DECODERS[event.KIND].decode(text)
     except (TypeError, ValueError) as error:
-        msg = f'journal event "{event.KIND}" cannot be written as JSON: {error}.'
+        msg = f'journal event "{event.KIND}" cannot be written as JSON: {str(error).rstrip(".")}.'
         raise EngineError(msg) from error
-    return text.encode() + b"\n"
+    return text
 
 
 def decode(line: bytes, *, where: str) -> Event | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headgate.core.errors import require
 from headgate.journal.log import LOGGER
 from headgate.journal.schema import Event
 
@@ -41,6 +42,9 @@ def on_event(listener: Callable[[str, Event], object]) -> Callable[[], None]:
     >>> end = hg.on_event(lambda journal, event: print(journal, event.KIND))
     >>> end()
     """
+    require(
+        callable(listener), "hg.on_event: listener", listener, "a function of a path and an event"
+    )
     entry = _Listener(listener)
     _listeners.append(entry)
 

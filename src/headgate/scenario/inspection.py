@@ -10,7 +10,7 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import KINDS, NO_STEP, REAL_TIME, SOURCES, Manifest, SectionEntry
 from headgate.checkpoint.manifest_log import committed_by_spark
 from headgate.checkpoint.verify import problems as problems_in
-from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.core.errors import CheckpointError, HeadgateError, require_place
 from headgate.core.input import is_directory, shown
 
 _PLACES = ("intents", "manifests", *KINDS)
@@ -44,6 +44,7 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     CheckpointError
         There is no checkpoint of headgate, so there is nothing to say.
     """
+    require_place(checkpoint, "hg.inspect: checkpoint")
     store = Checkpoint(checkpoint)
     if not store.files.is_there():
         here = not store.files.shared and is_directory(store.path)

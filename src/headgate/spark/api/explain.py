@@ -11,7 +11,7 @@ from headgate.core.stores import store_url
 from headgate.operators.build import row_bytes
 from headgate.report.notebook import text_html
 from headgate.spark.api.real_time import flow_below
-from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.jvm.gateway import require_classic, require_frame
 from headgate.spark.read.arrival import reads_kafka
 from headgate.spark.read.logical import ModeRefused, read, shown
 from headgate.spark.read.passing import passed
@@ -82,6 +82,7 @@ def explain(
     chosen = own.GROUPING.default if grouping is None else own.GROUPING.value_of(grouping)
     bound = None if memoryMax is None else own.MEMORY_MAX.value_of(memoryMax)
     store = None if checkpointLocation is None else store_url(checkpointLocation)
+    require_frame(df, "hg.explain: df")
     require_classic(df.sparkSession)
     refused: dict[str, UnsupportedQuery] = {}
     runs: dict[str, PlannedQuery] = {}

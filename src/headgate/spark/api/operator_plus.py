@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.core.errors import ConfigError, nearest
+from headgate.core.errors import ConfigError, nearest, require
 from headgate.operators.operator_plus import (
     Key,
     OperatorPlus,
@@ -29,6 +29,7 @@ from headgate.operators.operator_plus import (
     WindowType,
 )
 from headgate.spark.jvm.arrow import to_arrow_schema
+from headgate.spark.jvm.gateway import require_frame
 from headgate.spark.worker.window_processor import InputColumns, WindowProcessor
 
 KeysOf = Callable[[Record], Iterable[Key]]
@@ -86,7 +87,11 @@ def stateful(
     ----------
     [STRETCH] 4.2. Differs: a copy for each key (corollary 1); what is late is what Spark says is late.
     """
-    sources = [inputs] if isinstance(inputs, DataFrame) else list(inputs)
+    sources = list(inputs) if isinstance(inputs, Sequence) else [inputs]
+    for source in sources:
+        require_frame(source, "hg.stateful: inputs")
+    fits = isinstance(operator, OperatorPlus)
+    require(fits, "hg.stateful: operator", operator, "hg.OperatorPlus.over(...)")
     single = operator.window_type is WindowType.SINGLE
     columns = _struct(schema, "schema")
     _check(sources, operator, time, columns)

@@ -10,10 +10,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headgate.checkpoint.command_files import Command
 from headgate.core.assignment import Assignment
 from headgate.core.duration import parse_duration_s
+from headgate.core.errors import require
 from headgate.core.slo import Slo
 from headgate.journal.schema import Decided
 from headgate.spark.api.running import RunningQuery
 from headgate.spark.job.reports import Report
+from headgate.spark.settings.arguments import note
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.controller import Controller
 from headgate.spark.steer.operator_slots import OperatorSlots
@@ -93,6 +95,7 @@ class Query(RunningQuery[Report]):
         HeadgateError
             The query has ended.
         """
+        _check_notes(by, reason)
         hold_s = None if hold is None else parse_duration_s(hold)
         arguments = {"operator": operator, "partitioning": partitioning, "hold_s": hold_s}
         return self._do(Command("scale", by, reason, {"slots": slots, **arguments}))
@@ -119,6 +122,13 @@ class Query(RunningQuery[Report]):
         HeadgateError
             The query has ended.
         """
+        _check_notes(by, reason)
+        whole = isinstance(changes, Mapping) and all(
+            isinstance(number, int) for pair in changes.items() for number in pair
+        )
+        require(
+            whole, "remap: changes", changes, "a mapping of key groups to slots, such as {0: 1}"
+        )
         self._end.refuse_if_over("remap")
         self._work.changes.check_operator(operator)
         names = [operator] if operator else list(self._work.states)
@@ -145,6 +155,7 @@ class Query(RunningQuery[Report]):
         ConfigError
             Nothing is known of that epoch, or the assignment is frozen.
         """
+        _check_notes("user", reason)
         self._do(Command("rollback", "user", reason, {"epoch": epoch}))
 
     def slo(self, *slos: str | Slo) -> None:
@@ -171,3 +182,9 @@ class Query(RunningQuery[Report]):
         self._work.migrations.stop()
         if self._controller is not None:
             self._controller.stop()
+
+
+def _check_notes(by: str, reason: str) -> None:
+    """Refuse what the journal could not hold, before anything is changed."""
+    note("by", by)
+    note("reason", reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -13,7 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.checkpoint.command_files import CommandFiles
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import HeadgateError, require
 from headgate.report.notebook import history_figure
 from headgate.spark.api.ending import Ending
 from headgate.spark.api.query_view import QueryView
@@ -246,6 +247,9 @@ class RunningQuery(Generic[R]):
         HeadgateError
             Spark's JVM is gone.
         """
+        number = isinstance(timeout, int | float) and 0 <= timeout <= threading.TIMEOUT_MAX
+        fits = timeout is None or number
+        require(fits, "awaitTermination: timeout", timeout, "seconds, or None to wait for the end")
         ended = self._end.wait(timeout)
         return None if timeout is None else ended
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pyspark.sql import DataFrame
 
-from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.errors import ConfigError, HeadgateError, require
 from headgate.spark.settings import arguments
 from headgate.spark.settings.query_settings import QuerySettings
 
@@ -50,6 +50,11 @@ class SparkWriter:
         out at the next start. ``realTime="5 minutes"`` has no batches: records are with their slots
         within milliseconds, and results come out every ``headgate.epoch``.
         """
+        kinds = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
+        asked = [kind for kind, value in kinds.items() if value]
+        if len(asked) > 1:
+            msg = f"trigger() takes one kind, and got {' and '.join(asked)}; leave all but one out."
+            raise ConfigError(msg)
         if continuous is not None:
             msg = (
                 "trigger(continuous=...) is not supported: slots change between micro-batches or epochs; "
@@ -77,6 +82,8 @@ class SparkWriter:
 
         It runs on the executors; ``epoch_id`` is the same when a step comes again.
         """
+        fits = callable(f) or callable(getattr(f, "process", None))
+        require(fits, "foreach", f, "a function of a row, or an object with process(row)")
         return self._with(function=None, row_function=f)
 
     def _with(self, **changes: Any) -> Self:

@@ -16,7 +16,7 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import REAL_TIME, Manifest
 from headgate.checkpoint.manifest_log import carried_file, offsets_text
 from headgate.checkpoint.shipping import journal_at
-from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.core.errors import CheckpointError, HeadgateError, require, require_place
 from headgate.core.input import regular_bytes
 from headgate.core.installed import SOURCES, installed
 from headgate.journal.reader import read as read_journal
@@ -24,7 +24,14 @@ from headgate.journal.schema import Batch
 from headgate.operators.spec import AggregateSpec
 from headgate.spark.api.comparison import compare
 from headgate.spark.api.waiting import report_progress
-from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.gateway import (
+    Jvm,
+    class_name,
+    each,
+    require_frame,
+    require_session,
+    seq,
+)
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery
@@ -205,6 +212,15 @@ def verify(
     Records that were late are in the batch answer and not in the output, so a run that dropped any
     does not verify; `dropped` says how many.
     """
+    require_session(spark, "hg.verify: spark")
+    require(
+        callable(build), "hg.verify: build", build, "a function of a session that gives the query"
+    )
+    require_frame(output, "hg.verify: output")
+    require(
+        not output.isStreaming, "hg.verify: output", output, "what the sink holds, by spark.read"
+    )
+    require_place(checkpoint, "hg.verify: checkpoint")
     store = Checkpoint(checkpoint)
     latest = store.latest()
     with journal_at(store) as journal:

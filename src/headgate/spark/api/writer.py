@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame
 
 from headgate.control import registry
 from headgate.control.policy import Policy
-from headgate.core.errors import ConfigError, nearest
+from headgate.core.errors import ConfigError, nearest, require
 from headgate.core.jit import announce_compiling
 from headgate.core.slo import Slo
 from headgate.migration import registry as strategies
 from headgate.spark.api.query import Query
 from headgate.spark.api.sparkwriter import SparkWriter
 from headgate.spark.api.start import start
-from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.jvm.gateway import require_classic, require_frame
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import MICRO_BATCH, SlotRange
@@ -32,9 +32,12 @@ def writeStream(df: DataFrame) -> Writer:
 
     Raises
     ------
+    ConfigError
+        `df` is no DataFrame.
     HeadgateError
         The session is Spark Connect.
     """
+    require_frame(df, "hg.writeStream: df")
     return Writer(df)
 
 
@@ -181,7 +184,7 @@ class Writer(SparkWriter):
 
     def advise(self, advise: bool = True) -> Writer:
         """Let the policy decide and write down why, and change nothing."""
-        arguments.require(isinstance(advise, bool), "advise", advise, "True or False")
+        require(isinstance(advise, bool), "advise", advise, "True or False")
         return self._with(advise=advise)
 
     def migration(self, strategy: str) -> Writer:
@@ -231,7 +234,8 @@ class Writer(SparkWriter):
         UnsupportedQuery, ConfigError, CheckpointError
             As `start` does.
         """
-        self._with(table=tableName)
+        name = arguments.text("toTable: tableName", tableName, "the name of a table")
+        self._with(table=name)
         return self.start(None, format, outputMode, partitionBy, queryName, **options)
 
     def start(

@@ -24,7 +24,7 @@ from headgate.spark.cluster.store_mark import StoreMark, marked_store
 from headgate.spark.jvm import contract
 from headgate.spark.jvm.errors import JvmError
 from headgate.spark.jvm.executors import ExecutorPool
-from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.jvm.gateway import require_session
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.sessions import jvm_alone
 from headgate.spark.move.placement import Placement
@@ -82,7 +82,7 @@ def doctor(
     HeadgateError
         The session is Spark Connect.
     """
-    require_classic(spark)
+    require_session(spark, "hg.doctor: spark")
     needs = Needs(parse_bytes(state))
     answer: dict[str, Any] = {"master": str(spark.sparkContext.master), "executors": []}
     pool = ExecutorPool(spark)

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.errors import CheckpointError, ConfigError, instead_of
 from headgate.core.frames import users_level
+from headgate.core.input import checked_path
 from headgate.core.location import LOCAL, not_local, uri
 from headgate.core.stores import options_for, store_url
 from headgate.spark.jvm.errors import JavaError, JvmError
@@ -139,7 +140,7 @@ def resolved(spark: SparkSession, location: str) -> Path:
         raise CheckpointError(msg) from error
     if address.scheme != LOCAL:  # such as a default that a site's own class stands for
         raise CheckpointError(_by_default(location, address.text))
-    return Path(address.path)
+    return checked_path(address.path)
 
 
 def _by_default(location: str, default: str) -> str:

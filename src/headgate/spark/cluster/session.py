@@ -16,7 +16,7 @@ from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.errors import ConfigError, HeadgateError, require
 from headgate.core.frames import users_level
 from headgate.core.quiet import quiet_stderr
 from headgate.spark.cluster.interpreter import check_interpreter
@@ -131,6 +131,8 @@ def session(
     UserWarning
         A session runs already, and something asked for cannot be changed in it.
     """
+    for what, value in (("master", master), ("name", name)):
+        require(value is None or isinstance(value, str), f"hg.session: {what}", value, "a text")
     asked = {"spark.master": master} if master else {}
     asked |= {"spark.app.name": name} if name else {}
     asked |= {key: str(value) for key, value in config.items()}

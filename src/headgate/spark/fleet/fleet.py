@@ -34,6 +34,7 @@ from headgate.spark.fleet.fleet_round import fleet_round, measured
 from headgate.spark.fleet.hosts import HostLoad, Hosts
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.pool_probe import PoolProbe
+from headgate.spark.jvm.gateway import require_session
 from headgate.spark.jvm.life import asked
 from headgate.spark.step.batch_thread import does_batch
 
@@ -94,6 +95,7 @@ class Fleet:
         advise: bool = False,
         cooldown_s: float = 0.0,
     ) -> None:
+        require_session(spark, "hg.Fleet: spark")
         context = spark.sparkContext
         if context.getConf().get("spark.scheduler.mode", "FIFO") != "FAIR":
             msg = (

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import HeadgateError, require
 
 Jvm = Any
 """An object living in the JVM (py4j is untyped)."""
@@ -25,6 +25,17 @@ def require_classic(spark: object) -> None:
             "Classic (builder.master(...))."
         )
         raise HeadgateError(msg)
+
+
+def require_session(spark: object, what: str) -> None:
+    """Refuse what is no classic session; `what` names the function and its argument."""
+    require_classic(spark)
+    require(isinstance(spark, SparkSession), what, spark, "a SparkSession, such as hg.session()")
+
+
+def require_frame(df: object, what: str) -> None:
+    """Refuse what is no DataFrame; `what` names the function and its argument."""
+    require(isinstance(df, DataFrame), what, df, "a DataFrame of PySpark")
 
 
 def jvm(spark: SparkSession) -> Jvm:

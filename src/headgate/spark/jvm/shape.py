@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.spark.jvm.folding import is_a
-from headgate.spark.jvm.gateway import Jvm, class_name, java_class, seq
+from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, seq
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _SEPARATOR = "\x1f"
@@ -44,6 +44,51 @@ def sql_over(spark: SparkSession, expression: Jvm, parts: Iterable[tuple[Jvm, st
 def sql_of_parameters(spark: SparkSession, expression: Jvm, texts: Iterable[str]) -> str:
     """Return an expression that stands for another one as SQL, its own parameters given as texts."""
     return str(expression.makeSQLString(seq(spark, texts)))
+
+
+_OPTIONS = ("options",)
+_TYPE_AND_OPTIONS = ("schema", "options")
+_UNSAID = {
+    "CsvToStructs": _TYPE_AND_OPTIONS,
+    "JsonToStructs": _TYPE_AND_OPTIONS,
+    "XmlToStructs": _TYPE_AND_OPTIONS,
+    "StructsToCsv": _OPTIONS,
+    "StructsToJson": _OPTIONS,
+    "StructsToXml": _OPTIONS,
+    "LikeAll": ("patterns",),
+    "LikeAny": ("patterns",),
+    "NotLikeAll": ("patterns",),
+    "NotLikeAny": ("patterns",),
+    "Mode": ("reverseOpt",),
+    "PercentileCont": ("reverse",),
+    "PercentileDisc": ("reverse",),
+    "VariantGet": ("targetType",),
+}
+"""Arguments that are no children of an expression and that its SQL omits, by its class."""
+
+_ORDERS = {
+    "None": "no order",
+    **dict.fromkeys(("false", "False", "Some(false)"), "ascending"),
+    **dict.fromkeys(("true", "True", "Some(true)"), "descending"),
+}
+"""In words, by what Scala and py4j say of a flag."""
+
+
+def unsaid(expression: Jvm, name: str) -> str:
+    """Return the arguments of an expression that its SQL omits; "" of a function without such."""
+    return ", ".join(_of_argument(expression, argument) for argument in _UNSAID.get(name, ()))
+
+
+def _of_argument(expression: Jvm, argument: str) -> str:
+    if argument == "options":
+        pairs = each(expression.options().toSeq())
+        return ", ".join(sorted(f"{pair._1()}={pair._2()}" for pair in pairs)) or "no options"
+    if argument == "patterns":
+        return str(expression.patterns().mkString(", "))
+    if argument in ("reverse", "reverseOpt"):
+        return _ORDERS[str(getattr(expression, argument)())]
+    kind = expression.schema() if argument == "schema" else expression.targetType()
+    return str(kind.sql())
 
 
 def stands_for_another(spark: SparkSession, expression: Jvm) -> bool:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.core.errors import CheckpointError, UnsupportedQuery
+from headgate.core.errors import CheckpointError, UnsupportedQuery, require, require_place
 from headgate.operators.build import Spec
 from headgate.spark.api import configured
 from headgate.spark.api.launch import opened
@@ -69,6 +69,8 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     CheckpointError
         The checkpoint belongs to another query or to a running one, or the new directory is not empty.
     """
+    require(isinstance(writer, SparkWriter), "hg.adopt: writer", writer, "hg.writeStream(df)")
+    require_place(checkpoint, "hg.adopt: checkpoint")
     df, settings = writer.df, writer.settings
     spark = df.sparkSession
     query = planned(df, settings, arrivals=False)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import CheckpointError, require, require_place
 from headgate.core.formats import FILE_FORMATS
 from headgate.core.location import uri
 from headgate.spark.api import configured
@@ -72,6 +72,8 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     HeadgateError
         This Spark cannot write state.
     """
+    require(isinstance(writer, SparkWriter), "hg.export: writer", writer, "hg.writeStream(df)")
+    require_place(checkpoint, "hg.export: checkpoint")
     df, settings = writer.df, writer.settings
     spark = df.sparkSession
     query = planned(df, settings, arrivals=False)

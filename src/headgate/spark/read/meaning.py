@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CASE, CONSTANTS
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import WATERMARK
@@ -26,7 +27,9 @@ VERSION = 1
 def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
     """Return the meaning of the state of a query's operators, as JSON."""
     parts = {op.id: _of_operator(spark, op) for op in operators}
-    return {"version": VERSION, "operators": {name: part for name, part in parts.items() if part}}
+    said = {"version": VERSION, "operators": {name: part for name, part in parts.items() if part}}
+    sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    return said | {CASE: True} if sensitive else said
 
 
 def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
@@ -41,6 +44,13 @@ def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
         meaning["lookups"] = sorted(texts.lookups)
     if texts.zones:
         meaning["time zone"] = ", ".join(sorted(texts.zones))
+    if texts.constant_zones:
+        meaning[CONSTANTS] = ", ".join(sorted(texts.constant_zones))
+    if texts.arguments:
+        meaning[ARGUMENTS] = sorted(texts.arguments)
+    branches = sorted(filter(None, (union.branches() for union in texts.unions)))
+    if branches:
+        meaning[BRANCHES] = branches
     return meaning
 
 
@@ -120,9 +130,6 @@ def _processor(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
 def _group_state(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     assert op.node is not None
     return {"keys": [texts.text(a) for a in each(op.node.groupingAttributes())]}
-
-
-"""By class of plan node, what describes the state of the operator that it becomes."""
 
 
 _KINDS: Mapping[str, Callable[[Texts, PlannedOperator], dict[str, Any]]] = {

@@ -26,6 +26,7 @@ from headgate.spark.jvm.shape import (
     sql_over,
     stands_for_another,
     time_zone,
+    unsaid,
 )
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import SESSION_WINDOW, sql_text
@@ -57,6 +58,8 @@ _EITHER_WAY = {
 
 _SUFFIX = re.compile(r"^(-?[0-9.]+(?:E-?[0-9]+)?)(?:L|S|Y|D|BD)$")
 _NAME = re.compile(r"^\w+$")
+_INSTANT = re.compile(r"\bTIMESTAMP\b")
+"""Types whose constants are written in the session's time zone."""
 _SEEDED = {"Rand", "Randn", "Uuid", "Shuffle"}
 _MADE_BY_PYTHON = {
     "MapInPandas",
@@ -81,6 +84,9 @@ class Texts:
     ----------
     lookups : set of str    Joins with a table that a column comes from.
     zones : set of str    Time zones of the session that an expression depends on.
+    constant_zones : set of str    Those that a timestamp constant is written in.
+    arguments : set of str    Arguments that the SQL of a function omits.
+    unions : list of Texts    Unions that a column comes from.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, shared: Texts | None = None) -> None:
@@ -89,6 +95,10 @@ class Texts:
         self.name = class_name(plan)
         self.lookups: set[str] = set() if shared is None else shared.lookups
         self.zones: set[str] = set() if shared is None else shared.zones
+        self.constant_zones: set[str] = set() if shared is None else shared.constant_zones
+        self.arguments: set[str] = set() if shared is None else shared.arguments
+        self.unions: list[Texts] = [] if shared is None else shared.unions
+        self._united_columns: list[list[str]] = []
         self._variables: dict[str, str] = {}
         self._common: dict[str, Jvm] = {}
         self._known: dict[str, str] = {}
@@ -159,10 +169,19 @@ class Texts:
 
     def _united(self, wanted: str, name: str) -> str:
         at = self._ids.index(wanted)
-        texts: dict[str, None] = {}
-        for child in self._children:
-            texts[child._column(child._ids[at], name)] = None
-        return " | ".join(sorted(texts))
+        texts = [child._column(child._ids[at], name) for child in self._children]
+        if len(set(texts)) > 1:
+            if not self._united_columns:
+                self.unions.append(self)
+            self._united_columns.append(texts)
+        return " | ".join(sorted(set(texts)))
+
+    def branches(self) -> str:
+        """Return which columns of a union come from one branch; "" where fewer than two differ."""
+        if len(self._united_columns) <= 1:
+            return ""
+        rows = zip(*sorted(self._united_columns, key=sorted), strict=True)
+        return " | ".join(sorted({f"({', '.join(row)})" for row in rows}))
 
     def _from_below(self, wanted: str, name: str) -> str:
         there = [i for i, child in enumerate(self._children) if wanted in child._ids]
@@ -239,8 +258,13 @@ class Texts:
         self._note_zone(expression, name)
         if stands_for_another(self.spark, expression):
             texts = [self._text(parameter) for parameter in each(expression.parameters())]
-            return sql_of_parameters(self.spark, expression, texts) + _silent(expression, name)
-        return self._generic(expression, name)
+            text = sql_of_parameters(self.spark, expression, texts) + _silent(expression, name)
+        else:
+            text = self._generic(expression, name)
+        arguments = unsaid(expression, name)
+        if arguments:
+            self.arguments.add(f"{_bare(text)}: {arguments}")
+        return text
 
     def _note_zone(self, expression: Jvm, name: str) -> None:
         zone = None if name in _WITHOUT_ZONE else time_zone(self.spark, expression)
@@ -275,6 +299,9 @@ class Texts:
 
     def _literal(self, literal: Jvm) -> str:
         text = str(literal.sql())
+        if _INSTANT.search(str(literal.dataType().sql())):
+            zone = str(self.spark.conf.get("spark.sql.session.timeZone"))
+            self.constant_zones.add(_ZONES.get(zone, zone))
         number = _SUFFIX.match(text)
         return number[1] if number else text
 

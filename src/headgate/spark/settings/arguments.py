@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -10,16 +11,16 @@ from pyspark.sql import SparkSession
 from headgate.control import registry
 from headgate.control.policy import Policy, checked
 from headgate.core.duration import parse_duration_s
-from headgate.core.errors import ConfigError
+from headgate.core.errors import ConfigError, require
+from headgate.core.input import checked_text
 from headgate.core.slo import Slo, parse_slo
 from headgate.spark.jvm.analysis import is_trigger_interval
 
 
-def require(fits: bool, what: str, value: object, allowed: str) -> None:
-    """Raise ConfigError unless a setting fits."""
-    if not fits:
-        msg = f"{what}={value!r} is not allowed; use {allowed}."
-        raise ConfigError(msg)
+def note(what: str, value: object) -> None:
+    """Raise ConfigError unless this can be written into a journal."""
+    require(isinstance(value, str), what, value, "a text")
+    checked_text(str(value), what)
 
 
 def text(what: str, value: Any, allowed: str) -> str:
@@ -105,8 +106,9 @@ def slo(value: object) -> Slo:
 
 def check_function(function: object) -> None:
     """Raise ConfigError unless this can be called for a batch."""
-    allowed = "a function of a DataFrame and a number"
-    require(callable(function), "foreachBatch", function, allowed)
+    allowed = "a function of a DataFrame and a number, without yield and async"
+    runs = not (iscoroutinefunction(function) or isgeneratorfunction(function))
+    require(callable(function) and runs, "foreachBatch", function, allowed)
 
 
 def policy_of(name: str, parameters: Mapping[str, float]) -> Policy:
