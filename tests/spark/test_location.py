@@ -104,6 +104,9 @@ def test_a_path_of_another_file_system_is_refused_and_makes_no_directory(
 def test_a_path_that_is_none_is_refused(spark: SparkSession) -> None:
     with pytest.raises(CheckpointError, match="is no path"):
         resolved(spark, "")
+    for text, why in (("/ck\0x", "holds a NUL character"), ("/" + "a" * 300, "longer than a path")):
+        with pytest.raises(ConfigError, match=why):
+            resolved(spark, text)
 
 
 def test_an_output_path_means_what_it_means_to_spark(

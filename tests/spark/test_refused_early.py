@@ -348,7 +348,7 @@ WRONG_THINGS: dict[str, tuple[Any, str]] = {
     ),
     "two triggers": (
         lambda: Writer.trigger(SimpleNamespace(), once=True, availableNow=True),  # type: ignore[arg-type]
-        "takes one kind, and got once and availableNow; leave",
+        "trigger() has two kinds; use once=... or availableNow=...",
     ),
     "a row's function": (
         lambda: Writer.foreach(SimpleNamespace(), None),  # type: ignore[arg-type]

@@ -51,9 +51,10 @@ class SparkWriter:
         within milliseconds, and results come out every ``headgate.epoch``.
         """
         kinds = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
+        kinds["realTime"] = realTime
         asked = [kind for kind, value in kinds.items() if value]
         if len(asked) > 1:
-            msg = f"trigger() takes one kind, and got {' and '.join(asked)}; leave all but one out."
+            msg = f"trigger() has two kinds; use {' or '.join(f'{kind}=...' for kind in asked)}."
             raise ConfigError(msg)
         if continuous is not None:
             msg = (
@@ -62,13 +63,10 @@ class SparkWriter:
             )
             raise HeadgateError(msg)
         if realTime is not None:
-            others = bool(processingTime or once or availableNow)
-            arguments.check_interval(self.df.sparkSession, realTime, others, "realTime")
+            arguments.check_interval(self.df.sparkSession, realTime, "realTime")
             return self._with(trigger={"realTime": realTime})
         if processingTime is not None:
-            arguments.check_interval(
-                self.df.sparkSession, processingTime, bool(once or availableNow)
-            )
+            arguments.check_interval(self.df.sparkSession, processingTime)
             return self._with(trigger={"processingTime": processingTime})
         if availableNow:
             return self._with(trigger={"availableNow": True})

@@ -70,13 +70,8 @@ def check_slots(least: object, most: object, start: object) -> None:
         raise ConfigError(msg)
 
 
-def check_interval(
-    spark: SparkSession, interval: object, another: bool, kind: str = "processingTime"
-) -> None:
-    """Raise ConfigError unless Spark reads `interval` as a trigger's, and none of `another` kind is."""
-    if another:
-        msg = f"trigger() has two kinds; use {kind}=... or availableNow=True."
-        raise ConfigError(msg)
+def check_interval(spark: SparkSession, interval: object, kind: str = "processingTime") -> None:
+    """Raise ConfigError unless Spark reads `interval` as a trigger's."""
     allowed = 'an interval in Spark\'s words, such as "1 second" or "500 milliseconds"'
     if not is_trigger_interval(spark, text(f"trigger {kind}", interval, allowed)):
         msg = f'trigger {kind}="{interval}" is not allowed; use {allowed}.'
