@@ -192,6 +192,10 @@ UNSAID = {
         "percentile_cont(0.25) within group (order by v)",
         "percentile_cont(0.25) within group (order by v desc)",
     ),
+    "a subquery": (
+        "sum(v * (select max(x) from values (1), (5) t(x)))",
+        "sum(v * (select min(x) from values (1), (5) t(x)))",
+    ),
     "an order of equals": (
         "mode() within group (order by v)", "mode() within group (order by v desc)",
     ),

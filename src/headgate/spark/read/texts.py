@@ -262,6 +262,9 @@ class Texts:
         else:
             text = self._generic(expression, name)
         arguments = unsaid(expression, name)
+        if name == "ScalarSubquery":
+            plan = expression.plan()
+            arguments = Texts(self.spark, plan, self).text_of(plan.output().apply(0))
         if arguments:
             self.arguments.add(f"{_bare(text)}: {arguments}")
         return text
