@@ -30,11 +30,13 @@ def require_classic(spark: object) -> None:
 def require_session(spark: object, what: str) -> None:
     """Refuse what is no classic session; `what` names the function and its argument."""
     require_classic(spark)
-    require(isinstance(spark, SparkSession), what, spark, "a SparkSession, such as hg.session()")
+    is_one = hasattr(spark, "sparkContext")  # a test may bring its own
+    require(is_one, what, spark, "a SparkSession, such as hg.session()")
 
 
 def require_frame(df: object, what: str) -> None:
-    """Refuse what is no DataFrame; `what` names the function and its argument."""
+    """Refuse what is no DataFrame of a classic session; `what` names the function and its argument."""
+    require_classic(getattr(df, "sparkSession", None))
     require(isinstance(df, DataFrame), what, df, "a DataFrame of PySpark")
 
 
