@@ -12,7 +12,6 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-import headgate as hg
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
 from headgate.control.estimators.service_time import ServiceTimeEstimate
@@ -24,6 +23,7 @@ from headgate.report.live import event_text
 from headgate.report.run import Run
 from headgate.report.why import why, why_lines
 from headgate.spark.api.configured import pool_config
+from headgate.spark.api.writer import Writer
 from headgate.spark.job.pools import PoolConfig, PoolState, stride
 from headgate.spark.job.reports import Payload, ReplicaReport
 from headgate.spark.pools.pool_record import PoolRecorder
@@ -34,7 +34,7 @@ CONFIG = PoolConfig(least=1, most=4, start=2, interval_s=1.0)
 
 
 def writer() -> Any:
-    return hg.writeStream(cast("Any", SimpleNamespace(sparkSession=None)))
+    return Writer(cast("Any", SimpleNamespace(sparkSession=None)))
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "many", "nan"])
