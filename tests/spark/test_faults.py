@@ -132,7 +132,7 @@ def test_two_executions_of_a_slot_alive_at_once_do_not_change_the_answer(job, tm
     """
     trace = tmp_path / "trace"
     job.run(
-        faults.pause_worker(slot=0, step=STEP, pause_ms=1700, trace=trace),
+        faults.pause_worker(slot=0, step=STEP, pause_ms=1200, trace=trace),
         faults.raise_in(slot=1, step=STEP, after=trace),
     )
     assert job.retries() == [(STEP, 1)]
