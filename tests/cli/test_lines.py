@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from headgate.cli import answer
 from headgate.cli.simulate import _replay_lines
 
 RUN = {"slots": 2.5, "success": 0.99, "changes": {"scale-out": 2, "balance": 1}}
@@ -35,3 +39,25 @@ def test_what_is_not_known_of_a_replay_is_said_so() -> None:
     oracle = {"oracle_slots": 1.234, "constant_slots": 3}
     assert "an oracle would need 1.23 slots, a fixed number 3" in replay(oracle=oracle)
     assert "no fixed number is enough" in replay(oracle=oracle | {"constant_slots": None})
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("headgate", "headgate --help"),
+        ("headgate scale", "headgate scale --help"),
+        ("headgate demo kafka", "headgate demo kafka --help"),
+    ],
+)
+def test_words_that_are_not_understood_name_the_help_of_their_command(
+    path: str, asked: str
+) -> None:
+    error = SimpleNamespace(
+        format_message=lambda: "No such\n option: --nope.", ctx=SimpleNamespace(command_path=path)
+    )
+    assert answer._usage(error) == f"No such option: --nope; {asked} lists what there is."
+
+
+def test_words_without_a_command_name_the_help_of_all() -> None:
+    error = SimpleNamespace(format_message=lambda: "no", ctx=None)
+    assert answer._usage(error) == "no; headgate --help lists what there is."

@@ -86,6 +86,13 @@ def test_a_writer_may_be_closed_twice_and_closes_its_file_once(tmp_path: Path) -
     os.close(other)
 
 
+def test_the_end_of_a_with_closes_the_file(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path / "journal.jsonl") as made:
+        made.write(START)
+    with pytest.raises(EngineError, match="cannot append to the journal"):
+        made.write(START)
+
+
 def test_a_line_may_be_as_long_as_the_limit_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
