@@ -467,3 +467,10 @@ def test_a_cause_that_is_asked_for_later_is_that_of_its_batch(
 
     assert causes(8) == causes(0)
     assert any(line[1] for line in causes(8)) or name == "source"
+
+
+def test_before_its_start_a_query_has_no_beginning_and_its_slo_is_not_known() -> None:
+    lines = diagnose_lines(diagnose([], "/ck", now_ms=1_795_736_000_000))
+    assert lines[0].split(None, 1)[1].startswith("the journal has no start event yet")
+    assert lines[1] == "SLO     not known before the start"
+    assert not any("1970" in line for line in lines)

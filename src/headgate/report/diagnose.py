@@ -267,7 +267,15 @@ def _has_just_started(run: Run) -> bool:
 
 
 def _query(run: Run, driver: DriverSeen, now_ms: int) -> dict[str, Any]:
-    name = (run.start.workload or run.start.name) if run.start else "a query without a start event"
+    if run.start is None:
+        text = "the journal has no start event yet: the query is starting, or never did"
+        return {
+            "name": "",
+            "health": health(run, now_ms, driver.holds),
+            "since_ms": None,
+            "text": text,
+        }
+    name = run.start.workload or run.start.name
     state = health(run, now_ms, driver.holds)
     failed = run.stop is not None and run.stop.error is not None
     count = run.query_restarts
@@ -287,6 +295,9 @@ def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -
     success = None if state is None or not texts else state.success
     answer |= {"success": success, "wanted": state.wanted if state and texts else None}
     answer |= {"latency_ms": None, "now": "", "before": "", "ended_in_time": False}
+    if run.start is None:
+        text = "not known before the start"
+        return answer | {"verdict": text, "text": text}
     if not texts:
         text = 'none is set; .slo("mean < 1 s over 1 s") has latency judged and slots steered'
         return answer | {"verdict": text, "text": text}
