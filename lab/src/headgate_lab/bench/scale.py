@@ -40,6 +40,7 @@ from headgate.control.registry import policy
 from headgate.core.assignment import Assignment
 from headgate.operators.spec import AggregateSpec, Kind, Leaf, OutputMode
 from headgate.spark.job.job import OperatorState
+from headgate.spark.job.phases import Phases
 from headgate.spark.job.reports import Payload, Report
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Channel, Door, TcpDoor
@@ -163,26 +164,28 @@ def _measure(directory: Path, slots: int, groups: int, chosen: ScaleParameters) 
             switch = None
             if step == _WARM + chosen.count - 1:  # the last one brings a change
                 switch = _moved(state.assignment)
-            watch = _Watch()
+            clock = Phases()
             cpu_s = time.process_time()
             then = {} if switch is None else {_OPERATOR: switch}
             offsets = pipe.cut(step, still=False, switch=then)
-            watch.lap("cut")
+            clock.lap("cut")
             facts = _facts(state, step, str(checkpoint.path))
             reports = pipe.serve(_OPERATOR, facts)
-            watch.lap("serve")
+            clock.lap("serve")
             begun = Begun(step, step, 0, [offsets], 0.0, 0.0, 0, drain=True, latest=latest)
             made = next_manifest(begun, job, 0, {_OPERATOR: state}, reports)
-            watch.lap("build")
+            clock.lap("build")
             latest = checkpoint.commit(made)
-            watch.lap("commit")
+            clock.lap("commit")
             cpu_ms = (time.process_time() - cpu_s) * 1e3
+            epoch_ms = sum(clock.phases_ms.values())
             if switch is not None:
                 state.assign(switch)
                 pipe.switched({_OPERATOR: slots})
-                changed_ms = watch.total_ms
+                changed_ms = epoch_ms
             elif step >= _WARM:
-                epochs.append({**watch.laps_ms, "epoch_ms": watch.total_ms, "cpu_ms": cpu_ms})
+                parts = {f"{phase}_ms": ms for phase, ms in clock.phases_ms.items()}
+                epochs.append({**parts, "epoch_ms": epoch_ms, "cpu_ms": cpu_ms})
         manifest = directory / "checkpoint/headgate/manifests" / file_name(chosen.count)
         shared, own = facts.of_slots(slots)
         told = [len(pickle.dumps((pickle.dumps(shared), part))) for part in own]
@@ -204,23 +207,6 @@ def _measure(directory: Path, slots: int, groups: int, chosen: ScaleParameters) 
     finally:
         pipe.stop(clean=True)
         hosts.close()
-
-
-class _Watch:
-    """Takes the times of the parts of an epoch."""
-
-    def __init__(self) -> None:
-        self.laps_ms: dict[str, float] = {}
-        self._began = self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps_ms[f"{name}_ms"] = (now - self._last) * 1e3
-        self._last = now
-
-    @property
-    def total_ms(self) -> float:
-        return (self._last - self._began) * 1e3
 
 
 def _memory_mb() -> float:

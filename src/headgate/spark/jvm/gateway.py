@@ -30,8 +30,8 @@ def require_classic(spark: object) -> None:
 def require_session(spark: object, what: str) -> None:
     """Refuse what is no classic session; `what` names the function and its argument."""
     require_classic(spark)
-    is_one = hasattr(spark, "sparkContext")  # a test may bring its own
-    require(is_one, what, spark, "a SparkSession, such as hg.session()")
+    acts_as_one = hasattr(spark, "sparkContext")
+    require(acts_as_one, what, spark, "a SparkSession, such as hg.session()")
 
 
 def require_frame(df: object, what: str) -> None:
