@@ -272,12 +272,13 @@ def test_each_operator_counts_its_own_reports():
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8))
 def test_success_is_that_of_the_definition_over_a_whole_run(seed, window):
     random = np.random.default_rng(seed)
-    completed = random.integers(0, 3, (30, GROUPS)).astype(float)
-    latency_ms = completed * random.choice([500.0, 1_500.0], (30, GROUPS))
-    waiting = random.integers(0, 2, (30, GROUPS)).astype(float)
+    completed = random.integers(0, 3, (45, GROUPS)).astype(float)
+    latency_ms = completed * random.choice([500.0, 1_500.0], (45, GROUPS))
+    waiting = random.integers(0, 2, (45, GROUPS)).astype(float)
+    completed[30:], waiting[30:] = 0.0, 1.0  # until everything that is left is late
     slo = parse_slo(f"mean < 1 s over {window * 100} ms")
     rate = SuccessRate(slo, GROUPS, 0.1)
-    for row in range(30):
+    for row in range(45):
         rate.add(completed[row], latency_ms[row], np.zeros(GROUPS), waiting[row])
     expected = success_rates(completed, latency_ms / 1e3, waiting, window_ticks=window, bound_s=1.0)
     known = ~np.isnan(expected.rate)
@@ -307,6 +308,46 @@ def test_a_stall_misses_its_windows():
     assert success.windows.tolist() == [6.0, *[0.0] * (GROUPS - 1)]
     assert success.met.sum() == 0.0
     assert success.stalled == 5
+
+
+@pytest.mark.parametrize(
+    ("slo", "waiting", "late_from"),
+    [
+        ("mean < 300 ms over 100 ms", [4, 4, 4, 4, 4], 3),  # all of them for 400 ms
+        ("mean < 300 ms over 100 ms", [1, 2, 3, 4, 5, 6, 7, 8], 5),  # 2.1 s of waiting, 6 records
+        ("p90 < 300 ms over 100 ms", [1, 2, 3, 4, 5], 3),  # the first of them
+    ],
+)
+def test_a_window_without_completions_is_open_until_what_waits_is_late(slo, waiting, late_from):
+    rate, none = SuccessRate(parse_slo(slo), 1, 0.1), np.zeros(1)
+    judged = []
+    for records in waiting:
+        rate.add(none, none, none, np.array([records], dtype=float))
+        judged.append((rate.windows.item(), rate.stalled))
+    expected = [n + 1 if n >= late_from else 0 for n in range(len(waiting))]
+    assert judged == [(n, n) for n in expected]
+    assert rate.met.item() == 0.0
+
+
+def test_an_open_window_is_judged_by_the_next_completions():
+    """A job in time is never seen to miss its SLO, however its batches lie to its windows."""
+    rate = SuccessRate(parse_slo("mean < 1 s over 100 ms"), 1, 0.1)
+    one, none = np.ones(1), np.zeros(1)
+    for _ in range(10):
+        for _ in range(4):
+            rate.add(none, none, none, one)
+            assert rate.met.item() == rate.windows.item()
+        rate.add(one * 8, one * 2_000.0, none, none)
+    assert (rate.windows.item(), rate.met.item(), rate.stalled) == (50.0, 50.0, 40)
+
+
+def test_windows_that_are_open_when_the_slo_changes_are_not_judged():
+    rate = SuccessRate(parse_slo("mean < 1 s over 100 ms"), 1, 0.1)
+    one, none = np.ones(1), np.zeros(1)
+    rate.add(none, none, none, one)
+    rate.judge_by(parse_slo("mean < 10 ms over 100 ms"))
+    rate.add(one, one * 5.0, none, none)
+    assert (rate.windows.item(), rate.met.item()) == (1.0, 1.0)
 
 
 def test_a_percentile_is_judged_for_the_operator_as_a_whole():

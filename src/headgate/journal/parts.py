@@ -96,8 +96,9 @@ class SloState:
     windows_of: dict[str, tuple[Count, Count]] = field(default_factory=dict)
     """Windows judged, and those of them in which the SLO held, by operator."""
     windows_stalled: Count = 0
-    """Windows judged although nothing was completed in them, since records waited; journals of an
-    earlier release left these out."""
+    """Windows judged although nothing was completed in them, since records waited: by the next
+    completions, or missed as soon as those that wait are late. Journals of an earlier release left
+    these out."""
     held_until_ms: Whole | None = None
     """Until when the policy may not change the number of slots, since a user holds it; ms since 1970,
     null where nobody does."""

@@ -88,7 +88,7 @@ class Standing:
         worst_fell = before is not None and state.success_worst < min(before[1], state.wanted)
         if self._windows and state.windows < self._windows[-1][1]:
             self._windows.clear()  # a driver that counts from 0 again
-        # a window without completions is judged at once, and perhaps found to be met a batch later
+        # a window that was missed for want of completions is perhaps found to be met a batch later
         while len(self._windows) > 1 and self._windows[1][0] <= at_ms - self.apart_ms:
             self._windows.popleft()
         _, judged_before, met_before = self._windows[0] if self._windows else (0, 0, 0)

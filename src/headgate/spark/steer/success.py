@@ -16,9 +16,10 @@ class SuccessRate:
 
     A window of length T ends at every tick, once T has passed. A mean is judged for every key group
     by itself, unless the SLO is end-to-end; a percentile for the operator as a whole. A window in
-    which nothing was completed although records waited is missed, unless the next ones that are
-    completed show that those were in time; one in which nothing waited is left out. As
-    `headgate.control.success.success_rates`.
+    which nothing was completed although records waited is judged by the next ones that are
+    completed, as `headgate.control.success.success_rates` does; it is missed until then as soon as
+    the records have waited longer than the bound, a mean over all that wait. One in which nothing
+    waited is left out.
 
     `slo`: one of latency. `delta_s`: length of a tick. Raises `ConfigError`: the SLO's window is
     too long to be kept.
@@ -43,7 +44,9 @@ class SuccessRate:
         self.met: F64 = np.zeros(judged)
         self.empty = 0
         self.stalled = 0
-        self._pending: F64 = np.zeros(judged)
+        self._open: F64 = np.zeros(judged)  # without completions, not judged yet
+        self._overdue: F64 = np.zeros(judged)  # without completions, missed by now
+        self._waited_ms: F64 = np.zeros(judged)  # since the last completions; a mean: of all records
         self.judge_by(slo)
 
     def judge_by(self, slo: Slo) -> None:
@@ -54,7 +57,7 @@ class SuccessRate:
         self._good = np.zeros((ticks, len(self.windows)))
         self._seen = 0
         # By another SLO nothing says any more whether those were in time.
-        self._pending[:] = 0.0
+        self._open[:] = self._overdue[:] = self._waited_ms[:] = 0.0
 
     @property
     def bound_ms(self) -> float:
@@ -71,24 +74,37 @@ class SuccessRate:
         row = self._seen % len(self._records)
         good = latency_ms if self._slo.statistic == "mean" else within
         self._records[row], self._good[row] = self._pooled(completed), self._pooled(good)
+        waiting = self._pooled(waiting)
         self._settle(self._records[row], self._good[row])
         self._seen += 1
-        if self._seen < len(self._records):
-            return
-        records, total = self._records.sum(axis=0), self._good.sum(axis=0)
-        some = records > 0
-        stalled = ~some & (self._pooled(waiting) > 0)
-        self.windows += some | stalled
-        self.met += some & self._holds(records, total)
-        self._pending += stalled
-        self.stalled += int(stalled.sum())
-        self.empty += int(len(some) - (some | stalled).sum())
+        if self._seen >= len(self._records):
+            records, total = self._records.sum(axis=0), self._good.sum(axis=0)
+            some = records > 0
+            stalled = ~some & (waiting > 0)
+            self.windows += some
+            self.met += some & self._holds(records, total)
+            self._open += stalled
+            self.empty += int(len(some) - (some | stalled).sum())
+        self._wait(waiting)
 
     def _settle(self, records: F64, good: F64) -> None:
         """Judge the windows without completions by the first completions after them."""
         some = records > 0
-        self.met += self._pending * (some & self._holds(records, good))
-        self._pending[some] = 0.0
+        self._judge_open(some)
+        self.met += self._overdue * (some & self._holds(records, good))
+        self._overdue[some] = self._waited_ms[some] = 0.0
+
+    def _wait(self, waiting: F64) -> None:
+        """Let a tick pass for those that wait, and judge the windows of those that are late by now."""
+        records = waiting if self._slo.statistic == "mean" else (waiting > 0).astype(np.float64)
+        self._waited_ms = np.where(waiting > 0, self._waited_ms + self._delta_s * 1e3 * records, 0.0)
+        self._judge_open(self._waited_ms > self.bound_ms * records)
+
+    def _judge_open(self, judged: npt.NDArray[np.bool_]) -> None:
+        self.windows += self._open * judged
+        self.stalled += int((self._open * judged).sum())
+        self._overdue += self._open * judged
+        self._open[judged] = 0.0
 
     def _holds(self, records: F64, total: F64) -> npt.NDArray[np.bool_]:
         if self._slo.statistic == "mean":
