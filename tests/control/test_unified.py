@@ -108,3 +108,16 @@ def test_no_key_is_split_where_the_floor_alone_is_above_the_bound() -> None:
         operator = view([5.0, 1.0, 1.0, 1.0], 100.0, floor_s=2.0, latency_s=2.1, unsplittable="")
         change = policy.decide(seen(float(second), it=operator)).changes.get("it")
         assert change is None or not change.assignment.split, second
+
+
+def test_no_key_is_split_where_one_record_alone_takes_longer_than_the_bound() -> None:
+    """A split divides the queue of a key, not a record; a key that piles up is split all the same."""
+    split = {}
+    for rate in (0.5, 20.0):
+        policy, decisions = Unified(0.1), []
+        for second in range(60):
+            operator = view([rate, 0.1, 0.1, 0.1], 2.0, bound_s=0.3, slots=2, unsplittable="")
+            change = policy.decide(seen(float(second), it=operator)).changes.get("it")
+            decisions.append(change is not None and bool(change.assignment.split))
+        split[rate] = any(decisions)
+    assert split == {0.5: False, 20.0: True}

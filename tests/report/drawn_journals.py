@@ -227,6 +227,7 @@ def late_work(dice: random.Random) -> list[Event]:
             "phases_ms": {"sink": sink_ms, "slots": slots_ms}, "latency_ms": Latency(*[3000.0] * 5),
             "histogram": sparse_of(counts_of([3000.0] * 100)),
             "lag": {"a-0": lag * (1 + step)} if lag else {}, "arrivals": (hot,),
+            "epochs": 20 if "realTime" in given["trigger"] else 0,
         }  # fmt: skip
         events.append(runs.batch(step, **fields))
         if dice.random() < 0.1:

@@ -366,9 +366,37 @@ def test_who_took_slots_shortly_before_is_named_and_how_to_undo_it() -> None:
 def test_in_real_time_no_trigger_of_batches_is_advised() -> None:
     slow = {"phases_ms": {"slots": 10.0, "sink": 400.0}}
     assert len(diagnosed(late_run(slow))["do"]) == 2
-    in_real_time = diagnosed(late_run(slow, trigger={"realTime": "1 minute"}))
+    in_real_time = diagnosed([in_epochs(event) for event in late_run(slow)])
     assert in_real_time["limit"]["cause"] == "sink"
     assert len(in_real_time["do"]) == 1
+
+
+def in_epochs(event: Event) -> Event:
+    return dataclasses.replace(event, epochs=20) if isinstance(event, Batch) else event
+
+
+def test_in_real_time_the_time_is_that_of_an_epoch_and_the_sink_works_beside_it() -> None:
+    second = {"phases_ms": {"slots": 160.0, "manifest": 40.0, "sink": 990.0}}
+    found = diagnosed([in_epochs(event) for event in late_run(second)])["time"]
+    assert found["phases_ms"] == {"sink": 49.5, "slots": 8.0, "manifest": 2.0}
+    assert found["text"].startswith(
+        "an epoch takes 10 ms: slots 8.0 ms (80%), manifest 2.0 ms (20%)"
+    )
+    assert found["text"].endswith("(nothing was due); the sink takes 50 ms beside the next ones")
+
+
+def test_what_a_policy_waited_for_is_not_told_any_more_once_it_decides_again() -> None:
+    waits = NotReadyToDecide("o", "3 of 10 ticks")
+    events = [*run_of(300.0, 300.0, 300.0), waits]
+    found = [
+        diagnosed([e if not isinstance(e, Batch) else stands(e, state) for e in events])["policy"]
+        for state in ("not ready", "steady")
+    ]
+    assert found == ["waits: 3 of 10 ticks", ""]
+
+
+def stands(batch: Batch, state: str) -> Batch:
+    return dataclasses.replace(batch, slo=slo_state(state=state))
 
 
 def test_late_batches_without_one_in_time_between_are_one_stretch() -> None:

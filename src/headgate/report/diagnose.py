@@ -375,20 +375,30 @@ def _time(run: Run, *, ended: bool) -> dict[str, Any] | None:
     if not run.recent:
         return None
     phases = now_of(run).phases_ms
-    took_ms = sum(phases.values())
+    epochs = sum(batch.epochs for batch in run.recent)
+    beside_ms = phases.get("sink", 0.0) if epochs else 0.0  # outputs go out beside the next epochs
+    took_ms = sum(phases.values()) - beside_ms
     period_ms = period_ms_of(run) or took_ms
+    if epochs:
+        period_ms *= len(run.recent) / epochs
     between_ms = max(0.0, period_ms - took_ms)
     parts = sorted(phases.items(), key=lambda part: -part[1])
     listed = ", ".join(
         f"{name} {ms_text(ms)} ms ({ms / took_ms:.0%})" if took_ms else f"{name} 0 ms"
         for name, ms in parts
+        if not (epochs and name == "sink")
     )
+    verb = "took" if ended else "takes"
+    rest = "(reading, the trigger, Spark's own logs)"
+    if epochs:
+        rest = f"(nothing was due); the sink {verb} {ms_text(beside_ms)} ms beside the next ones"
+    text = f"{'an epoch' if epochs else 'a batch'} {verb} {ms_text(took_ms)} ms: {listed}; "
+    text += f"{ms_text(between_ms)} ms between two {rest}"
     return {
         "period_ms": round(period_ms, 1),
         "between_ms": round(between_ms, 1),
         "phases_ms": {name: round(ms, 1) for name, ms in parts},
-        "text": f"a batch {'took' if ended else 'takes'} {ms_text(took_ms)} ms: {listed}; "
-        f"{ms_text(between_ms)} ms between two (reading, the trigger, Spark's own logs)",
+        "text": text,
     }
 
 
@@ -425,7 +435,7 @@ def _policy(read: DiagnosisReader, limit: Limit, now_ms: int) -> str:
     decided, state = read.decided, read.run.slo
     if state is not None and state.held_until_ms and state.held_until_ms > now_ms:
         return f"waits: the number of slots is held until {at_text(state.held_until_ms)}"
-    if read.not_ready:
+    if read.not_ready and (state is None or state.state == "not ready"):
         return f"waits: {_NO_MEASUREMENT if _EPOCHS.search(read.not_ready) else read.not_ready}"
     if decided is None or decided.wishes:
         return ""

@@ -313,11 +313,13 @@ def _keeps_up(case: Case) -> Limit | None:
 
 def _slow_sink(case: Case) -> Limit | None:
     share = case.phase("sink")
-    if share < MOST:
+    real_time = case.run.recent[-1].epochs > 0
+    # in real time outputs go out beside the slots' work, and what waits goes out together
+    if share < MOST or (real_time and case.busiest >= BUSY):
         return None
     why = f"the sink takes {share:.0%} of the time, the busiest slot {case.busiest:.0%}"
     quicker = "make the sink, or the function of foreachBatch, quicker: more slots cannot help"
-    if "realTime" in (case.start.parameters.get("trigger") or {}):
+    if real_time:
         return Limit("sink", why, (quicker,))
     seldom = 'write less often: .trigger(processingTime="10 seconds")'
     return Limit("sink", why, (quicker, seldom))

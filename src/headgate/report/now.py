@@ -31,7 +31,7 @@ class Now:
     p99_ms: float | None
     """99th percentile of latency, in ms."""
     phases_ms: dict[str, float]
-    """Mean of each phase, in ms."""
+    """Mean of each phase of a batch, of a query in real time of an epoch, in ms."""
     store_per_h: tuple[float, float] | None = None
     """Requests to the checkpoint's store and bytes written there, per hour; None without a store."""
 
@@ -48,6 +48,7 @@ def now_of(run: Run) -> Now:
     ]
     count = sum(n for _, n in sums)
     phases = {phase for batch in recent for phase in batch.phases_ms}
+    batches = sum(batch.epochs or 1 for batch in recent)
     return Now(
         in_per_s=sum(b.arrived for b in recent) / spent_s,
         out_per_s=sum(b.emitted for b in recent) / spent_s,
@@ -55,7 +56,7 @@ def now_of(run: Run) -> Now:
         p95_ms=percentile_ms(histogram, 0.95),
         p99_ms=percentile_ms(histogram, 0.99),
         phases_ms={
-            phase: sum(b.phases_ms.get(phase, 0.0) for b in recent) / len(recent)
+            phase: sum(b.phases_ms.get(phase, 0.0) for b in recent) / batches
             for phase in sorted(phases)
         },
         store_per_h=_store_per_h(recent, spent_s),

@@ -250,15 +250,18 @@ class FollowsRules:
 
     def _split(self, view: OperatorView) -> RuleChange | None:
         """Return the split of the hottest key group that no slot can serve, or the end of one."""
-        rates = share_rate(view)
-        alone_s = projected_latency_s(rates, 1.0 / self._hindsight.cost.mean_s)
-        hopeless = alone_s > _within_s(view)  # no split helps where the floor alone is too much
+        rates, cost_s = share_rate(view), self._hindsight.cost.mean_s
+        hopeless = projected_latency_s(rates, 1.0 / cost_s) > _within_s(view)
+        if cost_s > _within_s(
+            view
+        ):  # one record is too much for the bound, and no split divides it
+            hopeless &= rates * cost_s >= 1.0
         slots = np.asarray(view.assignment.slot_of)
         for slot in np.unique(slots[hopeless]).tolist():
             group = hottest_at(view, slot, hopeless)
             strategy = None if group is None else best_split(view, 0.0, group)
             if group is not None and strategy is not None and strategy.split is not None:
-                share = rates[group] * self._hindsight.cost.mean_s
+                share = rates[group] * cost_s
                 reason = (
                     f"key group {group} alone brings {share:.0%} of what a slot can serve: split over "
                     f"{len(strategy.split[group])} slots"

@@ -46,7 +46,9 @@ class SuccessRate:
         self.stalled = 0
         self._open: F64 = np.zeros(judged)  # without completions, not judged yet
         self._overdue: F64 = np.zeros(judged)  # without completions, missed by now
-        self._waited_ms: F64 = np.zeros(judged)  # since the last completions; a mean: of all records
+        self._waited_ms: F64 = np.zeros(
+            judged
+        )  # since the last completions; a mean: of all records
         self.judge_by(slo)
 
     def judge_by(self, slo: Slo) -> None:
@@ -97,7 +99,9 @@ class SuccessRate:
     def _wait(self, waiting: F64) -> None:
         """Let a tick pass for those that wait, and judge the windows of those that are late by now."""
         records = waiting if self._slo.statistic == "mean" else (waiting > 0).astype(np.float64)
-        self._waited_ms = np.where(waiting > 0, self._waited_ms + self._delta_s * 1e3 * records, 0.0)
+        self._waited_ms = np.where(
+            waiting > 0, self._waited_ms + self._delta_s * 1e3 * records, 0.0
+        )
         self._judge_open(self._waited_ms > self.bound_ms * records)
 
     def _judge_open(self, judged: npt.NDArray[np.bool_]) -> None:
