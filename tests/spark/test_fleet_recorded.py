@@ -38,6 +38,10 @@ FAILURES = (
 
 def shown(event: Any) -> Any:
     """Return an event without what is empty or says when it was written."""
+    if isinstance(event, dict) and "job" in event and "utility" in event:
+        return " ".join(
+            str(value) for value in event.values()
+        )  # a line per round has many of these
     if isinstance(event, dict):
         kept = {k: shown(v) for k, v in event.items() if k not in ("version", "at_ms")}
         return {k: v for k, v in kept.items() if v or v is False}
@@ -55,6 +59,7 @@ class World:
         self.events: list[Callable[[], None]] = []
         self.fails_to_start = self.comes_late = 0
         self.is_slow = False
+        self.may_end = threading.Event()
 
     def monotonic(self) -> float:
         return self.now_s
@@ -64,11 +69,20 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
+        self.leavers_end()
         for query in self.queries.values():
             query.batches += 1
 
     def say(self, text: str) -> None:
         self.said.append(text)
+
+    def leavers_end(self) -> None:
+        """Let the threads that stop queries do so, and wait for them."""
+        self.may_end.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("headgate-leave"):
+                thread.join()
+        self.may_end.clear()
 
     # what stands in for Spark's context
 
@@ -88,7 +102,9 @@ class World:
         latencies = [str(slo) for slo in settings.slos]
         kind = "operators" if watch_pools is None else "pools"
         probe = (observe or watch_pools).__self__
-        self.say(f"  {name} starts in pool {self.pool}: {policy}, {latencies}, {kind}, {probe.facts}")
+        self.say(
+            f"  {name} starts in pool {self.pool}: {policy}, {latencies}, {kind}, {probe.facts}"
+        )
         if self.fails_to_start:
             self.fails_to_start -= 1
             raise EngineError(f"{name} cannot start")
@@ -131,6 +147,8 @@ class FakeQuery:
         self.isActive, self.failure = False, failure
 
     def stop(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.world.may_end.wait()
         if self.stops:
             self.end()
 
@@ -295,13 +313,6 @@ def writer(name: str | None, **settings: Any) -> Any:
     )
 
 
-def leavers_end() -> None:
-    """Wait for the threads that stop queries."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("headgate-leave"):
-            thread.join()
-
-
 def state(fleet: Fleet) -> Iterator[str]:
     jobs = {name: str(standing) for name, standing in fleet.jobs.items()}
     yield f"  {fleet!r}"
@@ -316,8 +327,8 @@ def test_a_drawn_course_of_a_fleet(world: World, tmp_path: Path, recorded: Recor
         round_s=ROUND_S,
         policy=Drawn(world),
         journal=tmp_path / "fleet.jsonl",
-        actions_per_minute=3,
-        hang_s=9.0,
+        actions_per_minute=5,
+        hang_s=17.0,
         cooldown_s=5.0,
     )
     names = ["one", "two", "own", "two own", "one slow", "bare", "late", "never"]
@@ -326,14 +337,18 @@ def test_a_drawn_course_of_a_fleet(world: World, tmp_path: Path, recorded: Recor
     def act() -> None:
         what = dice.choice(
             ["add"] * 4
-            + ["batches"] * 5
             + ["priority", "budget", "hang", "hold", "wish", "wish", "nothing"]
             + [dice.choice(["remove", "fail", "end", "advise"])]
         )
         name = dice.choice(names)
         live = [query for query in world.queries.values() if query.isActive]
         query = dice.choice(live) if live else None
-        world.say(f"{world.now_s - 1000:g} s: {what} {name} {query and query.name}")
+        comes = dice.random() < 0.7
+        called = query and query.name
+        world.say(f"{world.now_s - 1000:g} s: {what} {name} {called}{', batches' * comes}")
+        for one in live if comes else ():
+            one.batches += 1
+            one.changes.put_in_force()
         try:
             if what == "add":
                 world.fails_to_start = int(name == "never")
@@ -347,12 +362,8 @@ def test_a_drawn_course_of_a_fleet(world: World, tmp_path: Path, recorded: Recor
             elif what == "budget":
                 fleet.set_budget(dice.choice([1, 4, 6, 12]))
             elif what == "advise":
-                advise = not fleet.limits.advise
+                advise = dice.random() < 0.3
                 fleet.limits = fleets.replace(fleet.limits, advise=advise)
-            elif what == "batches":
-                for one in live:
-                    one.batches += 1
-                    one.changes.put_in_force()
             elif query is None:
                 pass
             elif what == "fail":
@@ -367,10 +378,10 @@ def test_a_drawn_course_of_a_fleet(world: World, tmp_path: Path, recorded: Recor
                 query.wanted = {"a": dice.randint(2, 6)}
         except (ConfigError, EngineError) as error:
             world.say(f"  {type(error).__name__}: {error}")
-        leavers_end()
+        world.leavers_end()
         world.said.extend(state(fleet))
 
-    world.events = [act for _ in range(100)]
+    world.events = [act for _ in range(80)]
     for name in ("one", "never", "two own"):
         world.fails_to_start = int(name == "never")
         policy = own if "own" in name else None
@@ -388,7 +399,7 @@ def test_a_drawn_course_of_a_fleet(world: World, tmp_path: Path, recorded: Recor
     lines.append(f"rounds {len(fleet.rounds)}, actions {len(fleet.actions)}")
     lines.append(f"took {fleet.rounds_took_s[:3]}")
     fleet.stop(1.0)
-    leavers_end()
+    world.leavers_end()
     lines.extend(state(fleet))
     recorded("fleet", lines)
 
@@ -414,7 +425,7 @@ def test_jobs_that_cannot_start_and_starts_that_take_long(world: World, recorded
             fleet.add(writer("more", slots=1))
             lines.append(str(fleet.query("more").name))
         fleet.stop(2.0)
-        leavers_end()
+        world.leavers_end()
         lines.extend(state(fleet))
     recorded("fleet_starts", lines)
 
@@ -479,7 +490,7 @@ def test_a_fleet_that_is_stopped_says_that_spark_has_gone(
     fleet.start()
     before = len(world.said)
     fleet.stop(3.0)
-    leavers_end()
+    world.leavers_end()
     # the query never ends, and is not waited for longer than that
     assert world.said[before] == "  thread headgate-fleet-stop"
     assert "  joins for 3 s at most" in world.said[before:]
