@@ -187,7 +187,9 @@ def main() -> int:
         "--no-spark", action="store_true", help="draw none that only Spark can show"
     )
     parser.add_argument(
-        "--no-session", action="store_true", help="run none of the tests that need a session of Spark"
+        "--no-session",
+        action="store_true",
+        help="run none of the tests that need a session of Spark",
     )
     parser.add_argument(
         "--record-spark", action="store_true", help="first record the tests on Spark: very long"

@@ -1,4 +1,4 @@
-"""A fleet whose queries are made up: all that it does in a drawn course, without a session, as recorded."""
+"""A fleet of made-up queries: all that it does in a drawn course, without a session, as recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,7 +111,7 @@ class World:
         self.queries[name] = FakeQuery(self, name, settings.slots.start)
         if self.comes_late:
             self.comes_late -= 1
-            self.queries[name].end(RuntimeError(LATE))
+            self.queries[name].leave(RuntimeError(LATE))
         return self.queries[name]
 
 
@@ -143,14 +143,31 @@ class FakeQuery:
     def exception(self) -> Exception | None:
         return self.failure
 
-    def end(self, failure: Exception | None = None) -> None:
+    def leave(self, failure: Exception | None = None) -> None:
         self.isActive, self.failure = False, failure
+
+    # events of the course
+
+    def end(self, dice: random.Random) -> None:
+        self.leave()
+
+    def fail(self, dice: random.Random) -> None:
+        self.leave(dice.choice(FAILURES))
+
+    def hang(self, dice: random.Random) -> None:
+        self.is_idle = not self.is_idle
+
+    def hold(self, dice: random.Random) -> None:
+        self.changes.hold({"a": 4_000_000_000.0} if dice.random() < 0.3 else {})
+
+    def wish(self, dice: random.Random) -> None:
+        self.wanted = {"a": dice.randint(2, 6)}
 
     def stop(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             self.world.may_end.wait()
         if self.stops:
-            self.end()
+            self.leave()
 
     def scale(self, slots: int, *, operator: str, by: str, reason: str) -> None:
         self.changes.ask(self.changes.scaled(slots, operator), by, reason)
@@ -191,6 +208,7 @@ class FakePoolProbe(FakeProbe):
     """Of a query over pools."""
 
 
+OWN = SimpleNamespace(name="streamswitch")
 DICE = [random.Random(0)]
 
 
@@ -210,8 +228,10 @@ class FakeOver:
 
     def wait(self, timeout_s: float) -> None:
         self.world.now_s += timeout_s
-        if timeout_s != ROUND_S:
+        if timeout_s not in (ROUND_S, fleets._SETTLE_S):
             self.world.say(f"  waits {timeout_s:g} s")
+        if timeout_s < 1.0 and self.world.dice.random() < 0.8:
+            return  # a grant waits, and it is looked again and again whether there is room
         if self.world.events:
             self.world.events.pop(0)()
         else:
@@ -319,11 +339,66 @@ def state(fleet: Fleet) -> Iterator[str]:
     yield f"  {jobs} grants {fleet.grants} failures {fleet.failures}"
 
 
+class Course:
+    """What happens to a fleet, drawn by lot: each method is one kind of event."""
+
+    names = ("one", "two", "own", "two own", "one slow", "bare", "late", "never")
+    kinds = ("add",) * 5 + ("budget", "priority", "hang", "hold", "wish", "wish", "nothing")
+    rare = ("remove", "fail", "end", "advise")
+
+    def __init__(self, world: World, fleet: Fleet) -> None:
+        self.world, self.fleet, self.dice = world, fleet, world.dice
+
+    def act(self) -> None:
+        """Let something happen, and perhaps a batch of each query."""
+        dice, world = self.dice, self.world
+        kind = dice.choice([*self.kinds, dice.choice(self.rare)])
+        name = dice.choice(self.names)
+        live = [query for query in world.queries.values() if query.isActive]
+        query = dice.choice(live) if live else None
+        comes = dice.random() < 0.7
+        called = query and query.name
+        world.say(f"{world.now_s - 1000:g} s: {kind} {name} {called}{', batches' * comes}")
+        for one in live if comes else ():
+            one.batches += 1
+            one.changes.put_in_force()
+        try:
+            if hasattr(FakeQuery, kind):
+                if query is not None:
+                    getattr(query, kind)(dice)
+            else:
+                getattr(self, kind)(name)
+        except (ConfigError, EngineError) as error:
+            world.say(f"  {type(error).__name__}: {error}")
+        world.leavers_end()
+        world.said.extend(state(self.fleet))
+
+    def add(self, name: str) -> None:
+        self.world.fails_to_start = int(name == "never")
+        self.world.comes_late = {"late": self.dice.randint(1, 3)}.get(name, 0)
+        policy = OWN if "own" in name else None
+        self.fleet.add(writer(name, slots=self.dice.choice([1, 2, 5]), policy=policy), 3.0)
+
+    def remove(self, name: str) -> None:
+        self.fleet.remove(name)
+
+    def priority(self, name: str) -> None:
+        self.fleet.set_priority(name, self.dice.choice([1.0, 2.5]))
+
+    def budget(self, name: str) -> None:
+        self.fleet.set_budget(self.dice.choice([1, 4, 6, 12]))
+
+    def advise(self, name: str) -> None:
+        self.fleet.limits = replace(self.fleet.limits, advise=self.dice.random() < 0.3)
+
+    def nothing(self, name: str) -> None:
+        """Nothing happens."""
+
+
 def test_a_drawn_course_of_a_fleet(world: World, tmp_path: Path, recorded: Recorded) -> None:
-    dice, lines = world.dice, world.said
-    spark = SimpleNamespace(sparkContext=world)
+    lines = world.said
     fleet = Fleet(
-        spark,
+        SimpleNamespace(sparkContext=world),
         round_s=ROUND_S,
         policy=Drawn(world),
         journal=tmp_path / "fleet.jsonl",
@@ -331,63 +406,10 @@ def test_a_drawn_course_of_a_fleet(world: World, tmp_path: Path, recorded: Recor
         hang_s=17.0,
         cooldown_s=5.0,
     )
-    names = ["one", "two", "own", "two own", "one slow", "bare", "late", "never"]
-    own = SimpleNamespace(name="streamswitch")
-
-    def act() -> None:
-        what = dice.choice(
-            ["add"] * 4
-            + ["priority", "budget", "hang", "hold", "wish", "wish", "nothing"]
-            + [dice.choice(["remove", "fail", "end", "advise"])]
-        )
-        name = dice.choice(names)
-        live = [query for query in world.queries.values() if query.isActive]
-        query = dice.choice(live) if live else None
-        comes = dice.random() < 0.7
-        called = query and query.name
-        world.say(f"{world.now_s - 1000:g} s: {what} {name} {called}{', batches' * comes}")
-        for one in live if comes else ():
-            one.batches += 1
-            one.changes.put_in_force()
-        try:
-            if what == "add":
-                world.fails_to_start = int(name == "never")
-                world.comes_late = {"late": dice.randint(1, 3)}.get(name, 0)
-                policy = own if "own" in name else None
-                fleet.add(writer(name, slots=dice.choice([1, 2, 5]), policy=policy), 3.0)
-            elif what == "remove":
-                fleet.remove(name)
-            elif what == "priority":
-                fleet.set_priority(name, dice.choice([1.0, 2.5]))
-            elif what == "budget":
-                fleet.set_budget(dice.choice([1, 4, 6, 12]))
-            elif what == "advise":
-                advise = dice.random() < 0.3
-                fleet.limits = fleets.replace(fleet.limits, advise=advise)
-            elif query is None:
-                pass
-            elif what == "fail":
-                query.end(dice.choice(FAILURES))
-            elif what == "end":
-                query.end()
-            elif what == "hang":
-                query.is_idle = not query.is_idle
-            elif what == "hold":
-                query.changes.hold({"a": 4_000_000_000.0} if dice.random() < 0.3 else {})
-            elif what == "wish":
-                query.wanted = {"a": dice.randint(2, 6)}
-        except (ConfigError, EngineError) as error:
-            world.say(f"  {type(error).__name__}: {error}")
-        world.leavers_end()
-        world.said.extend(state(fleet))
-
-    world.events = [act for _ in range(80)]
+    world.events = [Course(world, fleet).act for _ in range(80)]
     for name in ("one", "never", "two own"):
-        world.fails_to_start = int(name == "never")
-        policy = own if "own" in name else None
-        fleet.add(writer(name, policy=policy), 2.0)
+        fleet.add(writer(name, policy=OWN if "own" in name else None), 2.0)
         lines.extend(state(fleet))
-    world.fails_to_start = 0
     fleet.set_priority("one", 7.0)
     fleet.remove("never")
     assert fleet.start() is fleet
@@ -432,7 +454,6 @@ def test_jobs_that_cannot_start_and_starts_that_take_long(world: World, recorded
 
 def test_what_a_fleet_refuses(world: World, recorded: Recorded) -> None:
     spark, lines = SimpleNamespace(sparkContext=world), []
-    own = SimpleNamespace(name="streamswitch")
     fleet = Fleet(spark, 5, round_s=1.0)
     fleet.add(writer("there"))
     tries: list[Callable[[], Any]] = [
@@ -448,7 +469,7 @@ def test_what_a_fleet_refuses(world: World, recorded: Recorded) -> None:
         lambda: fleet.add(writer("x", fallback="spark")),
         lambda: fleet.add(writer("x", trigger={"processingTime": "6 seconds"})),
         lambda: fleet.add(writer("x", slos=())),
-        lambda: fleet.add(writer("x", slos=SLOS[1:], policy=own)),
+        lambda: fleet.add(writer("x", slos=SLOS[1:], policy=OWN)),
         lambda: fleet.remove("ther"),
         lambda: fleet.set_priority("nobody", 1.0),
         lambda: fleet.query("there"),
@@ -481,7 +502,7 @@ def test_a_fleet_that_is_stopped_says_that_spark_has_gone(
     fleet = Fleet(spark, 5, policy=Drawn(world))
     fleet.add(writer("one"))
     fleet.start()
-    world.queries["one"].end(EngineGone("the JVM is gone."))
+    world.queries["one"].leave(EngineGone("the JVM is gone."))
     with pytest.raises(EngineGone):
         fleet.stop()
     monkeypatch.setattr(fleets, "does_batch", lambda: True)
@@ -495,3 +516,34 @@ def test_a_fleet_that_is_stopped_says_that_spark_has_gone(
     assert world.said[before] == "  thread headgate-fleet-stop"
     assert "  joins for 3 s at most" in world.said[before:]
     assert world.queries["slow"].isActive
+
+
+def test_a_job_that_is_started_again_is_told_its_grant(world: World) -> None:
+    fleet = Fleet(SimpleNamespace(sparkContext=world), 6, policy=Drawn(world))
+    fleet.add(writer("one", slots=4))
+    fleet.start()
+    world.comes_late = 2
+    fleet.add(writer("late", slots=5))
+    assert fleet.grants["late"] == {"a": 2}
+    world.queries["late"].changes.put_in_force()
+    assert world.queries["late"]._slots.held() == {"a": 2}
+    fleet.stop()
+    world.leavers_end()
+
+
+def test_other_jobs_do_not_wait_for_the_end_of_a_hold(world: World) -> None:
+    policy = Drawn(world)
+    fleet = Fleet(SimpleNamespace(sparkContext=world), 6, policy=policy)
+    fleet.add(writer("held", slots=4))
+    fleet.add(writer("other", slots=2))
+    fleet.start()
+    held = world.queries["held"].changes
+    held.hold({"a": 4_000_000_000.0})
+    fleet.set_budget(3)
+    for query in world.queries.values():
+        query.changes.put_in_force()
+    assert fleet.query("held")._slots.held() == {"a": 4}
+    fleet._round()
+    assert fleet.actions or fleet._journal._last_rule == "nothing"
+    fleet.stop()
+    world.leavers_end()

@@ -289,6 +289,9 @@ class Fleet:
             )
             with self._lock:
                 self._members[name] = member
+                self._grants.leave(
+                    name
+                )  # of a query that came too late: this one was told no grant
                 self._grants.enter(member)
         except BaseException:  # an interrupt, too: nobody else knows of the query
             query.stop()
