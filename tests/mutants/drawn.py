@@ -235,7 +235,7 @@ def _changed(path: Path, text: str) -> Iterator[None]:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def main(
+def main(  # noqa: PLR0913 - options of the command, by name
     count: int,
     seed: int,
     *,
