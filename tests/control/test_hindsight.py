@@ -129,6 +129,17 @@ def test_the_mean_cost_is_of_records_and_not_of_rates() -> None:
     assert cost.variability == pytest.approx((9 * 0.009**2 + 0.081**2) / 10 / 0.01**2)
 
 
+def test_one_record_is_enough_for_a_mean_cost_and_is_not_forgotten() -> None:
+    operator = view([1.0] * 4, 100.0)
+    cost = RecordCost()
+    cost.add(0.1, replace(operator, costs=np.empty((0, 2)), costs_seen=0))
+    assert cost.mean_s == 0.01  # nothing but the service rate is known
+    measured = replace(operator, costs=np.array([[1.0, 0.5]]), costs_seen=1)
+    for elapsed_s in (0.1, 60.0):
+        cost.add(elapsed_s, measured)
+        assert cost.mean_s == pytest.approx(0.5)
+
+
 def test_a_record_that_takes_longer_needs_more_to_spare() -> None:
     rules = Rules(8, 1.0, 1e3, 0.1)
     rules.expect(0.001, 0.0, 1.0)

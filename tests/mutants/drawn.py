@@ -123,7 +123,10 @@ class Trials:
             for name, seconds in took_s.items()
             if seconds < UNIT_LIMIT_S / 3  # a longer one would be the only one
         }
-        if not tests or self._by_name:
+        on_spark = change.file.startswith(
+            "spark/"
+        )  # no name says which tests of these need no session
+        if self._by_name or not (tests or on_spark):
             tests = dict.fromkeys(self._covering.named(change, on_spark=False), 30.0)
             limit_s = NAMED_LIMIT_S if self._by_name else UNIT_LIMIT_S
         run = Run("not run")
@@ -232,13 +235,14 @@ def _changed(path: Path, text: str) -> Iterator[None]:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def main(
+def main(  # noqa: PLR0913 - options of the command, by name
     count: int,
     seed: int,
     *,
     only: str,
     jobs: int,
     spark: bool,
+    sessions: bool,
     record_spark: bool,
     within_s: float | None,
     as_json: bool,
@@ -250,7 +254,10 @@ def main(
     only : str
         Draws from files whose name has this word.
     spark : bool
-        Whether lines of `spark` are drawn, and their tests on Spark run.
+        Whether lines of `spark` are drawn.
+    sessions : bool
+        Whether the tests on Spark run for those lines of `spark` that no other test noticed; the share
+        that is noticed without a session shows whether a change of these rooms is noticed in seconds.
     within_s : float or None
         Begins no trial after so many seconds, chooses tests by name if there is no recording, and only
         reports: a line that was drawn is nearly always somebody else's.
@@ -282,7 +289,7 @@ def main(
                 if outcome is None:
                     continue
                 on_spark = outcome.change.file.startswith("spark/")
-                later = on_spark and outcome.outcome in ("survived", "not run")
+                later = sessions and on_spark and outcome.outcome in ("survived", "not run")
                 (left if later else outcomes).append(outcome)
                 note(_line(outcome, len(outcomes) + len(left), len(drawn), later=later))
             work = [pool.submit(trials.try_on_spark, outcome, until_s) for outcome in left]

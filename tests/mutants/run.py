@@ -187,6 +187,11 @@ def main() -> int:
         "--no-spark", action="store_true", help="draw none that only Spark can show"
     )
     parser.add_argument(
+        "--no-session",
+        action="store_true",
+        help="run none of the tests that need a session of Spark",
+    )
+    parser.add_argument(
         "--record-spark", action="store_true", help="first record the tests on Spark: very long"
     )
     parser.add_argument(
@@ -206,6 +211,7 @@ def main() -> int:
             only=options.only or "",
             jobs=options.jobs,
             spark=not options.no_spark,
+            sessions=not options.no_session,
             record_spark=options.record_spark,
             within_s=options.within,
             as_json=options.json,

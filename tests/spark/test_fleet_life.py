@@ -43,6 +43,7 @@ class Running:
         self._slots = SimpleNamespace(
             held=lambda: {"op": slots} if slots else {},
             changing=lambda: False,
+            holds=dict,
             limit=lambda grant: None,
             requests=dict,
         )

@@ -40,3 +40,24 @@ def test_a_history_that_ends_elsewhere_is_refused() -> None:
     assert HeapStore(LAYOUT).acquire(0, reached, lambda _: [whole]).live_count == 1
     with pytest.raises(StateError, match=f"its changelog leads to {reached}"):
         HeapStore(LAYOUT).acquire(0, wanted, lambda _: [whole])
+
+
+def test_a_table_that_a_chain_leads_on_is_not_built_anew() -> None:
+    first, second = "1" * 32, "2" * 32
+    table = HeapStore(LAYOUT).acquire(0, EMPTY_TOKEN, lambda _: [])
+    sections = []
+    for token, key in ((first, "a"), (second, "b")):
+        table.begin()
+        apply_changes(table, [(key, 0, 1)])
+        sections.append(table.section(token, full=not sections))
+        table.commit(token)
+    store, asked = HeapStore(LAYOUT), list[str]()
+    store.acquire(0, first, lambda _: sections[:1])
+    store.release(0)
+
+    def chain(at: str) -> list[Section]:
+        asked.append(at)
+        return sections[1:]
+
+    assert store.acquire(0, second, chain).live_count == 2
+    assert asked == [first]

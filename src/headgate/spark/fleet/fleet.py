@@ -233,8 +233,12 @@ class Fleet:
 
     def _get(self, name: str) -> Member:
         with self._lock:
+            if name in self._prepared:
+                msg = f'job "{name}" has not been started; call start() of its fleet first.'
+                raise ConfigError(msg)
             if name not in self._members:
-                hint = nearest(name, self._members) or f"; it has {', '.join(self._members)}."
+                known = ", ".join(self._members) or "none"
+                hint = nearest(name, self._members) or f"; it has {known}."
                 msg = f'no job "{name}" is in the fleet{hint}'
                 raise ConfigError(msg)
             return self._members[name]
@@ -285,6 +289,9 @@ class Fleet:
             )
             with self._lock:
                 self._members[name] = member
+                self._grants.leave(
+                    name
+                )  # of a query that came too late: this one was told no grant
                 self._grants.enter(member)
         except BaseException:  # an interrupt, too: nobody else knows of the query
             query.stop()

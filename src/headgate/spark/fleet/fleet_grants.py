@@ -79,6 +79,11 @@ class FleetGrants:
                 self._tell(member, granted, held, "fleet", why)
                 self._cut(f"{name} has come.")
 
+    def leave(self, job: str) -> None:
+        """Forget the grant of a job whose query has ended."""
+        with self._lock:
+            self._ledger.leave(job)
+
     def want(self, slots: Slots, by: str, reason: str) -> None:
         """Grant jobs other slots: fewer at once, more as soon as there is room."""
         with self._lock:

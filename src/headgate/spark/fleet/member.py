@@ -149,9 +149,11 @@ class Member:
         """Return whether what it was granted is not in force yet.
 
         A job without a policy holds what it is granted, unless a user asked for fewer slots; what
-        another one does within its grant is its own business.
+        another one does within its grant is its own business. Slots that somebody holds still are not
+        waited for: a hold may last for hours, and nothing is decided about any job while one changes.
         """
-        held = self.query._slots.held()
+        holds = self.query._slots.holds()
+        held = {op: n for op, n in self.query._slots.held().items() if op not in holds}
         over = any(slots > granted.get(operator, slots) for operator, slots in held.items())
         return over or (not self.own_policy and self.query._slots.changing())
 

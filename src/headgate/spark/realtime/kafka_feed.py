@@ -96,7 +96,14 @@ class Starting:
                 f"({error}); write it as for Spark's own source."
             )
             raise ConfigError(msg) from error
-        default = _EARLIEST if offsets.lower() == "earliest" else _LATEST
+        ends = {"earliest": _EARLIEST, "latest": _LATEST}
+        if not offsets.startswith("{") and offsets.lower() not in ends:
+            msg = (
+                f'option startingOffsets is "{offsets}"; use "earliest", "latest", or the offsets of all '
+                "partitions as JSON."
+            )
+            raise ConfigError(msg)
+        default = ends.get(offsets.lower(), _LATEST)
         return cls(default, named, times, at_ms, given.get(_NO_TIME, "error").lower() == "latest")
 
     def offsets(self, consumer: Any, ends: Mapping[str, Mapping[int, tuple[int, int]]]) -> Ends:
