@@ -14,7 +14,9 @@ import pytest
 from test_machine import FakeWork, machine
 
 from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
+from headgate.core.errors import EngineError
 from headgate.spark.job.phases import Phases
+from headgate.spark.realtime import epochs as loop_of_epochs
 from headgate.spark.realtime.deliveries import Deliveries
 from headgate.spark.realtime.epochs import pause_s
 from headgate.spark.sinks.kafka_sink import KafkaSink
@@ -132,10 +134,37 @@ def test_kafka_says_which_steps_readers_see() -> None:
 
 
 def test_a_pipe_that_is_lost_again_and_again_starts_after_longer_pauses() -> None:
-    assert pause_s([100.0]) == 0.0
-    assert pause_s([10.0, 100.0]) == 0.0
-    assert [pause_s([100.0] * n) for n in (2, 3, 4)] == [0.25, 0.5, 1.0]
-    assert pause_s([100.0] * 8) == 10.0
+    assert [pause_s(short) for short in (0, 1, 2, 3)] == [0.0, 0.25, 0.5, 1.0]
+    assert pause_s(8) == 10.0
+
+
+class Waits:
+    """Stands for the event that stops a query: has no time to wait, and remembers how long."""
+
+    def __init__(self) -> None:
+        self.waited_s: list[float] = []
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, timeout_s: float) -> None:
+        self.waited_s.append(timeout_s)
+
+
+def test_a_pipe_that_is_lost_once_in_a_while_starts_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody kills a slot every 12 s; then two pipes are lost as soon as they have begun."""
+    loop: Any = object.__new__(loop_of_epochs.Epochs)
+    loop._machine = SimpleNamespace(stopping=Waits(), latest=None)
+    loop._work = SimpleNamespace(allowed_failures=9, retry=lambda *_: None)
+    loop._short = loop._lost = 0
+    for began_s, lost_s in ((0, 12), (12, 24), (24, 36), (36, 37), (37, 38), (38, 50)):
+        loop._began_s = began_s
+        clock = SimpleNamespace(monotonic=lambda now=lost_s: now)
+        monkeypatch.setattr(loop_of_epochs, "time", clock)
+        loop._heed(EngineError("a slot ended unexpectedly.", transient=True))
+    assert loop._machine.stopping.waited_s == [0.0, 0.0, 0.0, 0.25, 0.5, 0.0]
 
 
 def test_a_thread_that_is_profiled_does_batch_after_batch() -> None:

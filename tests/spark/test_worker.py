@@ -61,3 +61,21 @@ def test_driver_and_workers_compile_what_the_operators_of_a_query_need(monkeypat
     assert warmed == ["one", "two"]
     assert list(given[0](iter([]))) == []
     assert warmed == ["one", "two", "one", "two", "frozen"]
+
+
+def test_a_worker_has_loaded_what_it_runs_of_a_pipe_before_it_is_forked() -> None:
+    """In real time nothing comes out until the workers of a new pipe have begun."""
+    program = (
+        "import sys\n"
+        "from headgate.spark.worker.daemon import preload\n"
+        "preload()\n"
+        "loaded = set(sys.modules)\n"
+        "import confluent_kafka.admin, pyspark.worker\n"
+        "import headgate.spark.realtime.feeder, headgate.spark.realtime.kafka_feed\n"
+        "import headgate.spark.realtime.router\n"
+        "print(sorted(set(sys.modules) - loaded))\n"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert made.stdout.strip() == "[]"

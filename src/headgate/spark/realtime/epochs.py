@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,24 +26,21 @@ from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import is_final, processor_error
 
-_RECENT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 0.25, 10.0
-"""A pipe that is lost starts again at once; a second time within a minute after a pause, which doubles
-with each further one, so that what fails again and again takes no core from others. Chosen."""
+_SHORT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 0.25, 10.0
+"""A pipe that is lost starts again at once. One that was lost so soon after its start waits for a pause
+before, which doubles with each further one in a row: a start takes about a second of a core, and what
+fails again and again takes little from others. Chosen."""
 
 _QUIET_S = 1.0
 """How long the loop sleeps where nothing waits and nobody wakes it."""
 
 
-def pause_s(restarts: Sequence[float]) -> float:
+def pause_s(short: int) -> float:
     """Return how long to wait before the pipe starts again, in seconds.
 
-    Parameters
-    ----------
-    restarts : sequence of float
-        Clock at the newest ones, ascending; the last one is now.
+    `short`: how many pipes in a row, the newest included, were lost soon after their start.
     """
-    recent = sum(at > restarts[-1] - _RECENT_S for at in restarts) - 1
-    return min(_FIRST_PAUSE_S * 2 ** (recent - 1), _LONGEST_PAUSE_S) if recent else 0.0
+    return min(_FIRST_PAUSE_S * 2 ** (short - 1), _LONGEST_PAUSE_S) if short else 0.0
 
 
 class Epochs:
@@ -83,7 +80,9 @@ class Epochs:
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._begins = threading.Lock()
-        self._lost, self._restarts = 0, deque[float](maxlen=8)
+        self._lost = self._short = 0
+        """Losses since the last commit; pipes in a row that were lost soon after their start."""
+        self._began_s = -math.inf
         self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
         self._had_records, self._at_us = True, 0
@@ -192,8 +191,8 @@ class Epochs:
             raise error
         latest = self._machine.latest
         self._work.retry(0 if latest is None else latest.step + 1, self._lost, error)
-        self._restarts.append(time.monotonic())
-        self._machine.stopping.wait(pause_s(self._restarts))
+        self._short = self._short + 1 if time.monotonic() - self._began_s < _SHORT_S else 0
+        self._machine.stopping.wait(pause_s(self._short))
 
     def _flow(self) -> None:
         """Start the pipe behind what is committed, and do epochs until somebody stops the query.
@@ -202,6 +201,7 @@ class Epochs:
         """
         machine, work, pipe = self._machine, self._work, self._work.pipe
         try:
+            self._began_s = time.monotonic()
             start = self._start_pipe()
             news = NewPartitions(work.feeds.grown, start)
             while not machine.stopping.is_set():

@@ -23,7 +23,13 @@ _PRELOAD = (
     "pyarrow.ipc",
     "pandas",  # not ours: PySpark's Arrow path and pyarrow's NumPy conversion import it
     "pyspark.sql.pandas.serializers",
+    "pyspark.worker",
     "headgate.spark.worker.slot",
+    # in real time a pipe that is lost gets new workers, and nothing comes out until they have begun
+    "headgate.spark.realtime.feeder",
+    "headgate.spark.realtime.router",
+    "headgate.spark.realtime.kafka_feed",
+    "confluent_kafka.admin",
 )
 
 _SOURCE_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
