@@ -331,3 +331,24 @@ def test_a_drawn_course_of_two_readers(
     for reader in readers:
         reader.close()
     recorded(f"kafka_feed_reads{'_headers' * headers}", lines)
+
+
+def test_a_small_backlog_comes_of_all_partitions_at_once(kafka: FakeKafka) -> None:
+    """Whoever begins behind ten records of each may not pass on the first ones alone."""
+    for number in range(3):
+        kafka.write("a", number, 10, holes=1)
+    feed = KafkaFeed.of(SERVERS | {"subscribe": "a", "startingOffsets": "earliest"})
+    reader = feed.reader(feed.first(), 0, 1)
+    consumer = reader._consumer
+    places, found = dict(consumer.at), []
+    for place, at in places.items():
+        consumer.at = {place: at}  # its brokers answer one after the other
+        batch = reader.poll(0.0)
+        found.append(0 if batch is None else batch.num_rows)
+    assert found == [0, 0, 30]
+    consumer.at = {("a", 0): 11}
+    kafka.write("a", 0, 2)
+    batch = reader.poll(0.0)
+    assert batch is not None
+    assert batch.num_rows == 2  # keeps up: nobody is waited for
+    reader.close()

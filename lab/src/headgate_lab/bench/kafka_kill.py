@@ -33,6 +33,7 @@ from pyspark.sql import functions as F
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import EngineError
+from headgate.journal import AssignmentChange, Batch, Event, read
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
 from headgate.spark.settings.kafka import SERVERS, confluent
@@ -115,6 +116,11 @@ class KafkaKillParameters:
     life_s_max: float = 300.0
     """A job that makes no step for so long has failed; > 0."""
 
+    watermark_s: int = 600
+    """Event time that records may be late, in seconds; > 0. Of 2,000 records a second, 10 ms apart, 40
+    are two seconds of clock, and a broker that comes back gives partitions their records further
+    apart: these are late, as they are in plain Spark."""
+
     jobs: str = "exactly-once,at-least-once"
     """Which of the two jobs run; one alone costs half as much."""
 
@@ -133,6 +139,10 @@ class KafkaKillParameters:
             # shares such as 0.1 have no exact sum
             min(shares) >= 0 and sum(shares) < 1 + 1e-9,
             f"{said} of kafka-kill are no shares of 1.",
+        )
+        require(
+            self.watermark_s > 0,
+            f"watermark_s={self.watermark_s} of kafka-kill is out of range; use 1 or more.",
         )
         require(self.rate > 0, f"rate={self.rate} of kafka-kill is out of range; use 1 or more.")
 
@@ -161,7 +171,9 @@ def run(**given: Any) -> dict[str, Any]:
     dict
         ``kills`` by victim, ``windows`` (that must be there), ``exactly-once`` and ``at-least-once``
         (each with ``lost``, ``doubled`` and ``wrong``: windows that are missing, that are there more
-        than once, and whose count is another), ``silence_s`` (by victim: the longest time without an
+        than once, and whose count is another; ``late``: records that its journal says came too late
+        for their window, so that windows are lost or wrong without a fault; ``short``: records that
+        the first counts of all windows lack), ``silence_s`` (by victim: the longest time without an
         output of the first job from a kill to the next), ``changes`` (of slots), ``ended`` (lives that
         ended of themselves, with the last line of each), ``duration_s``, ``parameters``, ``machine``.
     """
@@ -298,6 +310,7 @@ class _Run:
             "servers": self._broker.servers,
             "real_time": self._chosen.real_time,
             "jobs": list(self._out),
+            "watermark_s": self._chosen.watermark_s,
             "master": None if self._cluster is None else self._cluster.master,
         }
         env = spark_env() | ({} if crash is None else {CRASH: crash})
@@ -484,6 +497,8 @@ class _Run:
                 "lost": sum(key not in got for key in expected),
                 "doubled": sum(len(counts) > 1 for counts in got.values()),
                 "wrong": sum(set(counts) != {expected[key]} for key, counts in got.items()),
+                "late": sum(batch.late for batch in self._journal(job) if isinstance(batch, Batch)),
+                "short": sum(n - got.get(key, [0])[0] for key, n in expected.items()),
             }
         result["changes"] = sum(self._changes(job) for job in self._out)
         return result | {"ended": self._ended}
@@ -507,22 +522,24 @@ class _Run:
         }
 
     def _changes(self, job: str) -> int:
-        lines = (Checkpoint(self._work / job).root / "journal.jsonl").read_text().splitlines()
-        return sum(
-            '"event": "assignment"' in line or '"event":"assignment"' in line for line in lines
-        )
+        return sum(isinstance(event, AssignmentChange) for event in self._journal(job))
+
+    def _journal(self, job: str) -> Iterator[Event]:
+        return read(Checkpoint(self._work / job).root / "journal.jsonl")
 
 
 # --- in the child --------------------------------------------------------------------------------
 
 
-def counts(spark: SparkSession, servers: str) -> DataFrame:
-    """Return records per key in windows of 10 s."""
+def counts(spark: SparkSession, servers: str, watermark_s: int) -> DataFrame:
+    """Return records per key in windows of 10 s, of records at most `watermark_s` late."""
     reader = spark.readStream.format("kafka").option(SERVERS, servers).option("subscribe", _IN)
     records = reader.option("startingOffsets", "earliest").load()
     read = F.from_json(F.col("value").cast("string"), "k int, at long")
     events = records.select(read.alias("r")).select("r.k", F.timestamp_millis("r.at").alias("at"))
-    windows = events.withWatermark("at", "40 seconds").groupBy(F.window("at", "10 seconds"), "k")
+    windows = events.withWatermark("at", f"{watermark_s} seconds").groupBy(
+        F.window("at", "10 seconds"), "k"
+    )
     key = F.concat_ws("-", "k", F.unix_seconds("window.start"))
     return windows.agg(F.count("*").alias("n")).select(
         key.alias("key"), F.col("n").cast("string").alias("value")
@@ -538,7 +555,7 @@ def _writers(
     for delivery in request["jobs"]:
         topic = _OUT[delivery]
         writer = (
-            hg.writeStream(counts(spark, servers))
+            hg.writeStream(counts(spark, servers, request["watermark_s"]))
             .slots(start=2)
             .keyGroups(32)
             .queryName(topic)

@@ -14,14 +14,17 @@ from typing import Protocol
 
 Partition = tuple[str, int]
 
-_FAR_S, _NEAR_S = 1.0, 0.02
-"""How long others wait for a partition from which nothing comes, in seconds: where the backlog is more
-than one piece, and where it is less. Its last offsets may hold no record, as the end of a transaction.
-Chosen."""
+_AWAY_S = 5.0
+"""How long others wait for a partition whose records are known and do not come, in seconds: its broker
+may be away. More holds the others up for longer; less moves the watermark past records that a busy
+machine brings late. Chosen."""
 
+_FAR_S, _NEAR_S = 1.0, 0.02
+"""The same for one where the client found nothing more, and its end has grown since: where the backlog
+is more than one piece, and where it is less. What is there may be a transaction that is open. Chosen."""
 
 _ASKED_S = 0.01
-"""How much of the time between two polls counts as waiting. Chosen: less than the shorter patience."""
+"""How much of the time between two polls counts as waiting. Chosen: less than the shortest patience."""
 
 
 class FetchedRecord(Protocol):
@@ -64,20 +67,24 @@ class EvenOrder:
             self._silent.pop(partition, None)
 
     def take(
-        self, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
+        self,
+        starts: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+        no_more: Mapping[Partition, int],
     ) -> list[FetchedRecord]:
         """Return the records to pass on now; none while the share of a partition is not there.
 
         `starts`, `ends`: the next offset to pass on, and the end of the partition as far as it is
-        known.
+        known. `no_more`: where the client found nothing more of a partition last; the end of a
+        transaction and one that is open are no records.
         """
         # offsets before the first record that came hold none: deleted, compacted or given up
         nexts = {p: held[0].offset() if (held := self._held.get(p)) else starts[p] for p in starts}
-        behind = {p: max(ends[p] - at, 0) for p, at in nexts.items()}
-        for partition, held in self._held.items():
-            if held:
-                least = held[-1].offset() + 1 - nexts[partition]
-                behind[partition] = max(behind[partition], least)
+        fetched = {p: self._fetched(p, at) for p, at in starts.items()}
+        behind = {
+            p: max(fetched[p] if no_more.get(p, -1) >= ends[p] else ends[p], fetched[p]) - at
+            for p, at in nexts.items()
+        }
         total = sum(behind.values())
         share = min(self._most / total, 1.0) if total else 1.0
         until = {p: nexts[p] + -int(-count * share // 1) for p, count in behind.items()}
@@ -91,7 +98,10 @@ class EvenOrder:
         self._waited_s += min(now_s - self._asked_s, _ASKED_S)
         self._asked_s = now_s
         if missing:
-            if self._waited_s < (_FAR_S if total > self._most else _NEAR_S):
+            patience_s = _FAR_S if total > self._most else _NEAR_S
+            if any(no_more.get(p, -1) < fetched[p] for p in missing):
+                patience_s = _AWAY_S
+            if self._waited_s < patience_s:
                 return []
             self._silent |= {p: starts[p] for p in missing if not self._held.get(p)}
         self._waited_s = 0.0
@@ -102,5 +112,9 @@ class EvenOrder:
         return found
 
     def _reaches(self, partition: Partition, until: int) -> bool:
+        return bool(self._held.get(partition)) and self._fetched(partition, 0) >= until
+
+    def _fetched(self, partition: Partition, start: int) -> int:
+        """Return the offset behind the last record that came, or `start` where none is held."""
         held = self._held.get(partition)
-        return held is not None and len(held) > 0 and held[-1].offset() + 1 >= until
+        return held[-1].offset() + 1 if held else start

@@ -367,7 +367,11 @@ class _KafkaReader:
         ]
         self._order = EvenOrder(_POLL_ROWS)
         self._reached: dict[Partition, int] = {}
-        """Ends behind the last record, which the client has come to."""
+        """Ends behind the last record, which the client has come to, and the reader not yet."""
+        self._no_more: dict[Partition, int] = {}
+        """Where the client found nothing more of a partition last."""
+        self._catches_up = True
+        """Whether a partition is behind what it had at the start, or at the last large poll."""
         try:
             self._there = {
                 (one.topic, one.partition): self._consumer.get_watermark_offsets(
@@ -386,11 +390,14 @@ class _KafkaReader:
         if found:
             found += self._consumer.consume(_POLL_ROWS - 1, 0)
         records = [one for one in found if self._is_record(one)]
-        if self._order.holds or len(records) >= _FEW_ROWS:
+        self._catches_up |= len(records) >= _FEW_ROWS
+        if self._catches_up:
             self._order.add(records)
-            records = self._order.take(self._starts(), self._known_ends())
+            starts, ends = self._starts(), self._known_ends()
+            records = self._order.take(starts, ends, self._no_more)
         for record in records:
             self._ends[record.topic()][str(record.partition())] = record.offset() + 1
+        self._catches_up = self._catches_up and self._is_behind()
         if not self._gets_on() and not records:
             return None
         times = [record.timestamp() for record in records]
@@ -423,6 +430,13 @@ class _KafkaReader:
             self._ends[topic][str(number)] = max(end, self._ends[topic][str(number)])
         return passed
 
+    def _is_behind(self) -> bool:
+        """Return whether there are records that were not passed on, as far as is known."""
+        return self._order.holds or any(
+            self._there[place] > at > self._no_more.get(place, -1)
+            for place, at in self._starts().items()
+        )
+
     def _starts(self) -> dict[Partition, int]:
         """Return the offsets that come next, by partition."""
         return {(t, int(p)): at for t, parts in self._ends.items() for p, at in parts.items()}
@@ -440,7 +454,8 @@ class _KafkaReader:
         if error is None:
             return True
         if error.name() == "_PARTITION_EOF":
-            self._reached[message.topic(), message.partition()] = message.offset()
+            place = (message.topic(), message.partition())
+            self._reached[place] = self._no_more[place] = message.offset()
             return False
         if _may_pass(error):
             return False  # the client goes on by itself
