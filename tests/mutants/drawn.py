@@ -123,9 +123,8 @@ class Trials:
             for name, seconds in took_s.items()
             if seconds < UNIT_LIMIT_S / 3  # a longer one would be the only one
         }
-        on_spark = change.file.startswith(
-            "spark/"
-        )  # no name says which tests of these need no session
+        # no name says which tests of the rooms that know Spark need no session
+        on_spark = change.file.startswith("spark/")
         if self._by_name or not (tests or on_spark):
             tests = dict.fromkeys(self._covering.named(change, on_spark=False), 30.0)
             limit_s = NAMED_LIMIT_S if self._by_name else UNIT_LIMIT_S

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from told import told
 
 from headgate.core.errors import EngineError, HeadgateError
 from headgate.core.slo import parse_slo
@@ -17,13 +18,6 @@ from headgate.spark.job.faults import POINTS, SlotFaults, crash_point
 from headgate.spark.settings import arguments as args
 
 Recorded = Callable[[str, Iterable[str]], None]
-
-
-def told(do: Callable[[], Any]) -> str:
-    try:
-        return str(do())
-    except HeadgateError as error:
-        return f"{type(error).__name__}: {error}"
 
 
 class Own:

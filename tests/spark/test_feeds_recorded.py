@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from told import told
 
-from headgate.core.errors import HeadgateError
 from headgate.spark.realtime import clocked
 from headgate.spark.realtime.clocked import ClockFeed, RateRows
 from headgate.spark.realtime.feed import Feeds
@@ -18,13 +18,6 @@ from headgate.spark.sinks import kafka_notes
 from headgate.spark.sinks.kafka_notes import NOTES, last_note, make_notes, note
 
 Recorded = Callable[[str, Iterable[str]], None]
-
-
-def told(do: Callable[[], Any]) -> str:
-    try:
-        return str(do())
-    except HeadgateError as error:
-        return f"{type(error).__name__}: {error}"
 
 
 class Clock:

@@ -44,11 +44,11 @@ class SuccessRate:
         self.met: F64 = np.zeros(judged)
         self.empty = 0
         self.stalled = 0
-        self._open: F64 = np.zeros(judged)  # without completions, not judged yet
-        self._overdue: F64 = np.zeros(judged)  # without completions, missed by now
-        self._waited_ms: F64 = np.zeros(
-            judged
-        )  # since the last completions; a mean: of all records
+        # windows without completions: not judged yet, and missed by now
+        self._open: F64 = np.zeros(judged)
+        self._overdue: F64 = np.zeros(judged)
+        # since the last completions; of a mean the sum over all records that wait
+        self._waited_ms: F64 = np.zeros(judged)
         self.judge_by(slo)
 
     def judge_by(self, slo: Slo) -> None:
