@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.core.errors import ConfigError
 from headgate.spark.job.faults import CRASH, SlotFaults
+from headgate.spark.step.record import StepRecorder
 from headgate_lab.bench import kill
 from headgate_lab.testing import faults
 
@@ -123,16 +124,19 @@ def test_a_slot_that_always_fails_ends_the_query_with_its_reason(spark, input_pa
     assert job.answer == job.expected
 
 
-def test_two_executions_of_a_slot_alive_at_once_do_not_change_the_answer(job, tmp_path):
+def test_two_executions_of_a_slot_alive_at_once_do_not_change_the_answer(
+    job, tmp_path, monkeypatch
+):
     """::
 
     slot 0, attempt 1   write g, stop ........................ resume, write on (old inode)
     slot 1, attempt 1      write, raise
     both,   attempt 2                    write, commit
     """
-    trace = tmp_path / "trace"
+    trace, retried, retry = tmp_path / "trace", tmp_path / "retried", StepRecorder.retry
+    monkeypatch.setattr(StepRecorder, "retry", lambda *given: (retry(*given), retried.touch()))
     job.run(
-        faults.pause_worker(slot=0, step=STEP, pause_ms=1200, trace=trace),
+        faults.pause_worker(slot=0, step=STEP, until=retried, trace=trace),
         faults.raise_in(slot=1, step=STEP, after=trace),
     )
     assert job.retries() == [(STEP, 1)]

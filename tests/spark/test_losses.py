@@ -133,7 +133,7 @@ def totals(rows):
 def test_in_a_chain_the_slot_that_was_killed_is_named_and_gets_the_assignment_on_its_way(
     spark, tmp_path
 ):
-    given, answer, paused = tmp_path / "in", {}, tmp_path / "paused"
+    given, answer, paused, scaled = tmp_path / "in", {}, tmp_path / "paused", tmp_path / "scaled"
     given.mkdir()
     for number in range(5):
         rows = {"key": [n % 40 for n in range(400)], "value": list(range(number, number + 400))}
@@ -158,7 +158,7 @@ def test_in_a_chain_the_slot_that_was_killed_is_named_and_gets_the_assignment_on
     first, second = "deduplicate-0", "aggregate-1"
     faults.inject(
         writer,
-        faults.pause_worker(slot=0, step=2, pause_ms=1500, trace=paused, operator=first),
+        faults.pause_worker(slot=0, step=2, until=scaled, trace=paused, operator=first),
         faults.kill_worker(slot=1, step=2, operator=second),
     )
     query = writer.start()
@@ -167,6 +167,7 @@ def test_in_a_chain_the_slot_that_was_killed_is_named_and_gets_the_assignment_on
         while not paused.exists() and time.monotonic() < until:
             time.sleep(0.01)
         query.scale(3, operator=second)  # in the midst of the step
+        scaled.touch()
         query.processAllAvailable()
     finally:
         query.stop()

@@ -375,7 +375,7 @@ def test_windows_that_are_due_come_though_the_epoch_that_closes_them_is_lost(
 ) -> None:
     """No record follows that would ask for another epoch."""
     # each bid has a millisecond of its own, so that the last one moves the watermark
-    rows, lost, events, rate = Rows(), list[int](), 1000, 500
+    rows, lost, events, rate = Rows(), list[int](), 1000, 250
 
     def epoch(
         self: StepMachine[Any], batch: int, us: int, sources: list[str], *more: Any, **of: Any
@@ -390,7 +390,8 @@ def test_windows_that_are_due_come_though_the_epoch_that_closes_them_is_lost(
     done = StepMachine.epoch
     monkeypatch.setattr(StepMachine, "epoch", epoch)
     # all have come before the query starts, so that the first epochs move the watermark past windows
-    base = time.time_ns() // 1000 - 60_000_000
+    # four seconds of the clock that `windows` does not filter away, whatever the time is now
+    base = (time.time_ns() // 1000 - 60_000_000) // 5_000_000 * 5_000_000 + 1_000_000
     build = windows("0 seconds", events=events, rate=rate, base=base)
     with running(writer(build(spark), rows, tmp_path, "append")) as query:
         query.processAllAvailable()

@@ -51,12 +51,12 @@ def kill_worker(
 
 
 def pause_worker(
-    *, slot: int, step: int, pause_ms: float, trace: Path | None = None, operator: str | None = None
+    *, slot: int, step: int, until: Path, trace: Path | None = None, operator: str | None = None
 ) -> Fault:
-    """Return a fault: the worker stands still for `pause_ms`, then writes on.
+    """Return a fault: the worker stands still until the file `until` is there, then writes on.
 
     Where another slot of the attempt fails meanwhile, the step is retried and two executions of this
-    slot are alive. Spark kills a failed attempt's worker after 2 s, so keep the pause below.
+    slot are alive. Spark kills a failed attempt's worker after 2 s, so `until` must be there before that.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def pause_worker(
         File that gets a line of JSON when it pauses, resumes and writes on.
     """
     more = {} if trace is None else {"trace": str(trace)}
-    return _fault("pause", slot, operator, step=step, ms=pause_ms, **more)
+    return _fault("pause", slot, operator, step=step, until=str(until), **more)
 
 
 def slow(slot: int, us_per_row: float, *, from_step: int = 0, operator: str | None = None) -> Fault:

@@ -41,9 +41,9 @@ class SlotFaults:
     `faults`: each with ``kind`` and ``slot``; optionally ``step`` or ``from_step`` (default: every
     step), ``attempts`` (the first so many attempts of a step, default 1) and ``groups`` (key groups
     written before it strikes, default 1). Kinds: ``raise`` (once the file ``after`` is there, where
-    one is named); ``kill`` (SIGKILL to itself); ``pause`` (SIGSTOP for ``ms``; afterwards it goes
-    on, as a zombie if the step was retried); ``slow`` (``us_per_row`` more for each row served, in
-    every attempt). With ``trace`` (a path) it notes what it does there.
+    one is named); ``kill`` (SIGKILL to itself); ``pause`` (SIGSTOP until the file ``until`` is
+    there; afterwards it goes on, as a zombie if the step was retried); ``slow`` (``us_per_row`` more
+    for each row served, in every attempt). With ``trace`` (a path) it notes what it does there.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SlotFaults:
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "pause":
-            _stop_self(fault["ms"])
+            _stop_self(fault["until"])
             self._note(fault, "resumed", group)
 
     def _note(self, fault: Mapping[str, Any], what: str, group: int) -> None:
@@ -107,12 +107,12 @@ def _wait_for(path: str | None) -> None:
         time.sleep(0.01)
 
 
-def _stop_self(duration_ms: float) -> None:
-    """Stop this process, and have another wake it."""
+def _stop_self(until: str) -> None:
+    """Stop this process, and have another wake it once the file `until` is there, or after half a minute."""
+    # another process, as no thread of this one runs meanwhile
+    command = 'for _ in $(seq 1500); do [ -e "$1" ] && break; sleep 0.02; done; kill -CONT "$2"'
     pid = os.getpid()
-    # the shell's own sleep, so that the helper is there before this process stands still
-    command = f"sleep {duration_ms / 1e3:.3f}; kill -CONT {pid}"
-    subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
+    subprocess.Popen(["/bin/sh", "-c", command, "sh", until, str(pid)], start_new_session=True)
     os.kill(pid, signal.SIGSTOP)
 
 
