@@ -108,7 +108,7 @@ def _wait_for(path: str | None) -> None:
 
 
 def _stop_self(until: str) -> None:
-    """Stop this process, and have another wake it once the file `until` is there, or after half a minute."""
+    """Stop this process; another wakes it once the file `until` is there, or after half a minute."""
     # another process, as no thread of this one runs meanwhile
     command = 'for _ in $(seq 1500); do [ -e "$1" ] && break; sleep 0.02; done; kill -CONT "$2"'
     pid = os.getpid()
