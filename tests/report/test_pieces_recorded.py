@@ -111,16 +111,16 @@ def test_words_of_an_slo() -> None:
     }  # fmt: skip
     state = "changing, frozen, slots held until 2023-11-14 22:13:20, floor 120 ms"
     assert slo_text(slo) == (
-        "MISSED: met in 50.0% of windows (want 99.0%, worst group 3 25.0%; 75.0% of records in time), "
-        + state
+        "MISSED since it began: 50.0% of windows in time "
+        f"(want 99.0%, worst group 3 25.0%; 75.0% of records); at the end {state}"
     )
     for name in ("worst_group", "success_worst"):
         assert "worst" not in slo_text(slo | {name: None})
-    assert "in time" not in slo_text(slo | {"records_in_time": None})
-    assert slo_text(slo | {"success": None}) == f"no window yet, {state}"
+    assert "of records" not in slo_text(slo | {"records_in_time": None})
+    assert slo_text(slo | {"success": None}) == f"no window yet; at the end {state}"
     calm = slo | {"frozen": False, "held_until_ms": None, "floor_ms": 0.0, "met": True}
-    assert slo_text(calm).startswith("met in 50.0%")
-    assert slo_text(calm).endswith("in time), changing, floor not known")
+    assert slo_text(calm).startswith("met since it began: 50.0%")
+    assert slo_text(calm).endswith("of records); at the end changing, floor not known")
 
 
 @pytest.mark.parametrize(

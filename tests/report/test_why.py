@@ -123,9 +123,10 @@ def test_the_summary_counts_decisions_and_says_how_the_slo_stood(tmp_path: Path)
     assert found["slots_mean"] == 2.0
     text = "\n".join(finish_lines(found))
     assert (
-        "mean < 1 s over 1 s: MISSED: met in 97.0% of windows (want 99.0%, worst group 17" in text
+        "mean < 1 s over 1 s: MISSED since it began: 97.0% of windows in time (want 99.0%, worst group 17"
+        in text
     )
-    assert "100.0% of records in time" in text
+    assert "100.0% of records" in text
     assert "2 scale-out" in text
 
 
@@ -143,7 +144,7 @@ def test_decisions_push_no_event_off_the_view(tmp_path: Path) -> None:
 
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(frame(run, now_ms=run.ended_ms, width=120))
-    assert "MISSED: met in 97.0% of windows" in console.export_text()
+    assert "MISSED since it began: 97.0% of windows in time" in console.export_text()
 
 
 def test_top_lists_groups_and_slots_and_says_what_cannot_be_split() -> None:

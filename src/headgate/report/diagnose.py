@@ -408,10 +408,12 @@ def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
         return None
     group, share = hottest
     operators = [operator.id for operator in run.start.operators]
-    operator = operators[0] if operators else ""
+    operator = operators[0] if operators else None
     over = run.slots_of(group)
     key = next((b.hottest_key for b in reversed(run.recent) if b.hottest_key), None)
-    text = f"key group {group} of {operator} has {share:.1%} of the records"
+    # journals of the first versions name no operator
+    whose = f" of {operator}" if operator else ""
+    text = f"key group {group}{whose} has {share:.1%} of the records"
     text += f", split over {over} slots" if over > 1 else ""
     if key is not None:
         text += f"; the most frequent key of the last batch: {key}"

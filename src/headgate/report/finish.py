@@ -55,8 +55,8 @@ def _slo_lines(result: dict[str, Any]) -> list[str]:
 
 
 def slo_text(slo: dict[str, Any]) -> str:
-    """Return in words the share of windows within the SLO, and the SLO's state."""
-    return f"{slo_met_text(slo)}, {slo_state_text(slo)}"
+    """Return in words the share of windows within the SLO, and the SLO's state when the run ended."""
+    return f"{slo_met_text(slo)}; at the end {slo_state_text(slo)}"
 
 
 def slo_met_text(slo: dict[str, Any]) -> str:
@@ -67,9 +67,9 @@ def slo_met_text(slo: dict[str, Any]) -> str:
     if slo["worst_group"] is not None and slo["success_worst"] is not None:
         worst = f", worst group {slo['worst_group']} {slo['success_worst']:.1%}"
     in_time = slo.get("records_in_time")
-    records = "" if in_time is None else f"; {in_time:.1%} of records in time"
+    records = "" if in_time is None else f"; {in_time:.1%} of records"
     return (
-        f"{'met' if slo['met'] else 'MISSED: met'} in {slo['success']:.1%} of windows "
+        f"{'met' if slo['met'] else 'MISSED'} since it began: {slo['success']:.1%} of windows in time "
         f"(want {slo['wanted']:.1%}{worst}{records})"
     )
 

@@ -128,7 +128,11 @@ def _slo(run: Run) -> list[Text]:
     style = "bold red" if bad else "green" if slo["met"] else ""
     text.append(slo_met_text(slo), style=style)
     # On a line of its own: an 80-cell terminal would cut the floor off.
-    return [_labelled("SLO", text), _labelled("", Text(escaped(slo_state_text(slo)), style=style))]
+    when = "now" if run.stop is None else "at the end"
+    return [
+        _labelled("SLO", text),
+        _labelled("", Text(escaped(f"{when} {slo_state_text(slo)}"), style=style)),
+    ]
 
 
 def _batch_times(run: Run, cells: int) -> list[Text]:
