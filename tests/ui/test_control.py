@@ -544,12 +544,11 @@ def test_half_a_command_keeps_no_connection(place: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_browser_has_the_form_and_the_token_leaves_the_address(
-    place: Path, tmp_path: Path
+    place: Path, browser: str, tmp_path: Path
 ) -> None:
-    chromium = shutil.which("chromium") or pytest.skip("chromium is not there")
     append(place, AssignmentChange(1, 5, 2, 4, 9, 0, "unified", "busy", "a", at_ms=2_600))
     flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
-    words = [chromium, *flags.split(), "--no-proxy-server", f"--user-data-dir={tmp_path}/profile"]
+    words = [browser, *flags.split(), "--no-proxy-server", f"--user-data-dir={tmp_path}/profile"]
     words += ["--virtual-time-budget=5000", "--enable-logging=stderr", "--dump-dom"]
     with serving(place) as (address, _):
         seen = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from journals import SLO, START, batch, write
+from pages import get, serving
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import ConfigError
@@ -31,7 +30,7 @@ from headgate.journal import (
 )
 from headgate.report.limits import DriverSeen
 from headgate.ui import questions
-from headgate.ui.app import _Protocol, app, serve
+from headgate.ui.app import serve
 from headgate.ui.shelf import Shelf
 
 EVIL = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
@@ -53,33 +52,6 @@ def address(tmp_path: Path) -> Iterator[str]:
     shelf = Shelf([tmp_path], lambda _: DriverSeen())
     with serving(shelf) as where:
         yield where
-
-
-@contextlib.contextmanager
-def serving(shelf: Shelf) -> Iterator[str]:
-    """Yield the address of a page as the command serves it."""
-    with socket.create_server(("127.0.0.1", 0)) as own:
-        config = uvicorn.Config(app(shelf, "127.0.0.1"), http=_Protocol, log_level="warning")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
-        thread.start()
-        try:
-            yield f"127.0.0.1:{own.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def get(address: str, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers and body."""
-    request = urllib.request.Request(f"http://{address}{path}", headers=headers)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=20) as answer:
-            return answer.status, dict(answer.headers), answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, dict(error.headers), error.read().decode()
 
 
 def test_what_the_page_asks_for_is_there(address: str) -> None:
@@ -320,21 +292,6 @@ def test_a_taken_address_is_one_sentence(tmp_path: Path) -> None:
         shelf = Shelf([tmp_path], lambda _: DriverSeen())
         with pytest.raises(ConfigError, match=f"cannot be served at 127.0.0.1:{port}"):
             serve(shelf, "127.0.0.1", port)
-
-
-@pytest.fixture(scope="module")
-def browser() -> str:
-    """Chromium, of Debian's package where it is not there yet."""
-    if found := shutil.which("chromium"):
-        return found
-    if os.getuid() != 0 or not shutil.which("apt-get"):
-        pytest.skip("chromium is not there, and only root can install Debian's package of it")
-    install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", "chromium"]
-    for command in (["apt-get", "update", "-q"], install):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"chromium cannot be installed: {done.stderr[-200:]}")
-    return shutil.which("chromium") or pytest.skip("chromium was installed and is not found")
 
 
 def dom_of(address: str, browser: str, profile: Path) -> tuple[str, str]:
