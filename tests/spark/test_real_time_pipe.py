@@ -302,7 +302,7 @@ def test_a_wait_goes_on_behind_any_word_but_that_the_query_is_to_end(
 
     def next_word(left_s: float) -> Any:
         assert left_s == 60.0 - now_s[0]
-        now_s[0] += 20.0
+        now_s[0] += 10.0
         return said.popleft()
 
     monkeypatch.setattr(driver.pipe, "_next", next_word)
@@ -311,7 +311,7 @@ def test_a_wait_goes_on_behind_any_word_but_that_the_query_is_to_end(
     said.append(None)
     driver.pipe.wait(60.0)
     assert list(said) == [None], "it has heard the halt"
-    said.extend([None] * 3)
+    said.extend([None] * 6)
     now_s[0] = 0.0
     driver.pipe.wait(60.0)
     assert list(said) == [None], "its time is over"

@@ -51,10 +51,10 @@ class Costs:
     engine: MicroBatch
     record_s: float
     """Seconds that a record takes a slot, in the mean."""
-    factors: F64 | None = None
+    factors: F64 | None
     """float64[n] or None: by batch, how many times as much its records took; None where it is not
     known."""
-    useful: int | None = None
+    useful: int | None
     """Slots beyond which none is of use, as a policy was told; None: there is no such number."""
 
 

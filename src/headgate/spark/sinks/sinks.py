@@ -12,7 +12,7 @@ A step's output is the same bytes each time it is delivered, so *skip* loses not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,10 +73,10 @@ class Target:
     """The query's."""
     last_output: Callable[[], int | None]
     """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
-    row_function: Any = None
+    row_function: Any
     """For ``foreach``."""
-    cluster_by: list[str] = field(default_factory=list)
-    exactly_once: bool = True
+    cluster_by: list[str]
+    exactly_once: bool
     """Whether a format that headgate writes exactly once itself is not left to Spark."""
 
 
