@@ -12,7 +12,7 @@ A step's output is the same bytes each time it is delivered, so *skip* loses not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,7 +65,7 @@ class Target:
     name: str | None
     table: str | None
     partition_by: list[str]
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     """All but headgate's own."""
     function: Callable[[DataFrame, int], None] | None
     """For ``foreachBatch``."""
