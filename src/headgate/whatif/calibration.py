@@ -275,7 +275,8 @@ def _fit(work: F64, slots_s: F64) -> tuple[float, float, float]:
     fit = np.zeros(3)
     if used:
         fit[used] = solution
-    return float(fit[0]), float(fit[1]), float(fit[2])
+    batch_s, slot_s, record_s = fit.tolist()
+    return batch_s, slot_s, record_s
 
 
 def _before_slots(steady: Sequence[Batch], period_s: F64, ended_s: F64) -> float:
