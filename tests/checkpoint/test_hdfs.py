@@ -224,6 +224,21 @@ def test_a_cluster_where_a_rename_writes_over_another_file_is_refused(
     assert cluster.files == {}
 
 
+def test_the_client_reads_the_configuration_that_an_option_names(
+    cluster: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def client(node: str, config_dir: str | None) -> FakeHdfs:
+        asked.append((node, config_dir))
+        return cluster
+
+    monkeypatch.setattr(sys.modules["hdfs_native"], "Client", client)
+    for options in ({"configDir": "/etc/hadoop"}, {}):
+        files_at(PLACE, options=options).exists("x")
+    assert asked == [("hdfs://node:8020", "/etc/hadoop"), ("hdfs://node:8020", None)]
+
+
 def test_without_its_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs._client_of.cache_clear()
     monkeypatch.setitem(sys.modules, "hdfs_native", None)

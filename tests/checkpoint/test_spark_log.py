@@ -17,6 +17,7 @@ from headgate.checkpoint.spark_log import (
     FIELD,
     LogNotes,
     check_log,
+    needed_files,
     newest_batch,
     newest_note,
     problems_in_log,
@@ -322,6 +323,15 @@ def test_a_note_has_what_a_restart_reads_and_nothing_else(place: Path) -> None:
         "sources/0/.3.crc", "sources/0/2.compact", "sources/0/3",
     ]  # fmt: skip
     assert taken["batch"] == 4
+
+
+def test_of_several_compacted_files_a_restart_reads_the_newest(place: Path) -> None:
+    for name in ("0/10.compact", "0/11", "0/9", "0/4", "1/0", "1/1"):
+        put(place / f"sources/{name}", "v1\nall")
+    read = [name for name in needed_files(place, 4) if name.startswith("sources/")]
+    assert sorted(read) == [
+        "sources/0/10.compact", "sources/0/11", "sources/1/0", "sources/1/1",
+    ]  # fmt: skip
 
 
 def trouble(log: Path) -> list[tuple[str, Callable[[], object]]]:

@@ -152,6 +152,15 @@ def test_a_scale_out_involves_its_source_and_the_new_slot() -> None:
     assert involved(FOUR, Change(ChangeKind.SCALE_OUT, new, (0, 1, 2, 3, None))) == ((0,), (0, 4))
 
 
+def test_a_slot_without_key_groups_is_involved_where_it_comes_or_goes() -> None:
+    same = FOUR.assignment.slot_of
+    comes = Change(ChangeKind.SCALE_OUT, Assignment(same, 5, 1), (0, 1, 2, 3, None))
+    assert involved(FOUR, comes) == ((), (4,))
+    five = replace(FOUR, assignment=Assignment(same, 5, 1))
+    goes = Change(ChangeKind.SCALE_IN, Assignment(same, 4, 2), (0, 1, 2, 3))
+    assert involved(five, goes) == ((4,), ())
+
+
 # hysteresis
 
 

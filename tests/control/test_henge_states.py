@@ -109,6 +109,20 @@ def test_a_job_that_was_falling_already_may_be_left_out_of_the_judgement(
     assert jobs["a"].slots == (1 if blame else 11)
 
 
+@pytest.mark.parametrize(("growth", "reverted"), [(1.0005, True), (1.0015, False)])
+def test_a_job_is_falling_that_lost_more_than_a_thousandth_in_a_round(
+    growth: float, reverted: bool
+) -> None:
+    #  "late" loses half of its utility when "a" gets slots, and a little in every round before
+    ages_s = itertools.accumulate(itertools.repeat(growth), lambda age_s, by: age_s * by)
+    late = Job(lambda slots: next(ages_s) * (4.0 if cluster.actions else 2.0), priority=200.0)
+    jobs = {"a": Job(by_slots(10.0), priority=30.0), "late": late}
+    cluster = Cluster(jobs, parameters({"blame_falling": False, "patience_rounds": 3}))
+    cluster.until_action()
+    cluster.run(33)
+    assert (Action.REVERSION in kinds(cluster.actions)) == reverted
+
+
 @pytest.mark.parametrize(("busy", "reverted"), [(1.0, False), (0.9, True)])
 def test_a_job_that_cannot_keep_up_is_no_evidence_though_it_becomes_late_only_later(
     busy: float, reverted: bool

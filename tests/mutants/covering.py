@@ -262,6 +262,12 @@ def _module(file: str) -> str:
     return "headgate." + file.removesuffix(".py").replace("/", ".")
 
 
+def _imports(module: str) -> re.Pattern[str]:
+    """Return a pattern of what imports a module, or something of it."""
+    package, _, name = module.rpartition(".")
+    return re.compile(rf"from {re.escape(package)}(\.{name} import\b| import [^\n(]*\b{name}\b)")
+
+
 def _units(file: str, text: str) -> Iterator[Unit]:
     def names(nodes: Iterable[ast.AST]) -> frozenset[str]:
         found = set()
@@ -417,6 +423,29 @@ class Covering:
         if on_spark:
             whole = [f"tests/spark/{name}" for name in _WHOLE]
         return list(dict.fromkeys(found + whole))[: 2 * most]
+
+    def importing(self, change: Change) -> list[str]:
+        """Return tests without a session of files that import what a change is in, or what imports that.
+
+        A slot, a fork server or an agent is a process of its own, whose lines no tracer sees.
+        """
+        tests = self._recordings["unit"].seconds
+        files = {test.partition("::")[0] for test in tests}
+        texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
+        modules = seen = {_module(change.file)}
+        while modules:
+            marks = [_imports(module) for module in modules]
+            those = {file for file, text in texts.items() if any(m.search(text) for m in marks)}
+            if those:
+                found = (test for test in tests if test.partition("::")[0] in those)
+                return self._sorted("unit", found)
+            modules = {
+                name
+                for name, text in self._sources.items()
+                if any(mark.search(text) for mark in marks)
+            } - seen
+            seen = seen | modules
+        return []
 
     def _sorted(self, kind: str, tests: Iterable[str]) -> list[str]:
         seconds = self._recordings[kind].seconds

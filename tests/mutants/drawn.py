@@ -114,17 +114,16 @@ class Trials:
             return None
         jit = not self._covering.as_python(change)
         limit_s = UNIT_LIMIT_S if jit else 2 * UNIT_LIMIT_S
-        took_s = {
-            name: self._covering.seconds("unit", name)
-            for name in self._covering.tests("unit", change)
-        }
+        on_spark = change.file.startswith("spark/")
+        named = self._covering.tests("unit", change)
+        named += self._covering.importing(change) if on_spark else []
+        took_s = {name: self._covering.seconds("unit", name) for name in named}
         tests = {
             name: min(max(30.0, 6 * seconds), limit_s)
             for name, seconds in took_s.items()
             if seconds < UNIT_LIMIT_S / 3  # a longer one would be the only one
         }
         # no name says which tests of the rooms that know Spark need no session
-        on_spark = change.file.startswith("spark/")
         if self._by_name or not (tests or on_spark):
             tests = dict.fromkeys(self._covering.named(change, on_spark=False), 30.0)
             limit_s = NAMED_LIMIT_S if self._by_name else UNIT_LIMIT_S

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.core.errors import CheckpointError
-from headgate.spark.job.job import OperatorState
+from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Payload, Report
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
@@ -45,6 +45,24 @@ def test_waiting_records_of_a_damaged_file_are_not_served(tmp_path: Path) -> Non
     file.write_bytes(bytes(data))
     with pytest.raises(CheckpointError, match="checksum does not match"):
         told.waiting(0, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "rows", "is_served"),
+    [(60_000, 1, False), (60_001, 1, True), (0, 100, False), (0, 101, True)],
+)
+def test_a_slot_whose_records_wait_too_long_or_are_too_many_serves_them_all(
+    waits_ms: int, rows: int, is_served: bool
+) -> None:
+    config = JobConfig("job", budget_s=1.0, backlog_age_max_s=60.0, backlog_bytes_max=6400)
+    state = OperatorState.fresh(2, 8)
+    now_ms = 1_700_000_000_000
+    group = state.assignment.slot_of.index(1)
+    state.backlog = {group: [["file", 0, rows - 1, now_ms], ["file", 5, 1, now_ms - waits_ms]]}
+    quotas = state.quotas(config, 2, now_ms)
+    assert quotas is not None
+    assert quotas[0] < 1000
+    assert (quotas[1] > 10**15) == is_served
 
 
 def test_of_late_records_a_manifest_names_the_newest_files_only():

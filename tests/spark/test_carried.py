@@ -78,6 +78,26 @@ def test_what_a_restart_reads_comes_back_and_nothing_else(store: FaultyS3, tmp_p
     assert offsets_text(latest, 5) is None
 
 
+def test_a_file_that_went_to_the_store_stays_with_the_manifests_that_follow(
+    store: FaultyS3, tmp_path: Path
+) -> None:
+    log = tmp_path / "here"
+    write(log, metadata="id", offsets__0="o0", sources__0__0="x" * 5000)
+    here = checkpoint(store, log)
+    carried, job = CarriedLog(here), here.open({"keys": 1})
+    latest = None
+    for batch in range(3):
+        write(log, **{f"offsets__{batch}": f"o{batch}", f"commits__{batch}": f"c{batch}"})
+        carried.read_log(batch)
+        before = latest.digest if latest else None
+        made = Manifest(job, batch, batch, 0, {}, {"evict_us": 0}, {}, {}, previous=before)
+        latest = here.commit(carried.into(made))
+    assert len([key for key in store.objects if "/sources/" in key]) == 1
+    assert latest is not None
+    CarriedLog(checkpoint(store, tmp_path / "there")).restore(latest)
+    assert (tmp_path / "there" / "sources" / "0" / "0").read_bytes() == b"x" * 5000
+
+
 def test_that_spark_has_committed_is_noted_of_this_very_manifest(
     store: FaultyS3, tmp_path: Path
 ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import resource
 import subprocess
 import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyspark
@@ -16,6 +19,7 @@ import pytest
 
 from headgate.cli.answer import exit_code
 from headgate.cli.cluster import doctor_lines
+from headgate.spark.cluster import doctor as doctor_module
 from headgate.spark.cluster.doctor import Needs, _outside, _unreachable, doctor, judge
 from headgate.spark.cluster.host_facts import HostFacts, collect_facts
 from headgate.spark.jvm import contract
@@ -97,6 +101,36 @@ def test_a_clock_outside_of_the_time_in_which_it_was_read_is_off() -> None:
 )
 def test_a_task_that_cannot_run_at_all_is_put_down_to_its_cause(error: str, says: str) -> None:
     assert says in _unreachable(RuntimeError(error))
+
+
+def test_an_executor_that_runs_no_task_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    living = [SimpleNamespace(id=number, host="node-3") for number in ("7", "8")]
+    pool = SimpleNamespace(local=True, living=lambda: living)
+    monkeypatch.setattr(doctor_module, "ExecutorPool", lambda spark: pool)
+    monkeypatch.setattr(doctor_module, "_everybody", lambda *_: {"7": (GOOD, 0.0)})
+    monkeypatch.setattr(doctor_module, "collect_facts", lambda: GOOD)
+    for name in ("require_session", "_contract", "_speculation", "_settings"):
+        monkeypatch.setattr(doctor_module, name, lambda *_: [])
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://node-1:7077"))
+    answer = doctor(spark, state="3 GB")
+    (problem,) = answer["problems"]
+    assert problem.startswith("executor 8 on node-3 ran no task within 8 jobs; look into its log")
+    assert not answer["sound"]
+    living.pop()
+    assert doctor(spark, state="3 GB")["problems"] == []
+
+
+def test_the_limit_of_addresses_that_holds_is_told_and_how_much_of_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [(5 * GB, resource.RLIM_INFINITY), (resource.RLIM_INFINITY, 5 * GB)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits.pop(0))
+    assert [collect_facts().address_bytes, collect_facts().address_bytes] == [5 * GB, None]
+    # addresses count, whether or not there is memory behind them
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    monkeypatch.undo()
+    with mmap.mmap(-1, 1 << 40, flags=flags, prot=mmap.PROT_READ):
+        assert collect_facts().mapped_bytes > 1 << 40
 
 
 def test_an_arena_directory_that_is_no_directory_is_told_not_raised(

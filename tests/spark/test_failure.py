@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import CheckpointError, EngineError, ProcessorError
+from headgate.spark.worker import failure as failure_module
 from headgate.spark.worker.failure import (
     QueryFailed,
     is_final,
@@ -115,6 +116,25 @@ def test_a_failed_query_says_what_its_batch_raised_and_keeps_what_spark_says():
     assert failure.getSqlState() == spark.getSqlState()
     assert says(failure, "layers of Java")
     assert not says(failure, "something else")
+
+
+@pytest.mark.parametrize(
+    ("raised", "is_users"),
+    [
+        (ValueError("the users own"), True),
+        (ProcessorError("it ends."), True),
+        (CheckpointError("it is held by another driver."), False),
+        (PySparkException(IN_A_WORKER), True),
+        (PySparkException(STREAM + "The disk is full."), False),
+    ],
+)
+def test_of_a_users_error_only_the_users_part_of_the_way_is_kept(monkeypatch, raised, is_users):
+    monkeypatch.setattr(failure_module, "users_part", lambda trace: None)
+    try:
+        raise raised
+    except Exception as error:
+        QueryFailed.of(StreamingQueryException("layers of Java"), error)
+    assert (raised.__traceback__ is None) == is_users
 
 
 def test_a_batch_is_not_tried_again_where_no_jvm_answers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -198,6 +199,38 @@ def test_what_is_due_waits_for_records_where_spark_has_no_batches_without(
     again.close()
     served = [what for what in work.did if what.startswith(("compute", "quiet"))]
     assert served == ["compute 0, attempt 1", "quiet", "quiet", "compute 1, attempt 1"]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_quiet_batch_goes_by_the_last_watermark_only_where_spark_has_no_batches_without_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    work = FakeWork()
+    made = machine(tmp_path, work, {0: ["a"], 1: ["b"], 2: ["b"]}, held=held)
+    batch, manifest, begun = made.log.batch, work.manifest, list[int]()
+
+    def later(number: int) -> Any:
+        read = batch(number)
+        read.watermark_us = 10 * number + 5
+        return read
+
+    def compute(_: Any, step: Any, attempt: int, clock: Any) -> list[Any]:
+        begun.append(step.watermark_us)
+        work.waits = False
+        return []
+
+    monkeypatch.setattr(made.log, "batch", later)
+    monkeypatch.setattr(work, "compute", compute)
+    monkeypatch.setattr(
+        work, "manifest", lambda b, r: replace(manifest(b, r), watermarks={"evict_us": 7})
+    )
+    monkeypatch.setattr(work, "due", lambda *_: work.waits)
+    made.process(None, 0)
+    made.process(None, 1)
+    work.waits = True
+    made.process(None, 2)
+    made.close()
+    assert begun == [5, 15, 7 if held else 25]
 
 
 def test_rows_of_other_columns_that_wait_or_are_not_out_are_refused(

@@ -121,6 +121,23 @@ def test_a_merge_that_others_were_in_the_way_of_is_tried_again(monkeypatch, said
     assert told == [False, None, None][:calls]
 
 
+@pytest.mark.parametrize("fails", [merge_rows._ATTEMPTS - 1, merge_rows._ATTEMPTS])
+def test_a_merge_fails_by_what_its_last_attempt_says(monkeypatch, fails):
+    monkeypatch.setattr(merge_rows, "_WAIT_S", 0.0)
+    told = []
+
+    def merge(again):
+        told.append(again)
+        if len(told) <= fails:
+            with merge_rows.failing("t"):
+                raise AnalysisException(f"deadlock detected by attempt {len(told)}")
+
+    is_lost = fails == merge_rows._ATTEMPTS
+    with pytest.raises(EngineError, match=f"attempt {fails}") if is_lost else nullcontext():
+        merge_rows.merge_with_retries(merge, False)
+    assert len(told) == merge_rows._ATTEMPTS
+
+
 def test_a_merge_outside_of_a_query_or_by_columns_is_refused(spark):
     with pytest.raises(ConfigError, match="is a Column; write it in SQL"):
         hg.merge("t", on="id").whenMatchedDelete(F.lit(True))

@@ -25,7 +25,25 @@ from headgate.spark.read.declaration import declared
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.pandas_processor import _SETTINGS, PandasProcessor
 from headgate.spark.worker.state_handle import column_of
+from headgate.spark.worker.state_values import written
 from headgate.spark.worker.user_processor import RowProcessor
+
+
+def test_a_map_or_a_struct_is_written_as_a_dictionary_or_as_its_pairs_or_fields():
+    kind = pa.map_(pa.string(), pa.struct([("n", pa.int64()), ("m", pa.int64())]))
+    fields = {"n": 1, "m": 2}
+    expected = [("x", fields), ("y", None)]
+    for value in (
+        {"x": fields, "y": None},
+        [("x", fields), ("y", None)],
+        {"x": Row(n=1, m=2), "y": None},
+        [("x", (1, 2)), ("y", None)],
+    ):
+        assert written(value, kind) == expected
+    assert written({"x": {"m": 2}}, kind) == [("x", {"n": None, "m": 2})]
+    for value in (3, {"x": (1,)}, [("x", (1, 2), 3)]):
+        with pytest.raises((TypeError, ValueError)):
+            written(value, kind)
 
 
 class Nested(StatefulProcessor):

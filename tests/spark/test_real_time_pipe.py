@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -289,6 +290,34 @@ def test_a_feeder_cuts_by_itself_once_it_may_and_has_a_record(tmp_path: Path) ->
         while json.loads(driver.offsets)[0] != [500, 500]:
             driver.epoch()
         assert driver.totals() == expected([500, 500])
+
+
+def test_a_wait_goes_on_behind_any_word_but_that_the_query_is_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, now_s, said = Driver(tmp_path, readers=1, slots=1), [0.0], deque[Any]()
+    monkeypatch.setattr(pipes, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    run = SimpleNamespace(cuts={}, said=SimpleNamespace(put=said.append))
+    monkeypatch.setattr(driver.pipe, "_run", run)
+
+    def next_word(left_s: float) -> Any:
+        assert left_s == 60.0 - now_s[0]
+        now_s[0] += 10.0
+        return said.popleft()
+
+    monkeypatch.setattr(driver.pipe, "_next", next_word)
+    said.extend([None, (words.READY,)])
+    driver.pipe.halt()
+    said.append(None)
+    driver.pipe.wait(60.0)
+    assert list(said) == [None], "it has heard the halt"
+    said.extend([None] * 6)
+    now_s[0] = 0.0
+    driver.pipe.wait(60.0)
+    assert list(said) == [None], "its time is over"
+    run.cuts[0] = "offsets", None
+    driver.pipe.wait(60.0)
+    assert list(said) == [None], "an epoch is cut"
 
 
 class Script:

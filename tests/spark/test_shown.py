@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 import threading
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
+import headgate.spark
 
 START = """
 import headgate as hg
@@ -21,6 +25,23 @@ spark._jvm.java.lang.System.err.flush()
 spark.stop()
 """
 GREETINGS = ("incubator", "log4j", "Setting default log level", "To adjust logging level")
+
+
+def test_no_text_of_a_value_shows_what_may_have_credentials() -> None:
+    """A text of an object gets into tracebacks and logs, by whoever writes them."""
+    mappings = {"client", "options", "properties", "store"}
+    hidden, shown = set(), set()
+    for found in pkgutil.walk_packages(headgate.spark.__path__, "headgate.spark."):
+        for name, one in vars(importlib.import_module(found.name)).items():
+            if not (is_dataclass(one) and one.__module__ == found.name):
+                continue
+            for field in fields(one):
+                if not field.repr:
+                    hidden.add(f"{name}.{field.name}")
+                elif field.name in mappings and str(field.type).startswith("Mapping"):
+                    shown.add(f"{name}.{field.name}")
+    assert shown == set()
+    assert {"Meeting.key", "MergeSpec.url", "SlotTask.store", "Target.options"} < hidden
 
 
 class Cell:

@@ -315,6 +315,16 @@ def test_a_run_that_ends_takes_along_what_was_killed_since_it_began(tmp_path: Pa
     run.close()
 
 
+def test_a_run_that_begins_removes_what_killed_ones_have_spilled(tmp_path: Path):
+    for name in ("killed", "here", "spill"):
+        (tmp_path / name).mkdir(mode=0o700)
+    open_run(tmp_path / "killed", tmp_path / "spill").close(remove=False)
+    run = open_run(tmp_path / "here", tmp_path / "spill")
+    assert run.spill is not None
+    assert list((tmp_path / "spill").iterdir()) == [run.spill.path]
+    run.close()
+
+
 @pytest.mark.parametrize("name", ["a" * 32, "a" * 32 + ".new"])
 @pytest.mark.parametrize("left", ["nothing", "a table"])
 def test_what_was_killed_without_its_lock_is_swept(tmp_path: Path, name: str, left: str):

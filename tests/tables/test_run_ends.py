@@ -37,6 +37,38 @@ def test_where_no_table_is_nothing_moves(tmp_path: Path) -> None:
     assert made.plan(set(), 5) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("inside", "spilled", "moves"),
+    [
+        # a part of the bound and no more, also where more should go or come
+        ({1: 2_000, 2: 2_000}, {5: 64_000}, ([1], [])),
+        ({1: 1_999, 2: 2_000}, {5: 64_000}, ([1, 2], [5])),
+        ({}, {5: 2_000, 6: 2_000}, ([], [6])),
+        ({}, {5: 2_000, 6: 1_999}, ([], [6, 5])),
+        # and more than that while memory is above the bound
+        ({1: 16_000, 2: 24_000, 3: 40_000}, {5: 64_000}, ([1], [])),
+        ({1: 16_000, 2: 24_000, 3: 40_001}, {5: 64_000}, ([1, 2], [])),
+        # what fits to the last byte comes
+        ({3: 63_000}, {6: 1_000}, ([], [6])),
+    ],
+)
+def test_a_step_moves_groups_up_to_its_bounds(
+    tmp_path: Path,
+    inside: dict[int, int],
+    spilled: dict[int, int],
+    moves: tuple[list[int], list[int]],
+) -> None:
+    for name in ("arena", "spill", "arena/op"):
+        (tmp_path / name).mkdir(mode=0o700)
+    made = Tiers(tmp_path / "arena/op", tmp_path / "spill/op", MemoryBound(64_000, 7))
+    for top, sizes in (("arena", inside), ("spill", spilled)):
+        for group, size in sizes.items():
+            (tmp_path / top / "op" / f"g{group}").write_bytes(bytes(size))
+            # the higher its number the hotter it is, and those on disk are hot
+            made.touched(group, size * group**3, 1, cold=top == "spill")
+    assert made.plan(range(7), 1) == moves
+
+
 def test_what_lies_behind_a_link_takes_none_of_the_bound(tmp_path: Path) -> None:
     for name in ("arena", "spill", "arena/op", "elsewhere"):
         (tmp_path / name).mkdir(mode=0o700)

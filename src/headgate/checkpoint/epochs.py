@@ -32,7 +32,7 @@ def write_identity(log: Path) -> None:
         write_bytes(log, "metadata", text.encode())
 
 
-def first_offsets(log: Path, source: int = 0) -> str | None:
+def first_offsets(log: Path, source: int) -> str | None:
     """Return the offsets at which a query began, as Spark's Kafka source keeps them; None without."""
     content = read_regular(log, f"{_SOURCES}/{source}/{_FIRST}")
     return None if content is None else content.decode().partition("\n")[2]

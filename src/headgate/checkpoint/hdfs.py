@@ -378,7 +378,7 @@ def _plain(text: str) -> str:
 @cache
 def _client_of(node: str, directory: str | None) -> Any:
     """Return this process's client of a name node: each has threads of its own."""
-    return _library().Client(node, config_dir=None if directory is None else str(directory))
+    return _library().Client(node, config_dir=directory)
 
 
 def _library() -> Any:

@@ -55,7 +55,7 @@ def _since_compacted(names: list[str]) -> list[str]:
     """Return the files of a source's log that are read: the last compacted one, and those after it."""
     plain = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     compacted = [int(n.partition(".")[0]) for n in plain if re.fullmatch(r"\d+\.compact", n)]
-    since = max(compacted, default=-1)
+    since = max(compacted, default=0)
     return sorted(
         name
         for name in plain

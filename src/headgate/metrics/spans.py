@@ -22,10 +22,10 @@ class SpanWriter:
     A batch's phases are events of its span. A decision's span, and that of the change which came of it,
     have a link to the batch before.
 
-    `provider`: default: the program's own.
+    `provider`: None: the program's own.
     """
 
-    def __init__(self, provider: TracerProvider | None = None) -> None:
+    def __init__(self, provider: TracerProvider | None) -> None:
         self._tracer = trace.get_tracer("headgate", tracer_provider=provider)
         self._names: dict[str, str] = {}
         self._batches: dict[str, SpanContext] = {}

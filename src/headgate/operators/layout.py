@@ -39,13 +39,13 @@ class RowLayout:
     """int64[A, 6]: per aggregate: op, first leaf, leaves, first extra leaf, extra leaves, checked."""
     string_words: tuple[int, ...]
     """Words of a whole row that hold interned strings."""
-    tag_at: int = -1
-    place_at: int = -1
+    tag_at: int
+    place_at: int
     """`tag_at`, `place_at`: words within the key part, -1 where nothing is kept; the words of kept
     leaves follow."""
-    kept_at: tuple[tuple[int, ...], ...] = ()
+    kept_at: tuple[tuple[int, ...], ...]
     """Word of each leaf within the key part, by collection."""
-    count_at: int = -1
+    count_at: int
     """Word within the value part of how many kept values are alike, -1 where nothing is kept."""
 
     @property

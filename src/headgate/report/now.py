@@ -32,7 +32,7 @@ class Now:
     """99th percentile of latency, in ms."""
     phases_ms: dict[str, float]
     """Mean of each phase of a batch, of a query in real time of an epoch, in ms."""
-    store_per_h: tuple[float, float] | None = None
+    store_per_h: tuple[float, float] | None
     """Requests to the checkpoint's store and bytes written there, per hour; None without a store."""
 
 

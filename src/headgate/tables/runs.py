@@ -119,7 +119,7 @@ class RunDirectory:
     path: Path
     descriptor: int | None
     """Holds a shared lock until `close`; the kernel drops the lock when the process dies."""
-    spill: RunDirectory | None = None
+    spill: RunDirectory | None
     """Where memory is bounded: the run's directory for what leaves memory, which shares its fate."""
 
     @property

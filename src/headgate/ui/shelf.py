@@ -44,7 +44,7 @@ class Book:
 
     path: Path
     tail: Tail
-    copied: CopiedJournal | None = None
+    copied: CopiedJournal | None
     history: JournalHistory = field(default_factory=JournalHistory)
     error: str = ""
     damage: str = ""

@@ -51,10 +51,10 @@ class Costs:
     engine: MicroBatch
     record_s: float
     """Seconds that a record takes a slot, in the mean."""
-    factors: F64 | None = None
+    factors: F64 | None
     """float64[n] or None: by batch, how many times as much its records took; None where it is not
     known."""
-    useful: int | None = None
+    useful: int | None
     """Slots beyond which none is of use, as a policy was told; None: there is no such number."""
 
 
@@ -275,7 +275,8 @@ def _fit(work: F64, slots_s: F64) -> tuple[float, float, float]:
     fit = np.zeros(3)
     if used:
         fit[used] = solution
-    return float(fit[0]), float(fit[1]), float(fit[2])
+    batch_s, slot_s, record_s = fit.tolist()
+    return batch_s, slot_s, record_s
 
 
 def _before_slots(steady: Sequence[Batch], period_s: F64, ended_s: F64) -> float:

@@ -130,7 +130,7 @@ class RateFunction(ABC):
         return _curve(self).inverse(np.asarray(event, dtype=np.float64) + 1.0)
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def _curve(rate: RateFunction) -> _Curve:
     """Return the curve of `rate`, built once per process: it's asked for with every batch."""
     return rate._curve()

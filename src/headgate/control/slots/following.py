@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class RuleChange:
     change: Change
     rule: str
     reason: str
-    numbers: dict[str, float] = field(default_factory=dict)
+    numbers: dict[str, float]
 
 
 class FollowsRules:

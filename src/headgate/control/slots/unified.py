@@ -167,7 +167,7 @@ class Unified:
         return Decision(changes, " ".join(reasons), "projected", numbers) if changes else NOTHING
 
 
-def even_slots(view: OperatorView, epsilon: float, clear: float = 1.0) -> int | None:
+def even_slots(view: OperatorView, epsilon: float, clear: float) -> int | None:
     """Return how many evenly loaded slots an operator should have; None where it may keep its own.
 
     What waits is to be served within `clear` windows. Slots are too few if they are not projected to be

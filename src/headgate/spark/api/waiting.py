@@ -16,7 +16,7 @@ _EVERY_S = 10.0
 
 @contextmanager
 def report_progress(
-    spark: SparkSession, what: str, tell: Callable[[str], object] | None = None
+    spark: SparkSession, what: str, tell: Callable[[str], object] | None
 ) -> Iterator[None]:
     """Write a line every ten seconds with the done tasks of Spark's running stages, within the context.
 

@@ -33,15 +33,15 @@ class FleetLimits:
 
     slots: int
     """The budget: slots of all operators of all jobs together; >= 1."""
-    round_s: float = 10.0
+    round_s: float
     """Time between two rounds, in seconds; > 0. Henge 5.1."""
-    actions_per_minute: int = 6
+    actions_per_minute: int
     """The most actions within a minute; >= 1."""
-    hang_s: float = 60.0
+    hang_s: float
     """How long a job's batch may take before nothing is decided about the job, in seconds; > 0."""
-    advise: bool = False
+    advise: bool
     """Decide and write down, and change nothing."""
-    cooldown_s: float = 0.0
+    cooldown_s: float
     """How long nothing is decided after an action, in seconds; >= 0."""
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class HostLoad:
     """Cores of the host's executors."""
     runnable: float
     """Tasks that were runnable (ran, or waited for a core) at a time, mean of the round."""
-    load: float | None = None
+    load: float | None
     """See `HostTime`; shown to people only."""
 
     @property

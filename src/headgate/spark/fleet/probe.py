@@ -74,7 +74,7 @@ class Probe:
         self._graph = Graph((), {})
         self._origins = self._graph.origins()
         self._lag = SourceLag()
-        self._read_s = self._since_s
+        self._read_s: float
         self._beside_s = math.inf
         self._unserved: dict[tuple[str, int], int] = {}
         self._due: _Step | None = None

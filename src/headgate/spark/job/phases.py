@@ -35,9 +35,10 @@ class Beside:
 
     def do(self, work: Callable[[], object]) -> None:
         """Begin `work` when what was begun before is done."""
-        if self._last is not None and self._last.done():
-            self._last.result()
-        self._last = self._pool.submit(work)
+        before = self._last
+        if before is not None and before.done():
+            before.result()
+        self._last = self._pool.submit(_do_after, before, work)
 
     def wait(self) -> None:
         """Wait until all is done."""
@@ -47,3 +48,10 @@ class Beside:
     def close(self) -> None:
         """Wait until all is done, and end the thread; what failed was no batch's concern any more."""
         self._pool.shutdown()
+
+
+def _do_after(before: Future[object] | None, work: Callable[[], object]) -> None:
+    """Do `work`, unless what was begun before it has failed: then raise that."""
+    if before is not None:
+        before.result()
+    work()

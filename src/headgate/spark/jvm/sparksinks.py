@@ -189,7 +189,7 @@ class V2Sink:
         mode: str,
         options: Mapping[str, str],
         checkpoint: Path,
-        named: tuple[Jvm, Jvm] | None = None,
+        named: tuple[Jvm, Jvm] | None,
     ) -> None:
         self._spark = spark
         self._mode = output_mode(spark, mode)

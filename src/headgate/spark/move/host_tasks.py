@@ -84,7 +84,7 @@ class HostTasks:
         specs: dict[str, Spec],
         facts: dict[str, Any],
         name: str,
-        store: Mapping[str, str] | None = None,
+        store: Mapping[str, str] | None,
     ) -> None:
         self._spark = spark
         self._facts = facts
@@ -131,7 +131,7 @@ class _HostTask:
     """The function that `mapInArrow` runs: one row in, one answer out."""
 
     specs: dict[str, Spec]
-    store: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store: Mapping[str, str] = field(repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

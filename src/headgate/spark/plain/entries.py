@@ -42,7 +42,7 @@ class EntriesTask:
     steps: Sequence[int]
     emitted_us: Sequence[int]
     """`tokens`, `steps`, `emitted_us`: see `OperatorState`."""
-    store: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store: Mapping[str, str] = field(repr=False)
     """Options of the checkpoint's store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

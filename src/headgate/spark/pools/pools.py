@@ -65,7 +65,7 @@ class BatchLine:
     """At the last stage."""
     histogram: Sparse
     """At the last stage."""
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int]
     """Rows dropped at all stages since the query's first start, by reason."""
 
 

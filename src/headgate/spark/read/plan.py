@@ -72,7 +72,7 @@ class AggregateParts:
     advance_us: int
     """Between the starts of the windows that every record comes into, microseconds; 0 where a user
     below looks into windows, and may leave some out, or where there are none."""
-    order: tuple[Jvm, ...] = ()
+    order: tuple[Jvm, ...]
     """tuple of attribute: columns that order the records of some of its functions."""
 
 
@@ -118,18 +118,18 @@ class PlannedOperator:
     ``t``, ``v0 ..``; a processor's rows."""
     raw_schema: T.StructType
     """Spark's schema of what the slots put out."""
-    key_names: list[str] = field(default_factory=list)
+    key_names: list[str]
     """The grouping expressions as SQL."""
-    time_output: int | None = None
+    time_output: int | None
     """Position of the time among what the Aggregate puts out, if it is there."""
-    arrival: Column | None = None
+    arrival: Column | None
     """When a record arrived, as a timestamp expression over the input."""
-    initial: InitialState | None = None
+    initial: InitialState | None
     """A processor's."""
-    feeds: tuple[PlannedOperator, ...] = ()
+    feeds: tuple[PlannedOperator, ...]
     """Operators whose results of a step it reads once all of them are done, each at its placeholder
     in `input_plan`: where there are several, or what stands between cannot let markers through."""
-    node: Jvm | None = None
+    node: Jvm | None
     """plan node or None: The node of the query's plan that was read."""
     aggregate: AggregateParts | None = None
     """Parts of an aggregate; None for other operators."""

@@ -49,7 +49,7 @@ class QuerySettings:
     cluster_by: tuple[str, ...] = ()
     trigger: Mapping[str, Any] = field(default_factory=dict)
     """As PySpark's ``trigger`` takes it; empty for Spark's default."""
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The sink's and headgate's own, see `headgate.spark.settings.options`."""
     function: Callable[[DataFrame, int], None] | None = None
     row_function: Any = None

@@ -40,10 +40,10 @@ class MergeSpec:
     table: str
     on: tuple[str, ...]
     """MergedColumns that are a row's key."""
-    latest: str | None = None
-    name: str | None = None
-    url: str | None = field(default=None, repr=False)
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    latest: str | None
+    name: str | None
+    url: str | None = field(repr=False)
+    properties: Mapping[str, str] = field(repr=False)
     clauses: tuple[Clause, ...] = ()
     """The first whose condition holds counts; none stand for an upsert."""
 

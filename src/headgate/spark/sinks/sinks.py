@@ -65,7 +65,7 @@ class Target:
     name: str | None
     table: str | None
     partition_by: list[str]
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     """All but headgate's own."""
     function: Callable[[DataFrame, int], None] | None
     """For ``foreachBatch``."""
@@ -73,10 +73,10 @@ class Target:
     """The query's."""
     last_output: Callable[[], int | None]
     """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
-    row_function: Any = None
+    row_function: Any
     """For ``foreach``."""
-    cluster_by: list[str] = field(default_factory=list)
-    exactly_once: bool = True
+    cluster_by: list[str]
+    exactly_once: bool
     """Whether a format that headgate writes exactly once itself is not left to Spark."""
 
 

@@ -147,7 +147,7 @@ def slot_column(assignment: Assignment) -> Column:
     return column
 
 
-def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) -> DataFrame:
+def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool) -> DataFrame:
     """Return `frame` with one partition per slot; marker rows go where they say.
 
     `shared`: every slot gets every record; it counts as one where it is stored, as none elsewhere.

@@ -239,7 +239,8 @@ class StepMachine(Generic[R]):
             if not wanted:
                 self.steps.note_quiet()
                 return
-        if quiet and self._held and self.latest is not None:
+        if quiet and self._held:
+            assert self.latest is not None  # only what a step has brought on can be quiet
             watermark_us = self.latest.watermarks.get("evict_us", 0)
         self.steps.run(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:

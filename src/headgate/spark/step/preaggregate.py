@@ -163,9 +163,7 @@ class Preaggregation:
     they are routed rows.
     """
 
-    def __init__(
-        self, operator: PlannedOperator, wanted: str, unfolding: Unfolding | None = None
-    ) -> None:
+    def __init__(self, operator: PlannedOperator, wanted: str, unfolding: Unfolding | None) -> None:
         self.operator = operator
         self._unfolding = unfolding
         self.wanted = wanted if operator.spec.merges is not None else "off"

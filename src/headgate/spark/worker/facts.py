@@ -249,5 +249,5 @@ class ReplicaFacts(_Told):
     """How long a replica may serve; None for any time."""
     now_ms: float
     """For rows that do not say when they arrived."""
-    timeout_s: float | None = None
+    timeout_s: float | None
     """The age at which a row is dropped; None for none."""

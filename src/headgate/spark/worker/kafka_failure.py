@@ -24,7 +24,7 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _GOES_ON = "start the query again: it goes on where it was"
 
 
-def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
+def kafka_failure(text: str, reads: Sequence[str]) -> str | None:
     """Return one sentence about Kafka from a text of the JVM; None if it is about something else.
 
     `text`: all of it, stack and causes included. `reads`: what the query reads of Kafka, and where.

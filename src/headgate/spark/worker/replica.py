@@ -48,9 +48,9 @@ class ReplicaTask:
     """The user's."""
     sender: Any
     """The report channel's sending end."""
-    feeds: bool = False
+    feeds: bool
     """Whether another stage reads what this one puts out, and when it had come."""
-    store: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store: Mapping[str, str] = field(repr=False)
     """Options of the checkpoint's store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -58,7 +58,7 @@ def run_named(
 
 
 def store_of(
-    run: RunDirectory, name: str, operator: Operator, memory: Mapping[str, Any] | None = None
+    run: RunDirectory, name: str, operator: Operator, memory: Mapping[str, Any] | None
 ) -> ArenaStore:
     """Return the store of an operator's tables in this host's directory of a run.
 
