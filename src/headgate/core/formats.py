@@ -8,8 +8,11 @@ FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
 ONE_TIME = ("memory", "console", "noop")
 """`ConsoleSink` and its like: nothing is left of them after the query, so none needs a checkpoint."""
 
+OWN = (*FILE_FORMATS, *ONE_TIME, "kafka", "delta", "iceberg")
+"""Names that stay headgate's, whatever a package brings."""
+
 KNOWN = (
-    *FILE_FORMATS, *ONE_TIME, "kafka", "delta", "iceberg", "hudi", "paimon", "jdbc", "xml", "mongodb",
+    *OWN, "hudi", "paimon", "jdbc", "xml", "mongodb",
     "redis", "bigquery", "snowflake", "es", "pulsar", "kinesis", "aws-kinesis", "eventhubs",
     "clickhouse", "starrocks", "doris", "neo4j", "cosmos.oltp", "couchbase.kv",
 )  # fmt: skip

@@ -27,7 +27,10 @@ SOURCES = "headgate.sources"
 """Group of entry points that are a Python data source of Spark, each named as its format. As a batch it
 takes option ``until``: an offset of the stream, up to which it reads."""
 
-_KINDS = {WORKLOADS: "workload", SOURCES: "source"}
+SINKS = "headgate.sinks"
+"""Group of entry points that are a class derived from `hg.Sink`, each named as its format, in lower case."""
+
+_KINDS = {WORKLOADS: "workload", SOURCES: "source", SINKS: "sink"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Plugin:
     """Holds the name of something installed, and the entry points that carry this name."""
 
     kind: str
-    """For messages: policy, workload, source."""
+    """For messages: policy, workload, source, sink."""
     name: str
     entries: tuple[EntryPoint, ...]
     """One, unless several distributions took the same name."""

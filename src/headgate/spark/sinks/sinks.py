@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.checkpoint.spark_log import newest_batch
 from headgate.core import formats
 from headgate.core.calls import refuse_call
-from headgate.core.errors import ConfigError, instead_of
+from headgate.core.errors import ConfigError, instead_of, nearest
+from headgate.core.installed import SINKS, installed
 from headgate.spark.jvm import sparksinks
 from headgate.spark.jvm.files import path_of
 from headgate.spark.jvm.formats import (
@@ -39,6 +41,7 @@ from headgate.spark.sinks import table_sinks
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.merge import Merge
 from headgate.spark.sinks.merging import MergeSink
+from headgate.spark.sinks.own_sink import OwnSink, own_sink
 
 
 class Sink(Protocol):
@@ -111,8 +114,12 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
         _check_row_function(target.row_function)
         table = sparksinks.row_table(spark, target.row_function, plan.schema())
         return _table_sink(spark, table, target, plan)
-    if name in ("console", "noop", "memory") or (name == "kafka" and target.exactly_once):
-        return _sink_by_name(spark, name, target, plan)
+    if name in _BY_NAME and (name != "kafka" or target.exactly_once):
+        return _BY_NAME[name](spark, target, plan)
+    if name and name not in formats.OWN:
+        of_package = _own_sink(spark, target, plan)
+        if of_package is not None:
+            return of_package
     return _format_sink(spark, target, plan)
 
 
@@ -131,21 +138,29 @@ _OF_ROWS = {"open": ("partition_id", "epoch_id"), "process": ("row",), "close": 
 """What Spark gives the methods of an object for ``foreach``."""
 
 
-def _sink_by_name(spark: SparkSession, name: str, target: Target, plan: Jvm) -> Sink:
-    """Return the sink of a format that no file and no table of Spark's is."""
-    if name == "console":
-        return ConsoleSink({k.lower(): v for k, v in target.options.items()})
-    if name == "noop":
-        return NoopSink()
-    if name == "memory":
-        _refuse_partitions(target, "memory")
-        if target.name is None:
-            msg = 'format "memory" needs a table name; add .queryName(...).'
-            raise ConfigError(msg)
-        return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+def _memory_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
+    _refuse_partitions(target, "memory")
+    if target.name is None:
+        msg = 'format "memory" needs a table name; add .queryName(...).'
+        raise ConfigError(msg)
+    return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+
+
+def _kafka_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
     _refuse_partitions(target, "kafka")
     schema = of_rows(spark, plan).schema
     return KafkaSink(target.options, schema, target.checkpoint, partial(newest_output, target))
+
+
+def _own_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink | None:
+    """Return the sink that an installed package brings under the format's name, if one does."""
+    name, schema = str(target.file_format), of_rows(spark, plan).schema
+    found = own_sink(name, target.options, target.mode, schema)
+    if found is None:
+        return None
+    _refuse_partitions(target, name)
+    stream = sparksinks.WrittenStream(spark, target.checkpoint)
+    return OwnSink(*found, stream, partial(newest_output, target))
 
 
 def _refuse_partitions(target: Target, what: str) -> None:
@@ -183,7 +198,12 @@ def _format_sink(
             msg = f"{what} takes append mode only, as in Spark; got {target.mode}."
             raise ConfigError(msg)
     with sparksinks.refused(what):
-        source = Format(spark, name)
+        try:
+            source = Format(spark, name)
+        except PySparkException as error:
+            if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
+                raise
+            raise _unknown(name) from error
         made = None if source.older else source.table(target.options, plan.schema())
     if made is not None and writes_streams(spark, made):
         return _table_sink(spark, made, target, plan)
@@ -208,6 +228,18 @@ def _format_sink(
         return sparksinks.FileSink(spark, made_sink, target.checkpoint, path, last)
     sink = sparksinks.V1Sink(spark, made_sink, target.checkpoint, table[0] if table else None)
     return table_sinks.delta(spark, sink, target, plan) or sink
+
+
+def _unknown(name: str) -> ConfigError:
+    brought = list(installed(SINKS))
+    told = (
+        nearest(name.lower(), (*formats.KNOWN, *brought)) or "; correct it, or install its package."
+    )
+    msg = (
+        f'unknown format "{name}": Spark has none of that name, and installed packages bring '
+        f"{', '.join(brought) or 'none'}{told}"
+    )
+    return ConfigError(msg)
 
 
 def _table_sink(
@@ -401,6 +433,17 @@ class WriterSink:
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.save()
+
+
+_BY_NAME: Mapping[str, Callable[[SparkSession, Target, Jvm], Sink]] = {
+    "console": lambda _, target, __: ConsoleSink(
+        {key.lower(): value for key, value in target.options.items()}
+    ),
+    "noop": lambda *_: NoopSink(),
+    "memory": _memory_sink,
+    "kafka": _kafka_sink,
+}
+"""Sinks of formats that no file and no table of Spark's is."""
 
 
 def require_path(options: Mapping[str, str], file_format: str) -> str:
