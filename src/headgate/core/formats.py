@@ -17,3 +17,15 @@ KNOWN = (
     "clickhouse", "starrocks", "doris", "neo4j", "cosmos.oltp", "couchbase.kv",
 )  # fmt: skip
 """Short names that Spark and well-known packages give to sinks."""
+
+_TABLE = "exactly once: the table keeps an output's number with its rows"
+GUARANTEES = {
+    **dict.fromkeys(FILE_FORMATS, "exactly once, for readers that honour _spark_metadata"),
+    "memory": "exactly once, within the session",
+    "console": "at least once",
+    "noop": "nothing is written",
+    "kafka": "exactly once, for readers with isolation.level=read_committed",
+    "delta": _TABLE,
+    "iceberg": _TABLE,
+}
+"""What each of `OWN` guarantees after a crash of the driver."""

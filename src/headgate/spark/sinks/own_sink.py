@@ -46,7 +46,7 @@ class Sink(ABC):
     def __init__(self, options: Mapping[str, str], mode: str, schema: StructType) -> None:
         self.options, self.mode, self.schema = options, mode, schema
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 -- a sink may have nothing to open
         """Open the destination; called before anything else, while the query holds its checkpoint.
 
         Raise `hg.ConfigError` where it cannot be written to.
@@ -78,10 +78,14 @@ class Sink(ABC):
         return None
 
 
-def guarantee(plugin: Plugin) -> str:
-    """Return the guarantee of an installed sink in words."""
+def guarantee_of_own(plugin: Plugin) -> str:
+    """Return what an installed sink guarantees, in words."""
     by = _class_of(plugin).exactly_once
-    return f"exactly once, as it says: {by}" if by else "at least once"
+    return (
+        f"exactly once: {by}"
+        if by
+        else "at least once: it does not tell an output that comes again"
+    )
 
 
 class OwnSink:
@@ -174,7 +178,7 @@ def own_sink(
 
 def _class_of(plugin: Plugin) -> type[Sink]:
     """Import the class of an installed sink."""
-    kind = plugin.load(type, "class")
+    kind: type = plugin.load(type, "class")
     if not issubclass(kind, Sink):
         msg = f"{plugin} is the class {kind.__name__}; derive it from hg.Sink."
         raise ConfigError(msg)

@@ -41,7 +41,7 @@ from headgate.spark.sinks import table_sinks
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.merge import Merge
 from headgate.spark.sinks.merging import MergeSink
-from headgate.spark.sinks.own_sink import OwnSink, own_sink
+from headgate.spark.sinks.own_sink import OwnSink, guarantee_of_own, own_sink
 
 
 class Sink(Protocol):
@@ -338,6 +338,19 @@ class _TableFinder:
 
 def _default_format(spark: SparkSession) -> str:
     return str(spark.conf.get("spark.sql.sources.default"))
+
+
+def guarantee(name: str) -> str:
+    """Return what the sink of a format guarantees after a crash of the driver, in words.
+
+    Raises `ConfigError`: it is one that an installed package brings, and the package does not work.
+    """
+    if name.lower() in formats.GUARANTEES:
+        return formats.GUARANTEES[name.lower()]
+    plugin = installed(SINKS).get(name.lower())
+    if plugin is not None:
+        return f"{guarantee_of_own(plugin)} ({plugin})"
+    return "its own: an output that comes again has the query's id and the same batch number"
 
 
 def newest_output(target: Target) -> int:
