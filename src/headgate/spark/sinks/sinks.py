@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.checkpoint.spark_log import newest_batch
@@ -197,13 +196,14 @@ def _format_sink(
         if target.mode != "append":
             msg = f"{what} takes append mode only, as in Spark; got {target.mode}."
             raise ConfigError(msg)
-    with sparksinks.refused(what):
-        try:
+    try:
+        with sparksinks.refused(what):
             source = Format(spark, name)
-        except PySparkException as error:
-            if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
-                raise
-            raise _unknown(name) from error
+    except ConfigError as error:
+        if "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+        raise _unknown(name) from error
+    with sparksinks.refused(what):
         made = None if source.older else source.table(target.options, plan.schema())
     if made is not None and writes_streams(spark, made):
         return _table_sink(spark, made, target, plan)
