@@ -28,6 +28,7 @@ _WHERE = {
     "OperatorPlus": "headgate.operators.operator_plus",
     "Policy": "headgate.control.policy",
     "Query": "headgate.spark.api.query",
+    "Sink": "headgate.spark.sinks.own_sink",
     "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
     "Writer": "headgate.spark.api.writer",
@@ -53,6 +54,7 @@ __all__ = [
     "OperatorPlus",
     "Policy",
     "Query",
+    "Sink",
     "Slo",
     "UnsupportedQuery",
     "Writer",
@@ -102,4 +104,5 @@ if TYPE_CHECKING:
     from headgate.spark.plain.adopting import adopt
     from headgate.spark.plain.exporting import export
     from headgate.spark.sinks.merge import merge
+    from headgate.spark.sinks.own_sink import Sink
     from headgate.spark.worker.arrow_processor import ArrowProcessor

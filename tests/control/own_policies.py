@@ -40,8 +40,9 @@ def install(
     patch.syspath_prepend(site)
 
 
-def install_example(patch: pytest.MonkeyPatch, site: Path) -> None:
-    """Install ``examples/lagpolicy`` as its own pyproject.toml says, without pip."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    install(patch, site, project["name"], project["entry-points"]["headgate.policies"])
-    patch.syspath_prepend(EXAMPLE)
+def install_example(patch: pytest.MonkeyPatch, site: Path, example: Path = EXAMPLE) -> None:
+    """Install a package of ``examples`` as its own pyproject.toml says, without pip."""
+    project = tomllib.loads((example / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ((group, entries),) = project["entry-points"].items()
+    install(patch, site, project["name"], entries, group=group)
+    patch.syspath_prepend(example)

@@ -253,7 +253,7 @@ def test_a_table_that_an_older_headgate_filled_is_not_hidden(
         (lambda w: w.format("jdbc"), "no streaming writer in Spark"),
         (lambda w: w.format("rate"), "cannot be written to"),
         (lambda w: w.format("hive"), "for tables only"),
-        (lambda w: w.format("nosuch"), "DATA_SOURCE_NOT_FOUND"),
+        (lambda w: w.format("nosuch"), 'unknown format "nosuch": Spark has none of that name'),
     ],
 )
 def test_what_spark_refuses_is_refused_before_anything_is_written(

@@ -311,16 +311,6 @@ class ObjectFiles(RemoteFiles):
                     "remove", asked[0], lambda: _library("obstore").delete(self._store, asked)
                 )
 
-    def set_aside(self, name: str) -> str:
-        """Copy an object to another name, and delete it."""
-        aside = f"{name}.damaged"
-        try:
-            self.put(aside, self.get(name))
-        except CheckpointError:
-            return ""
-        self.remove([name])
-        return aside.rpartition("/")[2]
-
     def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
         self._count(act, name, length)
         with self._explained(act, name):

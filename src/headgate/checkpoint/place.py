@@ -26,7 +26,7 @@ from headgate.checkpoint.files import (
 from headgate.checkpoint.traffic import Traffic
 from headgate.core.input import is_directory
 from headgate.core.location import local_path
-from headgate.core.stores import kind_of, store_url
+from headgate.core.stores import kind_of, plugin_of, store_url
 
 
 class Files(Protocol):
@@ -215,7 +215,7 @@ def files_at(
     """Return the files of a checkpoint's location.
 
     Raises `CheckpointError`: it names no place, or a store that this installation has no library
-    for.
+    for; `ConfigError`: a store of a package that does not work.
 
     Parameters
     ----------
@@ -229,6 +229,11 @@ def files_at(
         return PosixFiles(local_path(location) / below)
     place = f"{url}/{below}".rstrip("/")
     # late: a checkpoint on a disk needs no library for stores
+    plugin = plugin_of(url)
+    if plugin is not None:
+        from headgate.checkpoint.own_store import OwnStoreFiles  # noqa: PLC0415
+
+        return OwnStoreFiles(plugin, place, options or {}, known=known)
     if kind_of(url) == "hdfs":
         from headgate.checkpoint.hdfs import HdfsFiles  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,6 +75,10 @@ class RemoteFiles(ABC):
         """Return whether something of that name is there."""
 
     @abstractmethod
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a file over one of that name."""
+
+    @abstractmethod
     def put_new(self, name: str, data: bytes) -> None:
         """Write a file, unless there is one of that name with other bytes."""
 
@@ -104,6 +108,20 @@ class RemoteFiles(ABC):
     @abstractmethod
     def _list(self, directory: str) -> dict[str, int]:
         """Return the names in a directory and their sizes."""
+
+    @abstractmethod
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files; never an error."""
+
+    def set_aside(self, name: str) -> str:
+        """Copy a file to another name, and remove it."""
+        aside = f"{name}.damaged"
+        try:
+            self.put(aside, self.get(name))
+        except CheckpointError:
+            return ""
+        self.remove([name])
+        return aside.rpartition("/")[2]
 
     def traffic(self) -> Traffic | None:
         """Return the requests so far."""

@@ -27,7 +27,15 @@ SOURCES = "headgate.sources"
 """Group of entry points that are a Python data source of Spark, each named as its format. As a batch it
 takes option ``until``: an offset of the stream, up to which it reads."""
 
-_KINDS = {WORKLOADS: "workload", SOURCES: "source"}
+SINKS = "headgate.sinks"
+"""Group of entry points that are a class derived from `hg.Sink`, each named as its format, in
+lower case."""
+
+STORES = "headgate.stores"
+"""Group of entry points that are a class derived from `headgate.checkpoint.Store`, each named as the
+scheme of its addresses."""
+
+_KINDS = {STORES: "store", WORKLOADS: "workload", SOURCES: "source", SINKS: "sink"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Plugin:
     """Holds the name of something installed, and the entry points that carry this name."""
 
     kind: str
-    """For messages: policy, workload, source."""
+    """For messages: policy, workload, source, sink, store."""
     name: str
     entries: tuple[EntryPoint, ...]
     """One, unless several distributions took the same name."""

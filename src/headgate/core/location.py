@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from headgate.core.errors import CheckpointError
+from headgate.core.installed import STORES, installed
 
 LOCAL = "file"
 """The scheme of a POSIX file system."""
@@ -45,7 +46,9 @@ def uri(path: Path) -> str:
 
 def not_local(what: str, where: str) -> str:
     """Return the sentence that refuses another file system than a POSIX one."""
+    brought = "".join(f", {scheme}://" for scheme in installed(STORES))
     return (
         f"{what} lies on {where}, and only POSIX paths work in this version, for a checkpoint also "
-        "s3://, gs://, abfss:// and hdfs://; give a directory that every host mounts, as file:/path."
+        f"s3://, gs://, abfss:// and hdfs://{brought}; give a directory that every host mounts, as "
+        "file:/path."
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from headgate.core.errors import CheckpointError, ConfigError, nearest
+from headgate.core.installed import STORES, Plugin, installed
 
 SCHEMES: Mapping[str, str] = {
     "s3": "s3",
@@ -89,7 +92,7 @@ def store_url(location: str | os.PathLike[str]) -> str | None:
     """
     text = os.fspath(location)
     scheme, colon, rest = text.partition(":")
-    if not colon or scheme not in SCHEMES:
+    if not colon or (scheme not in SCHEMES and _plugin(scheme, tuple(sys.path)) is None):
         return None
     if _SECRET.search(rest):
         msg = (
@@ -109,8 +112,26 @@ def store_url(location: str | os.PathLike[str]) -> str | None:
     return f"{scheme}://{bucket}/{'/'.join(parts)}"
 
 
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+
+
+@lru_cache(maxsize=16)  # a worker asks with each task
+def _plugin(scheme: str, path: tuple[str, ...]) -> Plugin | None:
+    """Return the store that an installed package brings; `path` is where packages are found."""
+    del path
+    if scheme == "file" or not _SCHEME.fullmatch(scheme):
+        return None
+    return installed(STORES).get(scheme)
+
+
+def plugin_of(url: str) -> Plugin | None:
+    """Return the store of a `store_url` that an installed package brings; None of headgate's own."""
+    scheme = url.partition(":")[0]
+    return None if scheme in SCHEMES else _plugin(scheme, tuple(sys.path))
+
+
 def kind_of(url: str) -> str:
-    """Return the kind of store that a `store_url` names."""
+    """Return the kind of headgate's own stores that a `store_url` names."""
     return SCHEMES[url.partition(":")[0]]
 
 
@@ -122,9 +143,12 @@ def is_store_option(key: str) -> bool:
 def store_option(key: str, text: str) -> tuple[str, Hidden]:
     """Return an option's name as the table has it, and its text, which is never shown.
 
+    Of options that a package's store takes, the name is as it was typed: `options_for` knows them.
     Raises `ConfigError`: there is no such option.
     """
     name = _BY_LOWER.get(key.lower())
+    if name is None and installed(STORES):
+        name = key[len(PREFIX) :]
     if name is None:
         known = [f"{PREFIX}{name}" for name in _BY_LOWER.values()]
         msg = f'unknown option "{key}"{nearest(key, known) or "."}'
@@ -146,13 +170,18 @@ def options_for(url: str | None, options: Mapping[str, str]) -> dict[str, Hidden
             )
             raise ConfigError(msg)
         return {}
-    allowed = OPTIONS[kind_of(url)]
+    plugin = plugin_of(url)
+    allowed: tuple[str, ...] = (
+        OPTIONS[kind_of(url)]
+        if plugin is None
+        else getattr(plugin.load(type, "class"), "option_names", ())
+    )
     for name in chosen:
         if name not in allowed:
             scheme = url.partition(":")[0]
             msg = (
                 f"option {PREFIX}{name} is not one of a store {scheme}://; use one of "
-                f"{', '.join(allowed)}."
+                f"{', '.join(allowed) or 'none'}."
             )
             raise ConfigError(msg)
     return chosen

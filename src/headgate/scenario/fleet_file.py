@@ -16,6 +16,7 @@ from headgate.core import formats
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.input import RATE_MAX, checked_path, read_file, read_toml, shown, whole
+from headgate.core.installed import SINKS, installed
 from headgate.core.intents import utility_of
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Piecewise, Shape, Utility, shape_named
@@ -181,12 +182,13 @@ class JobSettings:
         if not isinstance(kind, str) or not _FORMAT.fullmatch(kind):
             msg = f"sink format={shown(repr(kind), 60)} is no name of a format; use parquet."
             raise ConfigError(msg)
-        if "." not in kind and kind.lower() not in formats.KNOWN:
+        known = (*formats.KNOWN, *installed(SINKS))
+        if "." not in kind and kind.lower() not in known:
             others = (
-                f"; known: {', '.join(formats.KNOWN)}, or write the name of its class, such as "
+                f"; known: {', '.join(known)}, or write the name of its class, such as "
                 f"org.example.{kind}."
             )
-            msg = f'there is no sink "{kind}"{nearest(kind.lower(), formats.KNOWN) or others}'
+            msg = f'there is no sink "{kind}"{nearest(kind.lower(), known) or others}'
             raise ConfigError(msg)
         mode = self.sink.get("outputMode", "append")
         if mode not in _MODES:

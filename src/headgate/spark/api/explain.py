@@ -18,6 +18,7 @@ from headgate.spark.read.passing import passed
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.stages import NoPythonStage, read_pipeline
 from headgate.spark.settings import options as own
+from headgate.spark.sinks.sinks import guarantee
 from headgate.tables.arena import arena_root, spill_path
 
 _REQUESTS_PER_BATCH = 3
@@ -51,6 +52,7 @@ def explain(
     memoryMax: str | None = None,
     checkpointLocation: str | None = None,
     realTime: bool = False,
+    format: str | None = None,
 ) -> Explanation:
     """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
 
@@ -71,11 +73,14 @@ def explain(
         Where its checkpoint would lie; nothing is asked of the place.
     realTime : bool
         Whether to say if it could run with ``trigger(realTime=...)``, and what stops it.
+    format : str or None
+        The sink's format, whose guarantee is told; a name that Spark does not know is not refused.
 
     Raises
     ------
     ConfigError
-        There is no such grouping, or no such stage; or that is no size.
+        There is no such grouping, or no such stage; that is no size; or the package that brings
+        the format does not work.
     CheckpointError
         The location names a store and no bucket or key.
     """
@@ -109,6 +114,8 @@ def explain(
         lines.insert(len(query.operators), _requests(store))
     if not query.operators:
         lines[1:1] = _stages(df, chosen)
+    if format is not None:
+        lines.append(f"sink          {format}: {guarantee(format)}")
     if realTime:
         lines.append(_real_time(df, query))
     if refused:

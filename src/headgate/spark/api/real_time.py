@@ -34,6 +34,7 @@ from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sinks.kafka_sink import KafkaSink
+from headgate.spark.sinks.own_sink import OwnSink
 from headgate.spark.sinks.sinks import Sink
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
@@ -59,7 +60,8 @@ class RealTimeFlow:
         """Have a sink write in real time, before it begins."""
         if isinstance(sink, KafkaSink):
             sink.send_early()
-            if own.RELEASE.of(settings.options) == own.EARLY:
+        if own.RELEASE.of(settings.options) == own.EARLY:
+            if isinstance(sink, KafkaSink | OwnSink):
                 sink.write_early()
 
     def begin(

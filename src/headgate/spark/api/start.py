@@ -17,6 +17,7 @@ from headgate.checkpoint.manifest import Manifest
 from headgate.control import registry
 from headgate.control.pools.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
+from headgate.core.installed import SINKS, installed
 from headgate.operators.spec import OutputMode
 from headgate.spark.api import configured
 from headgate.spark.api.launch import (
@@ -170,6 +171,12 @@ def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) ->
 
 def _start_plain(df: DataFrame, settings: QuerySettings) -> Any:
     """Run the whole query as plain Spark."""
+    if (settings.format or "").lower() in installed(SINKS):
+        msg = (
+            f'format "{settings.format}" is a sink of headgate\'s, to which plain Spark does not write; '
+            'leave out .fallback("spark").'
+        )
+        raise ConfigError(msg)
     writer = configured.plain_writer(df, settings)
     return writer.toTable(settings.table) if settings.table else writer.start()
 

@@ -263,11 +263,20 @@ class WrittenStream:
         self._query_id = ""
 
     @property
+    def has_run(self) -> bool:
+        """Return whether the query has an id: it was started before, and may have put out something."""
+        return self._metadata.is_file()
+
+    @property
     def query_id(self) -> str:
         """Return the query's id, which Spark writes to the checkpoint with the first batch."""
         if not self._query_id:
-            self._query_id = json.loads(regular_bytes(self._checkpoint / "metadata"))["id"]
+            self._query_id = json.loads(regular_bytes(self._metadata))["id"]
         return self._query_id
+
+    @property
+    def _metadata(self) -> Path:
+        return self._checkpoint / "metadata"
 
     @contextmanager
     def numbered(self, batch: int, frame: DataFrame) -> Iterator[None]:

@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.checkpoint.spark_log import newest_batch
 from headgate.core import formats
 from headgate.core.calls import refuse_call
-from headgate.core.errors import ConfigError, instead_of
+from headgate.core.errors import ConfigError, instead_of, nearest
+from headgate.core.installed import SINKS, installed
 from headgate.spark.jvm import sparksinks
 from headgate.spark.jvm.files import path_of
 from headgate.spark.jvm.formats import (
@@ -39,6 +40,7 @@ from headgate.spark.sinks import table_sinks
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.merge import Merge
 from headgate.spark.sinks.merging import MergeSink
+from headgate.spark.sinks.own_sink import OwnSink, guarantee_of_own, own_sink
 
 
 class Sink(Protocol):
@@ -111,8 +113,12 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
         _check_row_function(target.row_function)
         table = sparksinks.row_table(spark, target.row_function, plan.schema())
         return _table_sink(spark, table, target, plan)
-    if name in ("console", "noop", "memory") or (name == "kafka" and target.exactly_once):
-        return _sink_by_name(spark, name, target, plan)
+    if name in _BY_NAME and (name != "kafka" or target.exactly_once):
+        return _BY_NAME[name](spark, target, plan)
+    if name and name not in formats.OWN:
+        of_package = _own_sink(spark, target, plan)
+        if of_package is not None:
+            return of_package
     return _format_sink(spark, target, plan)
 
 
@@ -131,21 +137,29 @@ _OF_ROWS = {"open": ("partition_id", "epoch_id"), "process": ("row",), "close": 
 """What Spark gives the methods of an object for ``foreach``."""
 
 
-def _sink_by_name(spark: SparkSession, name: str, target: Target, plan: Jvm) -> Sink:
-    """Return the sink of a format that no file and no table of Spark's is."""
-    if name == "console":
-        return ConsoleSink({k.lower(): v for k, v in target.options.items()})
-    if name == "noop":
-        return NoopSink()
-    if name == "memory":
-        _refuse_partitions(target, "memory")
-        if target.name is None:
-            msg = 'format "memory" needs a table name; add .queryName(...).'
-            raise ConfigError(msg)
-        return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+def _memory_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
+    _refuse_partitions(target, "memory")
+    if target.name is None:
+        msg = 'format "memory" needs a table name; add .queryName(...).'
+        raise ConfigError(msg)
+    return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+
+
+def _kafka_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
     _refuse_partitions(target, "kafka")
     schema = of_rows(spark, plan).schema
     return KafkaSink(target.options, schema, target.checkpoint, partial(newest_output, target))
+
+
+def _own_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink | None:
+    """Return the sink that an installed package brings under the format's name, if one does."""
+    name, schema = str(target.file_format), of_rows(spark, plan).schema
+    found = own_sink(name, target.options, target.mode, schema)
+    if found is None:
+        return None
+    _refuse_partitions(target, name)
+    stream = sparksinks.WrittenStream(spark, target.checkpoint)
+    return OwnSink(*found, stream, partial(newest_output, target))
 
 
 def _refuse_partitions(target: Target, what: str) -> None:
@@ -182,8 +196,14 @@ def _format_sink(
         if target.mode != "append":
             msg = f"{what} takes append mode only, as in Spark; got {target.mode}."
             raise ConfigError(msg)
+    try:
+        with sparksinks.refused(what):
+            source = Format(spark, name)
+    except ConfigError as error:
+        if "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+        raise _unknown(name) from error
     with sparksinks.refused(what):
-        source = Format(spark, name)
         made = None if source.older else source.table(target.options, plan.schema())
     if made is not None and writes_streams(spark, made):
         return _table_sink(spark, made, target, plan)
@@ -208,6 +228,18 @@ def _format_sink(
         return sparksinks.FileSink(spark, made_sink, target.checkpoint, path, last)
     sink = sparksinks.V1Sink(spark, made_sink, target.checkpoint, table[0] if table else None)
     return table_sinks.delta(spark, sink, target, plan) or sink
+
+
+def _unknown(name: str) -> ConfigError:
+    brought = list(installed(SINKS))
+    told = (
+        nearest(name.lower(), (*formats.KNOWN, *brought)) or "; correct it, or install its package."
+    )
+    msg = (
+        f'unknown format "{name}": Spark has none of that name, and installed packages bring '
+        f"{', '.join(brought) or 'none'}{told}"
+    )
+    return ConfigError(msg)
 
 
 def _table_sink(
@@ -308,6 +340,19 @@ def _default_format(spark: SparkSession) -> str:
     return str(spark.conf.get("spark.sql.sources.default"))
 
 
+def guarantee(name: str) -> str:
+    """Return what the sink of a format guarantees after a crash of the driver, in words.
+
+    Raises `ConfigError`: it is one that an installed package brings, and the package does not work.
+    """
+    if name.lower() in formats.GUARANTEES:
+        return formats.GUARANTEES[name.lower()]
+    plugin = installed(SINKS).get(name.lower())
+    if plugin is not None:
+        return f"{guarantee_of_own(plugin)} ({plugin})"
+    return "its own: an output that comes again has the query's id and the same batch number"
+
+
 def newest_output(target: Target) -> int:
     """Return the number of the newest output that may have been delivered, -1 for none.
 
@@ -401,6 +446,17 @@ class WriterSink:
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.save()
+
+
+_BY_NAME: Mapping[str, Callable[[SparkSession, Target, Jvm], Sink]] = {
+    "console": lambda _, target, __: ConsoleSink(
+        {key.lower(): value for key, value in target.options.items()}
+    ),
+    "noop": lambda *_: NoopSink(),
+    "memory": _memory_sink,
+    "kafka": _kafka_sink,
+}
+"""Sinks of formats that no file and no table of Spark's is."""
 
 
 def require_path(options: Mapping[str, str], file_format: str) -> str:

@@ -1,0 +1,86 @@
+"""Tests a store of your own; a class of tests inherits them, whatever runs it.
+
+::
+
+    class TestMyStore(StoreContract):
+        def open_store(self, url):
+            return MyStore(url, {})
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+from headgate.checkpoint.own_store import Store
+
+
+class StoreContract:
+    """Inherit, supply `open_store`, and set `scheme`."""
+
+    scheme = "mystore"
+
+    def open_store(self, url: str) -> Store:
+        """Return the store; `url` is a new one in each test, or that of an earlier call."""
+        raise NotImplementedError
+
+    def _new(self) -> Store:
+        return self.open_store(f"{self.scheme}://contract/{secrets.token_hex(8)}/headgate")
+
+    def test_what_was_written_is_read_by_another_object(self) -> None:
+        """Whole, in part, behind its end, and over an older one; without it there is None."""
+        store = self._new()
+        assert store.read("output/one") is None
+        assert store.read_range("output/one", 0, 1) is None
+        for data in (b"first", b"", bytes(range(256)) * 20_000):
+            store.write("output/one", data)
+            other = self.open_store(store.url)
+            assert other.read("output/one") == data
+            assert other.exists("output/one")
+            assert other.read_range("output/one", 2, 5) == data[2:7]
+            assert other.read_range("output/one", 10**7, 5) == b""
+
+    def test_a_new_file_is_never_written_over(self) -> None:
+        """Not even by the same bytes: headgate looks itself whose they are."""
+        store = self._new()
+        assert store.write_new("manifests/0", b"mine") is True
+        assert store.write_new("manifests/0", b"other") is False
+        assert store.read("manifests/0") == b"mine"
+
+    def test_of_many_writers_one_gets_through(self) -> None:
+        """Each with an object of its own knows whether it was him."""
+        first, begin = self._new(), threading.Barrier(8)
+        won: list[int] = []
+
+        def write(number: int) -> None:
+            store = self.open_store(first.url)
+            begin.wait()
+            if store.write_new("manifests/7", f"writer {number}".encode()):
+                won.append(number)
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [f"writer {n}".encode() for n in won] == [first.read("manifests/7")]
+
+    def test_names_and_sizes_are_those_of_a_directory(self) -> None:
+        """Not of one whose name only begins like it, nor of another place."""
+        store = self._new()
+        for number in range(3):
+            store.write(f"manifests/{number}", b"x" * number)
+        store.write("manifests-not/9", b"")
+        store.write("manifests.json", b"")
+        assert dict(store.sizes("manifests")) == {"0": 0, "1": 1, "2": 2}
+        assert dict(store.sizes("none")) == {}
+        assert dict(self._new().sizes("manifests")) == {}
+
+    def test_what_is_deleted_is_gone(self) -> None:
+        """And what is not there is no error."""
+        store = self._new()
+        for number in range(5):
+            store.write(f"output/{number}", b"x")
+        store.delete([f"output/{number}" for number in range(1, 9)])
+        assert dict(store.sizes("output")) == {"0": 1}
+        assert not store.exists("output/3")
