@@ -125,6 +125,11 @@ class Agents:
 
     # -- as the pipe's hosts --------------------------------------------------------------------------
 
+    @property
+    def meeting(self) -> words.Meeting:
+        """Return the meeting of the query."""
+        return self._charge.meeting
+
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
         """Have an agent on each host; return where the driver of a run is met, and its door.
 
