@@ -52,7 +52,8 @@ process). No key is among them: what passes between hosts is not encrypted."""
 ENDED = "ended"
 """Of an agent: (number of a process, exit code)."""
 STOPPED = "stopped"
-"""To an agent: (node and process of feeders by name); of it: (name, process) of one that is stopped."""
+"""To an agent: (the run, node and process of feeders by name); of it: (that run, name, process) of one
+that is stopped."""
 COPIES = "copies"
 """To an agent: (number, orders for key groups, seconds for them); of it: (that number, answer or the
 text of an error)."""
