@@ -137,6 +137,19 @@ def kill_executor(run: Run) -> None:
     os.kill(run.rng.choice(run.cluster.executor_pids()), signal.SIGKILL)
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def pause_executor(run: Run) -> None:
+    """Stop the JVM of an executor through which records pass, and nothing else."""
+    feeder = run.query.processes["feeder 0"]
+    jvm = parent(parent(feeder))
+    assert jvm in run.cluster.executor_pids()
+    os.kill(jvm, signal.SIGSTOP)
+    run.wait_until(lambda: bool(run.events("retry")), "the loss of a stopped executor")
+
+
 def stop_and_start(slots: int) -> Callable[[Run], None]:
     """Stop the query while key groups move to so many slots; start it, and wait until they have."""
 
@@ -229,6 +242,7 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "rival": ("all-at-once", scale(4), kill("slot", 3), kill("agent", 4)),
     "again": (SLOW, stop_and_start(4)),
     "executor": ("", kill_executor, scale(3)),
+    "pause": ("", pause_executor, scale(3)),
     "host": ("", lose_and_restart_host, scale(4)),
     "cut": (SLOW, cut_host_off, scale(4), scale(3)),
     "parted": ("", part_hosts, scale(3)),

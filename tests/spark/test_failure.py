@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import CheckpointError, EngineError, ProcessorError
+from headgate.spark.realtime.run_slots import PipeLost
+from headgate.spark.step.losses import Losses
 from headgate.spark.worker import failure as failure_module
 from headgate.spark.worker.failure import (
     QueryFailed,
     is_final,
     is_lost_worker,
     located,
+    processor_error,
     says,
     told,
 )
@@ -169,3 +172,35 @@ def test_a_full_disk_of_sparks_is_told_with_what_to_do() -> None:
     said = told(PySparkException("java.io.IOException: No space left on device"))
     assert said.startswith("IOException: No space left on device; make room where Spark writes")
     assert "\n" not in said
+
+
+class Trace:
+    """An error in the JVM, which counts how often somebody asks for its text."""
+
+    _target_id = "o1"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._gateway_client = self
+
+    def send_command(self, command: str) -> str:
+        self.asked += 1
+        return (
+            "ysorg.apache.spark.SparkException: Lost task 0.0 in stage 7.0: Python worker is idle"
+        )
+
+
+def test_the_jvm_is_asked_once_for_the_text_of_an_error() -> None:
+    """A dozen times at 44 ms were half of a second, for which a query put out nothing."""
+    trace = Trace()
+    error = Py4JJavaError("An error occurred while calling o1.collect", trace)
+    assert processor_error(error) is None
+    assert not is_final(error)
+    assert is_lost_worker(error)
+    assert told(error) == told(error, withhold=True)
+    assert says(error, "is idle")
+    assert str(PipeLost.of(error)).endswith("Python worker is idle")
+    assert trace.asked == 1
+    losses = Losses(frozenset, lambda _: [7])
+    assert losses.in_attempt(error, [{"first": 1}], []) == [("first", 0)]
+    assert trace.asked == 1

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,8 +33,13 @@ from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.sessions import driver_conf
+from headgate.spark.realtime import job as jobs
 from headgate.spark.realtime.clocked import ClockFeed
+from headgate.spark.realtime.feed import Feeds
+from headgate.spark.realtime.job import SparkJob
+from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.run_slots import PipeLost
+from headgate.spark.realtime.words import Meeting
 from headgate.spark.step.commit import delivers
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import QueryFailed
@@ -59,6 +65,10 @@ def assert_right(spark: SparkSession, build: Build, checkpoint: Path, rows: Any,
     found = hg.verify(spark, build, checkpoint=str(checkpoint), output=rows, mode=mode)
     assert found["verified"], found
     assert found["rows_compared"] > 50
+
+
+def losses_of(query: Any) -> int:
+    return int(query.journal.read_text().count('"event":"retry"'))
 
 
 @contextmanager
@@ -330,19 +340,53 @@ def test_what_is_released_early_comes_before_its_commit(
 
 
 @pytest.mark.parametrize("victim", ["feeder 0", *thorough("slot 1", "fork server")])
-def test_a_killed_process_loses_and_doubles_nothing(
-    spark: SparkSession, tmp_path: Path, victim: str
+def test_killed_processes_lose_and_double_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
-    build = totals()
+    """Each pipe has the plan of the first one, and what it has read of tables."""
+    planned: list[SparkJob] = []
+    whole = SparkJob._whole
+    monkeypatch.setattr(SparkJob, "_whole", lambda job: planned.append(job) or whole(job))
+    build = FORMS["tables below"].build
     rows = Rows()
     with running(writer(build(spark), rows, tmp_path, "update")) as query:
         wait_until(lambda: len(rows.steps) > 5, query)
-        os.kill(query.processes[victim], signal.SIGKILL)
-        wait_until(lambda: '"event":"retry"' in query.journal.read_text(), query)
-        done = len(rows.steps)
-        wait_until(lambda: len(rows.steps) > done + 3, query)
-    assert_right(spark, build, tmp_path, rows.last_by(spark, "k"), "update")
+        for losses in (1, 2):
+            os.kill(query.processes[victim], signal.SIGKILL)
+            wait_until(lambda n=losses: losses_of(query) == n, query)
+            done = len(rows.steps)
+            wait_until(lambda n=done: len(rows.steps) > n + 3, query)
+    found = rows.last_by(spark, "k")
+    verified = hg.verify(spark, build, checkpoint=str(tmp_path), output=found, mode="update")
+    assert verified["verified"], verified
     assert rows.came_again == 0
+    assert len(planned) == 1
+
+
+def test_a_pipe_whose_tables_could_not_be_read_is_planned_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark keeps the failure for a plan that it has begun, and would not read them again."""
+    plans = [SimpleNamespace(collect=list) for _ in range(2)]
+    read: list[Any] = []
+
+    def compute(frame: Any) -> None:
+        read.append(frame)
+        if len(read) == 1:
+            msg = "the job that reads a table was cancelled."
+            raise EngineError(msg, transient=True)
+
+    monkeypatch.setattr(jobs, "computed_rows", compute)
+    job = SparkJob(
+        spark, PipePlan((), (), True), Feeds((), ()), set(), Meeting("", b"k" * 32), "test"
+    )
+    rest = iter(plans)
+    monkeypatch.setattr(job, "_whole", lambda: next(rest))
+    with pytest.raises(EngineError, match="cancelled"):
+        job.run(Meeting("", b"k" * 32), "group")
+    job.run(Meeting("", b"k" * 32), "group")
+    job.run(Meeting("", b"k" * 32), "group")
+    assert read == plans
 
 
 def test_a_source_that_is_silent_when_the_pipe_starts_again_is_waited_for(
@@ -364,7 +408,7 @@ def test_a_source_that_is_silent_when_the_pipe_starts_again_is_waited_for(
         wait_until(lambda: len(rows.steps) > 1, query)
         killed.set()
         os.kill(query.processes["slot 0"], signal.SIGKILL)
-        wait_until(lambda: query.journal.read_text().count('"event":"retry"') == 2, query)
+        wait_until(lambda: losses_of(query) == 2, query)
         done = len(rows.steps)
         wait_until(lambda: len(rows.steps) > done + 1, query)
     assert not silences

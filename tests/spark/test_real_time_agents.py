@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import secrets
 import signal
 import subprocess
@@ -32,7 +34,7 @@ from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.channels import Channel, TcpChannel, TcpDoor
 from headgate.spark.realtime.fork_server import LOST, ForkedProcess
 from headgate.spark.realtime.run_slots import PipeLost
-from headgate.spark.realtime.stopped import find_stopped
+from headgate.spark.realtime.stopped import executors, find_stopped
 from headgate.spark.worker.slot import SlotTask
 from headgate.tables.ports import EMPTY_TOKEN
 
@@ -178,7 +180,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 def agents_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agents:
     """Return the agents of a query without Spark; who calls launches one."""
-    monkeypatch.setattr(agents_of, "driver_conf", lambda _: {"spark.driver.host": HOST})
+    conf = {"spark.driver.host": HOST, "spark.app.id": "app-1"}
+    monkeypatch.setattr(agents_of, "driver_conf", lambda _: conf)
     facts = {"arena_root": None, "run_id": RUN, "checkpoint": str(tmp_path), "memory": None}
     agents = Agents(None, "test", {NAME: AllOnOne()}, {NAME: SPEC}, STORE, facts)  # type: ignore[arg-type, dict-item]
     monkeypatch.setattr(agents, "gather", lambda: eventually(lambda: bool(agents.hosts)))
@@ -202,6 +205,70 @@ def test_a_slot_that_is_stopped_on_another_host_is_told(
         with pytest.raises(PipeLost, match=r"slot 1 on host 127.0.0.1 is stopped \(process \d+\)"):
             driver.epochs_without_end()
         driver.pipe.stop(clean=False)
+    finally:
+        agents.close()
+
+
+@contextlib.contextmanager
+def started_as(application: str, host: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start what looks like an executor."""
+    told = ["--executor-id", "7", "--hostname", host, "--cores", "2", "--app-id", application]
+    with subprocess.Popen([sys.executable, "-c", "input()", *told], stdin=subprocess.PIPE) as made:
+        try:
+            eventually(lambda: executors(application, host) == {"executor 7": made.pid})
+            yield made
+        finally:
+            made.kill()
+
+
+@pytest.mark.usefixtures("arena", "in_threads")
+def test_an_executor_that_is_stopped_is_ended_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python workers and the agent go on, while records wait in the JVM between them."""
+    agents = agents_in(tmp_path, monkeypatch)
+    try:
+        assert launch(agents._charge, HOST) == ""
+        lost: queue.SimpleQueue[str] = queue.SimpleQueue()
+        meeting, door = agents.begin(lost.put)
+        with door, started_as("app-1", HOST) as ours:
+            with started_as("app-1", "127.0.0.2") as other, started_as("app-2", HOST) as theirs:
+                for process in (ours, other, theirs):
+                    os.kill(process.pid, signal.SIGSTOP)
+                    eventually(lambda p=process: find_stopped({"": p.pid}) is not None)
+                agents.look_for_stopped({})
+                assert lost.get(timeout=30) == (
+                    f"executor 7 on host {HOST} is stopped (process {ours.pid}); it is ended, and the "
+                    "pipe starts again."
+                )
+                assert ours.wait(30) == -signal.SIGKILL
+                assert runs(other.pid)
+                assert runs(theirs.pid)
+        assert lost.empty()
+        agents.end(meeting)
+    finally:
+        agents.close()
+
+
+def test_what_was_stopped_in_the_run_before_is_no_loss_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that is slow answers when that run has ended, and all of it with it."""
+    agents = agents_in(tmp_path, monkeypatch)
+    lost: queue.SimpleQueue[str] = queue.SimpleQueue()
+    try:
+        with agents._charge.meeting.connect(agents._door.address) as agent:
+            agent.send((words.AGENT, HOST, os.getpid()))
+            runs_of: list[bytes] = []
+            for _ in range(2):
+                agents.begin(lost.put)[1].close()
+                agents.look_for_stopped({})
+                runs_of.append(heard(agent, words.STOPPED)[0])
+            for run in runs_of:
+                agent.send((words.STOPPED, run, f"slot {run == runs_of[1]}", 1))
+            assert lost.get(timeout=30).startswith("slot True on host")
+            assert lost.empty()
+            agents._ending.set()
     finally:
         agents.close()
 
@@ -347,7 +414,7 @@ def test_slots_of_several_operators_are_all_looked_at(
     agent = agent_of.Agent(made, HOST, Silent())  # type: ignore[arg-type]
     for number, operator in enumerate(made.specs):
         agent._start(number, door.address, b"run", operator, 0)
-    agent._look_for_stopped({})
+    agent._look_for_stopped(b"run", {})
     assert seen == [f"{NAME} slot 0", "other slot 0", "fork server"]
     for _, process in list(agent._slots.values()):
         process.end(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,18 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALWAYS = ("subscale",)
-FURTHER = ("rival", "kills", "again", "executor", "host", "stopped", "cut", "parted", "store")
+FURTHER = (
+    "rival",
+    "kills",
+    "again",
+    "executor",
+    "pause",
+    "host",
+    "stopped",
+    "cut",
+    "parted",
+    "store",
+)
 """Runs that are made with ``--thorough`` only."""
 
 Runs = Callable[[str], dict[str, Any]]
@@ -70,6 +82,13 @@ def test_slots_are_on_both_hosts_and_their_state_moves_while_records_flow(run: R
     assert found["bytes_moved"] > 0
     assert found["slots"] == 3
     assert found["retries"] == []
+
+
+@pytest.mark.thorough
+def test_an_executor_that_is_stopped_is_lost_before_spark_thinks_so(run: Runs) -> None:
+    """Spark gives it up after two minutes, and records would wait as long."""
+    said = run("pause")["retries"][0]
+    assert re.search(r"executor \d+ on host 127.0.0.1\d is stopped \(process \d+\)", said)
 
 
 @pytest.mark.thorough

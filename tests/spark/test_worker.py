@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,11 +72,41 @@ def test_a_worker_has_loaded_what_it_runs_of_a_pipe_before_it_is_forked() -> Non
         "preload()\n"
         "loaded = set(sys.modules)\n"
         "import confluent_kafka.admin, pyspark.worker\n"
-        "import headgate.spark.realtime.feeder, headgate.spark.realtime.kafka_feed\n"
-        "import headgate.spark.realtime.router\n"
+        "import headgate.spark.realtime.clocked, headgate.spark.realtime.kafka_feed\n"
+        "import headgate.spark.realtime.in_run\n"
         "print(sorted(set(sys.modules) - loaded))\n"
     )
     made = subprocess.run(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
     )
     assert made.stdout.strip() == "[]"
+
+
+def test_a_worker_does_not_read_archives_again_that_its_daemon_has_read(tmp_path: Path) -> None:
+    """PySpark has each new worker look anew at the whole path, and Spark's own archive is large."""
+    archive = tmp_path / "some.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("some_package/__init__.py", "")
+        made.writestr("some_package/here.py", "")
+        made.writestr("some_package/there.py", "text = 'found'")
+    program = (
+        "import importlib, runpy, zipimport\n"
+        "import some_package.here\n"
+        "from pyspark import daemon\n"
+        "def work():\n"
+        "    read, known = [], zipimport._read_directory\n"
+        "    zipimport._read_directory = lambda archive: read.append(archive) or known(archive)\n"
+        "    importlib.invalidate_caches()\n"
+        "    from some_package import there\n"
+        "    print(there.text, read)\n"
+        "daemon.manager = work\n"
+        "runpy.run_module('headgate.spark.worker.daemon', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(archive), *filter(None, sys.path)])},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "found []"

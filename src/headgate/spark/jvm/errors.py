@@ -6,9 +6,26 @@ from py4j.protocol import Py4JError as JvmError
 from py4j.protocol import Py4JJavaError as JavaError
 from pyspark.errors import PySparkException
 
-__all__ = ["JavaError", "JvmError", "SaidBySpark"]
+__all__ = ["JavaError", "JvmError", "SaidBySpark", "text_of"]
 
 # JvmError: the JVM gave no answer, or an error for an answer. JavaError, one of these: Java raised it.
+
+
+def text_of(error: BaseException) -> str:
+    """Return ``str(error)``; of an error of Java's only the first call asks the JVM.
+
+    Its text has the stack of a job, more than 8 kB, for which an answer of py4j's takes 44 ms
+    (note 0181), and what words a failure looks at the text a dozen times.
+    """
+    if not isinstance(error, JavaError):
+        return str(error)
+    known = vars(error)
+    if _TEXT not in known:
+        known[_TEXT] = str(error)
+    return str(known[_TEXT])
+
+
+_TEXT = "headgate_text"
 
 
 class SaidBySpark(PySparkException):

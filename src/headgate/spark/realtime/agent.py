@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import pickle
 import platform
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,7 +27,7 @@ from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Channel
 from headgate.spark.realtime.fork_server import ForkedProcess, ForkServer, environment
 from headgate.spark.realtime.hosts import FORK_SERVER
-from headgate.spark.realtime.stopped import find_stopped
+from headgate.spark.realtime.stopped import executors, find_stopped
 from headgate.spark.worker.whereabouts import AGENT_HOST
 from headgate.spark.worker.worker import leave_runs, run_named
 
@@ -55,6 +57,8 @@ class Charge:
         As of `HostTasks`.
     lease_s : float
         As `LEASE_S`.
+    application : str
+        As Spark names it.
     """
 
     meeting: words.Meeting
@@ -62,6 +66,7 @@ class Charge:
     store: Mapping[str, str] = field(repr=False)
     facts: Mapping[str, Any]
     lease_s: float = LEASE_S
+    application: str = ""
 
 
 def launch(charge: Charge, host: str) -> str:
@@ -119,7 +124,7 @@ class Agent:
                     if (begun := self._slots.get(said[0])) is not None:
                         begun[1].kill()
                 elif word == words.STOPPED:
-                    self._look_for_stopped(said[0])
+                    self._look_for_stopped(*said)
                 elif word == words.COPIES:
                     self._in_background(partial(self._copy, *said))
         except (OSError, EOFError):
@@ -148,8 +153,12 @@ class Agent:
         del self._slots[number]
         self._driver.send((words.ENDED, number, code))
 
-    def _look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
-        """Say which slot, or Python worker of this node, is stopped."""
+    def _look_for_stopped(self, run: bytes, feeders: Mapping[str, tuple[str, int]]) -> None:
+        """Say which slot, executor, or Python worker of this node is stopped.
+
+        An executor is ended at once: records pass through its JVM, Spark would wait two minutes for a
+        word of it, and keep its cores for tasks that it has cancelled.
+        """
         mine = {
             name: process.pid
             for name, process in list(self._slots.values())
@@ -157,9 +166,13 @@ class Agent:
         }
         mine[FORK_SERVER] = self._server.pid
         mine |= {name: pid for name, (node, pid) in feeders.items() if node == platform.node()}
-        found = find_stopped(mine)
+        jvms = executors(self._charge.application, self._host)
+        found = find_stopped(mine | jvms)
         if found is not None:
-            self._driver.send((words.STOPPED, *found))
+            self._driver.send((words.STOPPED, run, *found))
+            if found[0] in jvms:
+                with suppress(OSError):  # it is gone
+                    os.kill(found[1], signal.SIGKILL)
 
     def _copy(self, errand: int, orders: Sequence[GroupOrder], slice_s: float) -> None:
         charge = self._charge

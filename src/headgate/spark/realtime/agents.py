@@ -96,10 +96,15 @@ class Agents:
         self._bound = conf.get("spark.driver.bindAddress", self._shown)
         self._key = secrets.token_bytes(32)
         self._door = self._opened(self._key)
-        self._charge = Charge(words.Meeting(self._door.address, self._key), specs, store, facts)
+        meeting, application = (
+            words.Meeting(self._door.address, self._key),
+            conf.get("spark.app.id"),
+        )
+        self._charge = Charge(meeting, specs, store, facts, application=application)
         self._agents: dict[str, _Agent] = {}
         self._changed = threading.Condition()
         self._lost: Callable[[str], None] = lambda _: None
+        self._run = b""
         self._numbers = 0
         self._errands = 0
         self._ending = threading.Event()
@@ -125,6 +130,11 @@ class Agents:
 
     # -- as the pipe's hosts --------------------------------------------------------------------------
 
+    @property
+    def meeting(self) -> words.Meeting:
+        """Return the meeting of the query."""
+        return self._charge.meeting
+
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
         """Have an agent on each host; return where the driver of a run is met, and its door.
 
@@ -135,7 +145,8 @@ class Agents:
         """
         self._lost = lost
         self.gather()
-        meeting = self._charge.meeting.of_run(secrets.token_bytes(32))
+        self._run = secrets.token_bytes(32)
+        meeting = self._charge.meeting.of_run(self._run)
         door = self._opened(meeting.key)
         return replace(meeting, driver=door.address), door
 
@@ -171,7 +182,7 @@ class Agents:
         with self._changed:
             agents = list(self._agents.values())
         for agent in agents:
-            agent.tell(words.STOPPED, dict(feeders))
+            agent.tell(words.STOPPED, self._run, dict(feeders))
 
     def end(self, meeting: words.Meeting) -> None:
         """Do nothing: a run has no files."""
@@ -294,7 +305,9 @@ class Agents:
                 if word == words.ENDED:
                     agent.slots.pop(said[0]).end(said[1])
                 elif word == words.STOPPED:
-                    name, stopped = said
+                    run, name, stopped = said
+                    if run != self._run:  # it has ended, and what was stopped with it
+                        continue
                     self._lost(
                         f"{name} on host {host} is stopped (process {stopped}); it is ended, and the "
                         "pipe starts again."

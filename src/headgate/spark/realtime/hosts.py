@@ -7,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from headgate.operators.build import Spec
@@ -81,11 +82,17 @@ class OneHost:
         Of the operators whose slots it starts.
     store : mapping of str to str, optional
         Options of the checkpoint's store.
+
+    Attributes
+    ----------
+    meeting : words.Meeting
+        Of the query, from whose key those of its runs are computed.
     """
 
     def __init__(self, specs: Iterable[Spec], store: Mapping[str, str] | None = None) -> None:
         self._specs, self._store = list(specs), store or {}
         self._server = ForkServer(self._specs)
+        self.meeting = words.Meeting("", secrets.token_bytes(32))
 
     @property
     def processes(self) -> Mapping[str, int]:
@@ -102,7 +109,8 @@ class OneHost:
         if len(os.fsencode(directory)) > _LENGTH_MAX:
             os.rmdir(directory)
             directory = tempfile.mkdtemp(prefix="headgate-", dir="/tmp")
-        meeting = words.Meeting(f"{directory}/driver", secrets.token_bytes(32), directory)
+        made = self.meeting.of_run(secrets.token_bytes(32), f"{directory}/driver")
+        meeting = replace(made, directory=directory)
         return meeting, UnixDoor(meeting.driver, meeting.key)
 
     def places(self, operator: str, slots: int) -> list[str]:

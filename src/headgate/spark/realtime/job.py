@@ -8,11 +8,12 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
-from headgate.spark.jvm.plans import as_it_is, mapped, union
+from headgate.spark.jvm.plans import as_it_is, computed_rows, mapped, union
 from headgate.spark.jvm.sessions import clone_of, make_active, pipelined_python
 from headgate.spark.realtime import words
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.feeder import Feeder
+from headgate.spark.realtime.in_run import RUN, InRun
 from headgate.spark.realtime.markers import MARKERS
 from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.router import Router
@@ -33,7 +34,7 @@ _CONF = {
 """Settings of the pipe's session: batches are small, and no buffer of a socket keeps a part of one."""
 
 
-def _into(router: Router, routed: DataFrame) -> DataFrame:
+def _into(router: InRun, routed: DataFrame) -> DataFrame:
     return routed.mapInArrow(router, "nothing int")
 
 
@@ -52,13 +53,23 @@ one, for which a Python function would be called with rows that the lower one dr
 class SparkJob:
     """Feeders, a query's plan and routers in one stage, whose tasks stay.
 
-    `shared`: operators of which every slot gets every row. `name`: of the query, for people.
+    `shared`: operators of which every slot gets every row. `meeting`: of the query, from whose key
+    those of its runs are computed. `name`: of the query, for people.
     """
 
     def __init__(
-        self, spark: SparkSession, plan: PipePlan, feeds: Feeds, shared: set[str], name: str
+        self,
+        spark: SparkSession,
+        plan: PipePlan,
+        feeds: Feeds,
+        shared: set[str],
+        meeting: words.Meeting,
+        name: str,
     ) -> None:
         self._plan, self._feeds, self._shared, self._name = plan, feeds, shared, name
+        self._meeting = meeting
+        self._kept: DataFrame | None = None
+        """The plan as Catalyst has compiled it, with the tables that it has read."""
         self._session = clone_of(spark)
         for key, value in _CONF.items():
             self._session.conf.set(key, value)
@@ -71,6 +82,20 @@ class SparkJob:
         session = self._session
         make_active(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
+        session.sparkContext.setLocalProperty(RUN, meeting.told())
+        has_functions = any(branch.stages for branch in self._plan.branches)
+        with pipelined_python(session) if has_functions else nullcontext():
+            if self._kept is None:
+                whole = self._whole()
+                # Spark keeps what failed here, as a table that could not be read, for its plan: so
+                # only a plan that has come through is kept
+                computed_rows(whole)
+                self._kept = whole
+            self._kept.collect()
+
+    def _whole(self) -> DataFrame:
+        """Return the pipes of all branches, which serve any run."""
+        session = self._session
         branches = zip(self._plan.branches, self._feeds.feeds, self._feeds.shares, strict=True)
         pipes = []
         for branch, feed, share in branches:
@@ -80,15 +105,12 @@ class SparkJob:
             # the JVM, too, may keep the last bytes of a batch: so one more follows; and on each way to
             # Python and back as many rows may stay
             padding = (2 + 4 * branch.stages) * PADDING
-            feeder = Feeder(meeting, feed, share, feed.schema, padding)
+            feeder = Feeder(self._meeting, feed, share, feed.schema, padding)
             numbers = session.range(0, share.count, 1, share.count)
-            routed = branch.over(numbers.mapInArrow(feeder, schema))
-            router = Router(meeting, branch.operator, branch.operator in self._shared)
-            pipes.append(mapped(session, routed, partial(_into, router)))
-        whole = as_it_is(session, pipes[0] if len(pipes) == 1 else union(session, pipes))
-        has_functions = any(branch.stages for branch in self._plan.branches)
-        with pipelined_python(session) if has_functions else nullcontext():
-            whole.collect()
+            routed = branch.over(numbers.mapInArrow(InRun(feeder), schema))
+            router = Router(self._meeting, branch.operator, branch.operator in self._shared)
+            pipes.append(mapped(session, routed, partial(_into, InRun(router))))
+        return as_it_is(session, pipes[0] if len(pipes) == 1 else union(session, pipes))
 
     def cancel(self, group: str) -> None:
         """Have Spark cancel a run, and interrupt what its tasks wait for."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from headgate.core.assignment import Assignment
 from headgate.core.errors import EngineError
+from headgate.spark.jvm.errors import text_of
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Channel, hang_up
 from headgate.spark.realtime.hosts import SlotHosts, SlotProgram
@@ -25,7 +26,7 @@ class PipeLost(EngineError):
     @classmethod
     def of(cls, error: BaseException) -> PipeLost:
         """Return the loss that an error stands for."""
-        lost = cls(str(error).partition("\n")[0])
+        lost = cls(text_of(error).partition("\n")[0])
         lost.__cause__ = error
         return lost
 

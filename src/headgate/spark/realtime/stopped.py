@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from headgate.spark.realtime import words
@@ -33,14 +34,34 @@ def find_stopped(processes: Mapping[str, int]) -> tuple[str, int] | None:
     return None
 
 
+def executors(application: str, host: str) -> dict[str, int]:
+    """Return the process of each executor that an application has on this host, by a name for people.
+
+    `application`, `host`: as Spark names them; every executor is told both when it is started.
+    """
+    found = {}
+    for process in _every():
+        words = _program(process).decode(errors="replace").split("\0")
+        told = dict(pairwise(words))
+        if (told.get("--app-id"), told.get("--hostname")) == (application, host):
+            found[f"executor {told.get('--executor-id')}"] = process
+    return found
+
+
+def _every() -> list[int]:
+    """Return the processes of this host; none where nobody says which there are."""
+    with contextlib.suppress(OSError):
+        return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
+    return []
+
+
 def _forked_beside(process: int) -> list[int]:
     """Return the processes of the same parent and the same program."""
     whole = _fields(process)
     if not whole:
         return []
-    every = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
     parent, program = whole[1], _program(process)
-    return [one for one in every if _fields(one)[1:2] == [parent] and _program(one) == program]
+    return [one for one in _every() if _fields(one)[1:2] == [parent] and _program(one) == program]
 
 
 def _is_stopped(process: int) -> bool:

@@ -6,6 +6,7 @@ to it. All peers are processes of one user, and show the key of their run.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -51,7 +52,8 @@ process). No key is among them: what passes between hosts is not encrypted."""
 ENDED = "ended"
 """Of an agent: (number of a process, exit code)."""
 STOPPED = "stopped"
-"""To an agent: (node and process of feeders by name); of it: (name, process) of one that is stopped."""
+"""To an agent: (the run, node and process of feeders by name); of it: (that run, name, process) of one
+that is stopped."""
 COPIES = "copies"
 """To an agent: (number, orders for key groups, seconds for them); of it: (that number, answer or the
 text of an error)."""
@@ -84,6 +86,15 @@ class Meeting:
         """Return the meeting of a run; who has this key can compute that of the run."""
         key = blake2b(run, key=self.key, person=b"run", digest_size=32).digest()
         return replace(self, driver=driver, key=key, run=run)
+
+    def told(self) -> str:
+        """Return, without any key, what tells a run's meeting to those who have the query's."""
+        return json.dumps([self.run.hex(), self.driver, self.directory])
+
+    def of_told(self, told: str) -> Meeting:
+        """Return the meeting of a run, which is told as `told` does."""
+        run, driver, directory = json.loads(told)
+        return replace(self.of_run(bytes.fromhex(run), driver), directory=directory)
 
     def door(self, name: str, driver: Channel) -> Door:
         """Return a door of this peer.

@@ -92,12 +92,12 @@ class RealTimeWork(StatefulWork):
         routers = dict.fromkeys(tasks, 0)
         for branch, share in zip(plan.branches, feeds.shares, strict=True):
             routers[branch.operator] += share.count
-        job = SparkJob(self.spark, plan, feeds, shared, name)
         self._copy_thread.lags = OF_EPOCHS
         self._agents = None if self._is_local else self._agents_of(name)
         specs = [operator.spec for operator in operators]
         self._hosts = self._agents or OneHost(specs, self.checkpoint.options)
         try:
+            job = SparkJob(self.spark, plan, feeds, shared, self._hosts.meeting, name)
             self.pipe = Pipe(job, feeds, tasks, routers, name, self._hosts)
         except BaseException:
             self.close()

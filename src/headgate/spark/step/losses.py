@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark import SparkContext
 
 from headgate.spark.job.reports import Report
+from headgate.spark.jvm.errors import text_of
 from headgate.spark.worker.failure import is_lost_worker
 
 _TASK = re.compile(r"[Ll]ost task (\d+)\.\d+ in stage (\d+)\.")
@@ -61,7 +62,7 @@ class Losses:
         `chains`: how many slots each operator of each chain has, in the order in which they run.
         `reports`: reports of this attempt that arrived nevertheless.
         """
-        task = _TASK.search(str(error))
+        task = _TASK.search(text_of(error))
         if task is None or not is_lost_worker(error):
             return []
         slot, stage = int(task[1]), int(task[2])

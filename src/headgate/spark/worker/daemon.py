@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
+from zipimport import zipimporter
 
 _PRELOAD = (
     "numpy",
@@ -26,8 +27,8 @@ _PRELOAD = (
     "pyspark.worker",
     "headgate.spark.worker.slot",
     # in real time a pipe that is lost gets new workers, and nothing comes out until they have begun
-    "headgate.spark.realtime.feeder",
-    "headgate.spark.realtime.router",
+    "headgate.spark.realtime.in_run",
+    "headgate.spark.realtime.clocked",
     "headgate.spark.realtime.kafka_feed",
     "confluent_kafka.admin",
 )
@@ -45,6 +46,18 @@ def preload() -> None:
             importlib.import_module(name)
         except ImportError:
             continue
+
+
+def forget_archives() -> None:
+    """Have workers not read again which files archives hold, as Spark's ``pyspark.zip``.
+
+    A new worker gets a directory of its own on the path, and PySpark has Python look anew at all others.
+    Python 3.11 then reads an archive once for each package of it that was imported, a quarter of a second
+    for Spark's. Without finders there is nothing to read; the next import makes one of what is known.
+    """
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter):
+            del sys.path_importer_cache[path]
 
 
 def quiet(worker: Callable[..., int]) -> Callable[..., int]:
@@ -129,4 +142,5 @@ if __name__ == "__main__":
     with ExitStack() as undo:
         undo.callback(clear_away)
         own_directory(undo)
+        forget_archives()
         daemon.manager()

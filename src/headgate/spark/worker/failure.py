@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
 from headgate.core.frames import frames_in, frames_of, is_headgates, users_part, users_place
 from headgate.operators.failure import withheld
-from headgate.spark.jvm.errors import JavaError, JvmError, SaidBySpark
+from headgate.spark.jvm.errors import JavaError, JvmError, SaidBySpark, text_of
 from headgate.spark.worker.kafka_failure import kafka_failure
 
 _TOO_MUCH_TEXT = "TOO_MUCH_TEXT"
@@ -86,7 +86,7 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
 def _is_users(error: Exception) -> bool:
     """Return whether it was a user's own code that raised an error, here or in a worker."""
     if isinstance(error, JvmError | PySparkException):
-        return users_failure(str(error)) is not None
+        return users_failure(text_of(error)) is not None
     return not isinstance(error, HeadgateError) or isinstance(error, ProcessorError)
 
 
@@ -97,7 +97,7 @@ def told(error: BaseException, reads: Sequence[str] = (), *, withhold: bool = Fa
     record: the text of a user's exception, and of one of Spark's about data. The kind, and the
     user's file and line, are there.
     """
-    text = str(error).strip()
+    text = text_of(error).strip()
     if isinstance(error, HeadgateError):
         return withheld(_first(text)) if withhold else _first(text)
     if isinstance(error, JvmError | PySparkException):
@@ -169,7 +169,7 @@ _KIND = re.compile(r"[\w.]+")
 def says(error: BaseException | None, text: str) -> bool:
     """Return whether an error, or one that it came of, has `text` in what it says."""
     while error is not None:
-        if text in str(error):
+        if text in text_of(error):
             return True
         error = error.__cause__
     return False
@@ -239,7 +239,9 @@ def processor_error(error: Exception) -> ProcessorError | None:
 
     Spark hands on what a Python worker raised as text only.
     """
-    match = re.search(rf"{ProcessorError.__module__}\.{ProcessorError.__name__}: (.*)", str(error))
+    match = re.search(
+        rf"{ProcessorError.__module__}\.{ProcessorError.__name__}: (.*)", text_of(error)
+    )
     return None if match is None else ProcessorError(match[1])
 
 
@@ -249,13 +251,14 @@ def is_final(error: Exception) -> bool:
         return not error.transient
     if isinstance(error, JvmError | ConnectionError) and not isinstance(error, JavaError):
         return True  # no word from Java: its JVM is gone, and will not come back in this process
-    if isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL):
+    text = text_of(error)
+    if isinstance(error, HeadgateError) or any(f"[{name}" in text for name in _FINAL):
         return True
-    theirs = users_failure(str(error)) if isinstance(error, JvmError | PySparkException) else None
+    theirs = users_failure(text) if isinstance(error, JvmError | PySparkException) else None
     # a user's code does the same again
     return theirs is not None and not theirs.may_pass
 
 
 def is_lost_worker(error: Exception) -> bool:
     """Return whether a Python worker died or did not start in time, whatever it was to do."""
-    return _LOST_WORKER.search(str(error)) is not None and not is_final(error)
+    return _LOST_WORKER.search(text_of(error)) is not None and not is_final(error)
