@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from test_machine import FakeWork, machine
@@ -59,6 +59,21 @@ def test_outputs_that_wait_go_out_together_in_their_order() -> None:
     assert [n for what, steps in out.did if what == "noted" for n in steps] == list(range(5))
     assert len(out.did) <= 4
     assert out.threads.idle.is_set()
+
+
+def test_an_output_goes_out_before_its_epoch_is_committed_and_is_noted_after_that() -> None:
+    out = Out()
+    out.may.set()
+    first, second = (cast("Any", SimpleNamespace(step=step)) for step in range(2))
+    out.deliveries.put_rows(first)
+    out.threads.idle.wait()
+    assert out.did == [("rows", [0])]
+    out.deliveries.put_committed(first)
+    out.threads.idle.wait()
+    assert out.did == [("rows", [0]), ("noted", [0])]
+    out.deliveries.put_rows(second)
+    out.deliveries.close()
+    assert out.did[2:] == [("rows", [1])]
 
 
 def test_an_epoch_waits_while_too_many_are_open() -> None:

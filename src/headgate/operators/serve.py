@@ -179,9 +179,8 @@ def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Se
     """Split off late records; lateness is judged on arrival, by the watermark already emitted."""
     empty = arriving.slice(0, 0)
     none_late = empty.append_column("emitted", pa.array(_NO_ROWS))
-    nothing = pa.RecordBatch.from_pylist([], schema=operator.schema())
     arrived = int(_column(arriving, RECORDS).sum())
-    served = Served(nothing, empty, none_late, none_late, arrived_records=arrived)
+    served = Served(empty, none_late, none_late, arrived_records=arrived)
     if not operator.expires or arriving.num_rows == 0:
         return served, arriving
     met = emitted[_column(arriving, GROUP)]

@@ -102,7 +102,7 @@ class InputCounts:
 class Served:
     """Holds the result of a slot's work in a step."""
 
-    output: pa.RecordBatch
+    output: pa.RecordBatch = field(init=False)
     """pyarrow.RecordBatch: The rows that the step emits: the operator's ``schema()``."""
     waiting: pa.Table
     """pyarrow.Table: New records not served, by key group in serving order: they join the group's

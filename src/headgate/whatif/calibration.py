@@ -225,7 +225,7 @@ def _line(tasks: Sequence[Sequence[Task]]) -> tuple[float, float]:
     useful_s, served = np.array([task for batch in tasks for task in batch], dtype=np.float64).T
     weight = 1.0 / np.sqrt(np.maximum(served, 1.0))
     columns = np.column_stack([weight, served * weight])
-    (task_s, record_s), *_ = np.linalg.lstsq(columns, useful_s * weight, rcond=None)
+    (task_s, record_s), *_ = np.linalg.lstsq(columns, useful_s * weight)
     if task_s < 0.0:
         return 0.0, float(useful_s.sum() / max(served.sum(), 1.0))
     if record_s < 0.0:
@@ -268,7 +268,7 @@ def _fit(work: F64, slots_s: F64) -> tuple[float, float, float]:
     columns = np.column_stack([np.ones(int(typical.sum())), work[typical]])
     used = [0, 1, 2] if np.ptp(work[typical, 0]) > 0.0 else [0, 2]
     while used:
-        solution, *_ = np.linalg.lstsq(columns[:, used], slots_s[typical], rcond=None)
+        solution, *_ = np.linalg.lstsq(columns[:, used], slots_s[typical])
         if (solution >= 0.0).all():
             break
         used.pop(int(np.argmin(solution)))
