@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import headgate as hg
-from headgate.checkpoint import Store
+from headgate.checkpoint import CheckpointStore
 
 
-class SqliteStore(Store):
+class SqliteStore(CheckpointStore):
     """Keeps files as rows; for hosts that share option ``headgate.store.directory``."""
 
     option_names = ("directory",)

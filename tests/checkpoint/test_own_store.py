@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headgate.checkpoint.checkpoint import Checkpoint
-from headgate.checkpoint.own_store import OwnStoreFiles, Store
+from headgate.checkpoint.own_store import CheckpointStore, OwnStoreFiles
 from headgate.checkpoint.place import Files, files_at
-from headgate.checkpoint.store_contract import StoreContract
+from headgate.checkpoint.store_contract import CheckpointStoreContract
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.stores import options_for, store_option, store_url
 from headgate_lab.testing.files import FilesContract
@@ -40,17 +40,17 @@ def brings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str) -> None
     )
 
 
-class TestTheContract(StoreContract):
+class TestTheContract(CheckpointStoreContract):
     scheme = "sqlite"
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
         self.directory = tmp_path
 
-    def open_store(self, url: str) -> Store:
+    def open_store(self, url: str) -> CheckpointStore:
         import sqlitestore
 
-        made: Store = sqlitestore.SqliteStore(url, {"directory": str(self.directory)})
+        made: CheckpointStore = sqlitestore.SqliteStore(url, {"directory": str(self.directory)})
         return made
 
 
@@ -62,9 +62,9 @@ class TestFilesInIt(FilesContract):
 
 
 LOSING = """
-from headgate.checkpoint import Store
+from headgate.checkpoint import CheckpointStore
 
-class Shelf(Store):
+class Shelf(CheckpointStore):
     files = {}
     def read(self, name):
         return self.files.get(name)
@@ -86,9 +86,9 @@ def test_the_contract_notices_a_store_that_lets_two_writers_through(
     brings(monkeypatch, tmp_path, LOSING)
     import shaky  # type: ignore[import-not-found]
 
-    class Broken(StoreContract):
-        def open_store(self, url: str) -> Store:
-            made: Store = shaky.Shelf(url, {})
+    class Broken(CheckpointStoreContract):
+        def open_store(self, url: str) -> CheckpointStore:
+            made: CheckpointStore = shaky.Shelf(url, {})
             return made
 
     for test in (Broken().test_a_new_file_is_never_written_over,):
@@ -120,9 +120,12 @@ def test_what_a_store_raises_is_one_sentence_without_its_text(
     [
         ("import nothing_like_it", "cannot be loaded: ModuleNotFoundError"),
         ("Shelf = 7", "is no class but 7"),
-        ("class Shelf: pass", "is the class Shelf; derive it from headgate.checkpoint.Store"),
         (
-            "from headgate.checkpoint import Store\nclass Shelf(Store): pass",
+            "class Shelf: pass",
+            "is the class Shelf; derive it from headgate.checkpoint.CheckpointStore",
+        ),
+        (
+            "from headgate.checkpoint import CheckpointStore\nclass Shelf(CheckpointStore): pass",
             "cannot be made: TypeError: .*abstract",
         ),
     ],

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
 import pytest
 import real_time
 from own_sink_driver import per_window
@@ -138,7 +139,8 @@ class Other:
     pass
 
 class Half(hg.Sink):
-    pass
+    option_names = ("path", "table")
+    output_modes = ("update",)
 
 class Once(hg.Sink):
     option_names = ("path", "table")
@@ -198,9 +200,13 @@ def replaced(made: Any, options: dict[str, str]) -> Any:
     return made
 
 
+def _mean(values: pd.Series) -> float:
+    return float(values.mean())
+
+
 def test_plain_spark_is_no_fallback_for_it(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.readStream.format("rate").load()
-    cannot = frame.groupBy("value").agg(F.pandas_udf(lambda v: float(v.mean()), "double")("value"))
+    cannot = frame.groupBy("value").agg(F.pandas_udf(_mean, "double")("value"))
     made = into(cannot, tmp_path, "update").fallback("spark")
     with pytest.raises(ConfigError, match="a sink of headgate's, to which plain Spark does not"):
         made.option("checkpointLocation", str(tmp_path / "ck")).start()
@@ -220,7 +226,7 @@ def test_explain_says_what_a_sink_guarantees(events: DataFrame) -> None:  # noqa
 
 def test_a_fleets_file_may_name_it() -> None:
     job = {"query": "jobs:a", "slo": ("mean < 1 s over 1 s",), "checkpoint": "/x"}
-    JobSettings(**job, sink={"format": "sqlite", "path": "/a", "table": "b"})  # type: ignore[arg-type]
+    JobSettings(**job, sink={"format": "sqlite", "path": "/a"})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match='there is no sink "sqlit"; did you mean "sqlite"'):
         JobSettings(**job, sink={"format": "sqlit"})  # type: ignore[arg-type]
 

@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT, LABORATORY = ROOT / "src/headgate", ROOT / "lab/src/headgate_lab"
 DEMO = ROOT / "demo/src/headgate_demo"
 
-IN_THE_PRODUCT = {}
+IN_THE_PRODUCT = {
+    "Sink": "a package's, and what takes the outputs of any query: `hg.Sink` is the name that users know",
+}
 
 FILES_TWICE = set(
     """

@@ -9,6 +9,6 @@ memory (tables), the moment of a commit (spark.step), anything of Spark.
 The name that a user's own store imports is here; see docs/own-store.md.
 """
 
-from headgate.checkpoint.own_store import Store
+from headgate.checkpoint.own_store import CheckpointStore
 
-__all__ = ["Store"]
+__all__ = ["CheckpointStore"]

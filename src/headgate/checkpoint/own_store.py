@@ -14,7 +14,7 @@ from headgate.core.installed import Plugin
 Result = TypeVar("Result")
 
 
-class Store(ABC):
+class CheckpointStore(ABC):
     """A store of your own for checkpoints: the scheme of ``scheme://bucket/key``, by an entry point.
 
     A name is ``name`` or ``directory/name``. Driver and workers make objects of the class, whose
@@ -77,13 +77,12 @@ class OwnStoreFiles(RemoteFiles):
     ) -> None:
         super().__init__(url, options, known=known)
         kind: type = plugin.load(type, "class")
-        if not issubclass(kind, Store):
-            msg = (
-                f"{plugin} is the class {kind.__name__}; derive it from headgate.checkpoint.Store."
-            )
+        if not issubclass(kind, CheckpointStore):
+            base = "headgate.checkpoint.CheckpointStore"
+            msg = f"{plugin} is the class {kind.__name__}; derive it from {base}."
             raise ConfigError(msg)
         with plugin.blamed("made"):
-            self._store: Store = kind(url, self._options)
+            self._store: CheckpointStore = kind(url, self._options)
 
     def prepare(self, directories: Iterable[str]) -> None:
         """Do nothing: a store makes directories with their files."""

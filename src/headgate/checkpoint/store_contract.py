@@ -2,7 +2,7 @@
 
 ::
 
-    class TestMyStore(StoreContract):
+    class TestMyStore(CheckpointStoreContract):
         def open_store(self, url):
             return MyStore(url, {})
 """
@@ -12,19 +12,19 @@ from __future__ import annotations
 import secrets
 import threading
 
-from headgate.checkpoint.own_store import Store
+from headgate.checkpoint.own_store import CheckpointStore
 
 
-class StoreContract:
+class CheckpointStoreContract:
     """Inherit, supply `open_store`, and set `scheme`."""
 
     scheme = "mystore"
 
-    def open_store(self, url: str) -> Store:
+    def open_store(self, url: str) -> CheckpointStore:
         """Return the store; `url` is a new one in each test, or that of an earlier call."""
         raise NotImplementedError
 
-    def _new(self) -> Store:
+    def _new(self) -> CheckpointStore:
         return self.open_store(f"{self.scheme}://contract/{secrets.token_hex(8)}/headgate")
 
     def test_what_was_written_is_read_by_another_object(self) -> None:

@@ -32,8 +32,8 @@ SINKS = "headgate.sinks"
 lower case."""
 
 STORES = "headgate.stores"
-"""Group of entry points that are a class derived from `headgate.checkpoint.Store`, each named as the
-scheme of its addresses."""
+"""Group of entry points that are a class derived from `headgate.checkpoint.CheckpointStore`, each
+named as the scheme of its addresses."""
 
 _KINDS = {STORES: "store", WORKLOADS: "workload", SOURCES: "source", SINKS: "sink"}
 
