@@ -14,12 +14,15 @@ import pytest
 from test_machine import FakeWork, machine
 
 from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
-from headgate.core.errors import EngineError
+from headgate.core.errors import ConfigError, EngineError
+from headgate.spark.api.real_time import RealTimeFlow
 from headgate.spark.job.phases import Phases
 from headgate.spark.realtime import epochs as loop_of_epochs
 from headgate.spark.realtime.deliveries import Deliveries
 from headgate.spark.realtime.epochs import pause_s
+from headgate.spark.settings import options as own
 from headgate.spark.sinks.kafka_sink import KafkaSink
+from headgate.spark.sinks.sinks import ConsoleSink, FunctionSink, NoopSink
 from headgate.spark.step.batch_thread import BatchThreads
 
 
@@ -198,3 +201,16 @@ def test_a_thread_that_is_profiled_does_batch_after_batch() -> None:
     thread.join(30)
     assert len(done) == 3
     assert threads.idle.is_set()
+
+
+def test_what_skips_an_output_by_its_number_is_not_written_early() -> None:
+    """After a loss an epoch comes again with other records under its number, which would be lost."""
+    flow = RealTimeFlow(cast("Any", None), cast("Any", None))
+    early = cast("Any", SimpleNamespace(options={own.RELEASE.key: own.EARLY}))
+    late = cast("Any", SimpleNamespace(options={}))
+    for sink in (NoopSink(), ConsoleSink({}), FunctionSink(print, cast("Any", None))):
+        flow.begin_sink(sink, early)
+    skips = cast("Any", SimpleNamespace(description="FileSink[/out]"))
+    flow.begin_sink(skips, late)
+    with pytest.raises(ConfigError, match=r'release\("early"\) loses rows in FileSink\[/out\]'):
+        flow.begin_sink(skips, early)
