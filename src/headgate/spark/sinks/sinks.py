@@ -459,6 +459,10 @@ _BY_NAME: Mapping[str, Callable[[SparkSession, Target, Jvm], Sink]] = {
 """Sinks of formats that no file and no table of Spark's is."""
 
 
+WRITES_ANY_NUMBER = (FunctionSink, WriterSink, ConsoleSink, NoopSink)
+"""Sinks that write whatever comes; others of headgate's skip an output whose number they have."""
+
+
 def require_path(options: Mapping[str, str], file_format: str) -> str:
     """Return the ``path`` option, which file sinks need."""
     path = {key.lower(): value for key, value in options.items()}.get("path")
