@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -337,6 +338,17 @@ def test_what_is_released_early_comes_before_its_commit(
         wait_until(lambda: len(rows.steps) > 5, query)
     assert_right(spark, build, tmp_path, rows.last_by(spark, "k"), "update")
     assert rows.came_again == 0
+
+
+def test_a_merge_within_a_function_refuses_what_is_released_early(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def upsert(frame: Any, step: int) -> None:
+        hg.merge("nowhere", on=["k"])(frame, step)
+
+    made = writer(totals()(spark), Rows(), tmp_path, "update").foreachBatch(upsert)
+    with pytest.raises(StreamingQueryException, match=r"nowhere loses rows .* skips an output"):
+        made.release("early").start().awaitTermination(LIMIT_S)
 
 
 @pytest.mark.parametrize("victim", ["feeder 0", *thorough("slot 1", "fork server")])

@@ -208,8 +208,10 @@ def test_what_skips_an_output_by_its_number_is_not_written_early() -> None:
     flow = RealTimeFlow(cast("Any", None), cast("Any", None))
     early = cast("Any", SimpleNamespace(options={own.RELEASE.key: own.EARLY}))
     late = cast("Any", SimpleNamespace(options={}))
-    for sink in (NoopSink(), ConsoleSink({}), FunctionSink(print, cast("Any", None))):
+    stream = cast("Any", SimpleNamespace(early=False))
+    for sink in (NoopSink(), ConsoleSink({}), FunctionSink(print, stream)):
         flow.begin_sink(sink, early)
+    assert stream.early  # so that hg.merge in the function refuses
     skips = cast("Any", SimpleNamespace(description="FileSink[/out]"))
     flow.begin_sink(skips, late)
     with pytest.raises(ConfigError, match=r'release\("early"\) loses rows in FileSink\[/out\]'):

@@ -48,7 +48,7 @@ class CheckpointStoreContract:
         assert store.read("manifests/0") == b"mine"
 
     def test_of_many_writers_one_gets_through(self) -> None:
-        """Each with an object of its own knows whether it was him."""
+        """Each of them has an object of its own, and knows whether it was the one."""
         first, begin = self._new(), threading.Barrier(8)
         won: list[int] = []
 

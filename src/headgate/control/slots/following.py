@@ -252,9 +252,8 @@ class FollowsRules:
         """Return the split of the hottest key group that no slot can serve, or the end of one."""
         rates, cost_s = share_rate(view), self._hindsight.cost.mean_s
         hopeless = projected_latency_s(rates, 1.0 / cost_s) > _within_s(view)
-        if cost_s > _within_s(
-            view
-        ):  # one record is too much for the bound, and no split divides it
+        # where one record alone takes longer than the bound, no split divides it
+        if cost_s > _within_s(view):
             hopeless &= rates * cost_s >= 1.0
         slots = np.asarray(view.assignment.slot_of)
         for slot in np.unique(slots[hopeless]).tolist():

@@ -35,7 +35,7 @@ from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.own_sink import OwnSink
-from headgate.spark.sinks.sinks import WRITES_ANY_NUMBER, Sink
+from headgate.spark.sinks.sinks import WRITES_ANY_NUMBER, FunctionSink, Sink
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
 
@@ -65,7 +65,7 @@ class RealTimeFlow:
             sink.send_early()
         if own.RELEASE.of(settings.options) != own.EARLY:
             return
-        if isinstance(sink, KafkaSink | OwnSink):
+        if isinstance(sink, KafkaSink | OwnSink | FunctionSink):
             sink.write_early()
         elif not isinstance(sink, WRITES_ANY_NUMBER):
             # after a loss an epoch comes again with other records under the number that it had

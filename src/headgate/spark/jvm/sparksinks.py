@@ -261,6 +261,8 @@ class WrittenStream:
         self._spark = spark
         self._checkpoint = checkpoint
         self._query_id = ""
+        self.early = False
+        """Whether an output that comes again may have other rows."""
 
     @property
     def has_run(self) -> bool:
@@ -285,13 +287,13 @@ class WrittenStream:
         before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
         context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or self.query_id)
         context.setLocalProperty(_BATCH_ID, str(batch))
-        program = program_of_thread()
-        _thread.program = self._spark
+        around = getattr(_thread, "stream", None)
+        _thread.stream = self
         try:
             with active(frame.sparkSession):
                 yield
         finally:
-            _thread.program = program
+            _thread.stream = around
             for key, value in before.items():
                 context.setLocalProperty(key, value)  # type: ignore[arg-type]
 
@@ -301,7 +303,14 @@ _thread = threading.local()
 
 def program_of_thread() -> SparkSession | None:
     """Return the session in which the query of this thread was started; None outside of a write."""
-    return getattr(_thread, "program", None)
+    stream: WrittenStream | None = getattr(_thread, "stream", None)
+    return None if stream is None else stream._spark
+
+
+def is_early_in_thread() -> bool:
+    """Return whether what this thread writes may come again with other rows under its number."""
+    stream: WrittenStream | None = getattr(_thread, "stream", None)
+    return stream is not None and stream.early
 
 
 def query_of_thread(spark: SparkSession) -> tuple[str | None, str | None]:

@@ -96,10 +96,8 @@ class Agents:
         self._bound = conf.get("spark.driver.bindAddress", self._shown)
         self._key = secrets.token_bytes(32)
         self._door = self._opened(self._key)
-        meeting, application = (
-            words.Meeting(self._door.address, self._key),
-            conf.get("spark.app.id"),
-        )
+        meeting = words.Meeting(self._door.address, self._key)
+        application = conf.get("spark.app.id")
         self._charge = Charge(meeting, specs, store, facts, application=application)
         self._agents: dict[str, _Agent] = {}
         self._changed = threading.Condition()

@@ -119,10 +119,16 @@ _running: dict[tuple[str | None, ...], tuple[MergeSpec, Merging]] = {}
 def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
     """Merge the rows of a batch of the query that this thread works for.
 
-    Raises `HeadgateError`: this is no thread of a query's; `ConfigError`: another merge of the
-    query goes into the same table under the same name: one of the two would be taken for the
-    other's repetition.
+    Raises `HeadgateError`: this is no thread of a query's; `ConfigError`: the query's outputs are
+    released early, or another merge of the query goes into the same table under the same name: one
+    of the two would be taken for the other's repetition.
     """
+    if sparksinks.is_early_in_thread():
+        msg = (
+            f'hg.merge into {spec.table} loses rows with .release("early"), since it skips an output '
+            'whose number the table has; leave out .release("early").'
+        )
+        raise ConfigError(msg)
     spark = frame.sparkSession
     query_id, run = sparksinks.query_of_thread(spark)
     if query_id is None:

@@ -416,6 +416,10 @@ class FunctionSink:
         self._function = function
         self._stream = stream
 
+    def write_early(self) -> None:
+        """Have `hg.merge` refuse within the function: an output may come again with other rows."""
+        self._stream.early = True
+
     def begin(self) -> None:
         """Nothing to make ready."""
 
@@ -459,8 +463,8 @@ _BY_NAME: Mapping[str, Callable[[SparkSession, Target, Jvm], Sink]] = {
 """Sinks of formats that no file and no table of Spark's is."""
 
 
-WRITES_ANY_NUMBER = (FunctionSink, WriterSink, ConsoleSink, NoopSink)
-"""Sinks that write whatever comes; others of headgate's skip an output whose number they have."""
+WRITES_ANY_NUMBER = (WriterSink, ConsoleSink, NoopSink)
+"""Sinks that look at no number: others may skip an output whose number they have."""
 
 
 def require_path(options: Mapping[str, str], file_format: str) -> str:
