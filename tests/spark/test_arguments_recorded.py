@@ -91,8 +91,15 @@ def test_a_fault_strikes_in_its_slot_its_steps_and_its_attempts(
     trace = str(tmp_path / "trace")
     given: list[dict[str, Any]] = [
         {"kind": "raise", "slot": 0, "step": 2, "trace": trace},
-        {"kind": "pause", "slot": 1, "from_step": 2, "attempts": 2, "ms": 9, "trace": trace},
-        {"kind": "pause", "slot": 2, "groups": 2, "ms": 8},
+        {
+            "kind": "pause",
+            "slot": 1,
+            "from_step": 2,
+            "attempts": 2,
+            "until": "woken",
+            "trace": trace,
+        },
+        {"kind": "pause", "slot": 2, "groups": 2, "until": "awake"},
         {"kind": "slow", "slot": 1, "us_per_row": 1000},
     ]
     lines = []

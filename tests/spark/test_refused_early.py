@@ -62,7 +62,7 @@ def pool_of(most: int = 4) -> PoolLoop:
 
 def memory_sink(**fields: Any) -> Any:
     base = {"name": None, "partition_by": [], "cluster_by": [], "options": {}, "mode": "append"}
-    return lambda: sinks._sink_by_name(None, "memory", SimpleNamespace(**base | fields), None)
+    return lambda: sinks._memory_sink(None, SimpleNamespace(**base | fields), None)
 
 
 def reports(*consumed: tuple[str, ...]) -> Any:
