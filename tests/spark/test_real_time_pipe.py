@@ -547,6 +547,26 @@ def test_a_feeder_that_is_lost_while_the_pipe_starts_is_a_loss_of_the_pipe(
     driver.pipe.stop(clean=False)
 
 
+def test_a_peer_that_never_says_its_name_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent: list[Any] = []
+
+    class Haunted(NamedHosts):
+        def begin(self, lose_host: Any) -> Any:
+            meeting, door = super().begin(lose_host)
+            comes = threading.Thread(target=lambda: silent.append(meeting.connect(meeting.driver)))
+            comes.start()
+            return meeting, door
+
+    monkeypatch.setattr(pipes, "_STARTS_S", 10.0)
+    driver = Driver(tmp_path, readers=1, slots=1, hosts=Haunted())
+    driver.feed.until[:] = [10]
+    with running(driver):
+        driver.epoch()
+    silent[0].close()
+
+
 def test_a_pipe_ends_while_a_slot_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody lets that slot in any more; it is not waited for."""
     for module in (pipes, run_slots):

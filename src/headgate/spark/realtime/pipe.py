@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -250,15 +251,8 @@ class Pipe:
 
     def _let_in(self, run: _Run) -> None:
         while not run.closing:
-            try:
-                peer = run.door.accept()
-                kind, number, process = peer.recv()
-            except (OSError, EOFError):
-                continue  # the door is closed, or somebody who was let in is gone
-            run.said.put((_JOINED, kind, number, peer, process))
-            if kind == words.COPY:
-                continue
-            in_background(partial(_listen, run, kind, number, peer))
+            with suppress(OSError, EOFError):  # the door is closed
+                in_background(partial(_hear, run, run.door.accept()))
 
     @property
     def _running(self) -> _Run:
@@ -535,6 +529,17 @@ class Pipe:
 
 def _slots_of(assignments: Mapping[str, Assignment]) -> dict[str, int]:
     return {operator: one.slots for operator, one in assignments.items()}
+
+
+def _hear(run: _Run, peer: Channel) -> None:
+    """Take in a peer by the name that it says first, and all that it says afterwards."""
+    try:
+        kind, number, process = peer.recv()
+    except (OSError, EOFError):
+        return  # it is gone already
+    run.said.put((_JOINED, kind, number, peer, process))
+    if kind != words.COPY:
+        _listen(run, kind, number, peer)
 
 
 def _listen(run: _Run, kind: str, number: Any, peer: Channel) -> None:
