@@ -16,6 +16,8 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # Recipes that start Spark begin with this.
 JAVA := export JAVA_HOME; JAVA_HOME="$$(scripts/java.sh)";
 HEADGATE := .venv/bin/headgate
+# Before many tests start a JVM each.
+CLASSES := .venv/bin/python scripts/class_archive.py
 PYTEST := .venv/bin/python -m pytest
 MUTANTS := .venv/bin/python tests/mutants/run.py
 # Two processes with a session each; whole files, in the order in which they are collected.
@@ -40,6 +42,7 @@ kafka: setup ## clicks from Kafka to Kafka exactly once, with a broker of its ow
 
 test: setup ## all tests, quick ones first, a twentieth of the listed mutants, and ten drawn by lot
 	@$(JAVA) $(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
+	@$(JAVA) $(CLASSES)
 	@$(JAVA) $(PYTEST) -m "spark or slow" $(TWO) $(ARGS)
 	@$(JAVA) $(MUTANTS) --part
 	@$(MUTANTS) --drawn 10 --no-spark --within 60
@@ -59,6 +62,7 @@ unit: setup ## the tests without Spark, under a minute
 	@$(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
 
 spark: setup ## the tests that need Spark
+	@$(JAVA) $(CLASSES)
 	@$(JAVA) $(PYTEST) -m spark $(TWO) $(ARGS)
 
 laws: setup ## the property tests, with many more examples

@@ -14,6 +14,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,9 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
+
+CLASSES = Path(sys.prefix) / "classes.jsa"
+"""Archive of Spark's classes, which `scripts/class_archive.py` makes."""
 
 LONGEST = {
     "test_answers.py",
@@ -70,8 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["HEADGATE_JIT"] = chosen
     # A JVM of a test lives for minutes: the second compiler costs more than it gains (70 s of processor
     # time instead of 100 for ten tests). JAVA_TOOL_OPTIONS would have each JVM write a line to stderr.
-    for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-        os.environ.setdefault(variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", quick)
+    if CLASSES.exists():
+        # where it is of another class path, Java goes without it; and says so, were it not told not to
+        quick += f" -XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    executors = f'"-Dspark.executor.defaultJavaOptions={quick}"'
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{quick} {executors}")
+    os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", quick)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
