@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory() as name:
         .groupBy(F.window("at", "10 seconds"), "key")
         .agg(F.sum("v").alias("s"), F.count(F.lit(1)).alias("n"))
     )
-    for number, writer in enumerate((counts.writeStream, hg.writeStream(counts))):
-        writer = writer.option("checkpointLocation", f"{place}/checkpoint{number}")
+    for number, stream in enumerate((counts.writeStream, hg.writeStream(counts))):
+        writer = stream.option("checkpointLocation", f"{place}/checkpoint{number}")
         query = writer.format("parquet").trigger(availableNow=True).start(f"{place}/out{number}")
         query.awaitTermination()
