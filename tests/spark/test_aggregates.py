@@ -19,7 +19,7 @@ from headgate.spark.read.logical import read
 from headgate.spark.step.preaggregate import known_programs
 from headgate_lab.testing import faults
 
-QUERIES, AT_ONCE, QUICK = 40, 4, 2
+QUERIES, AT_ONCE, QUICK = 40, 4, 1
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,10 @@ def of_all_kinds(source: DataFrame) -> DataFrame:
     return source.groupBy(key).agg(F.count("*").alias("n"), *made)
 
 
-@pytest.mark.parametrize("fault", [faults.raise_in, faults.kill_worker])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(faults.raise_in, marks=pytest.mark.thorough), faults.kill_worker],
+)
 def test_a_restart_and_a_slot_that_dies_change_no_answer(
     session: SparkSession, files: Path, tmp_path: Path, fault: object
 ) -> None:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "first-job.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 PROGRAM, FILES = (block for language, block in BLOCKS if language == "python")
@@ -83,6 +85,7 @@ def test_the_page_shows_a_job_that_is_watched_changed_stopped_and_begun_again(
         process.wait()
 
 
+@pytest.mark.thorough
 def test_the_pages_job_on_files_is_verified_by_the_pages_command(tmp_path: Path) -> None:
     (tmp_path / "files.py").write_text(FILES)
     subprocess.run(["bash", "-ec", MAKE_FILES], cwd=tmp_path, check=True)

@@ -105,6 +105,7 @@ def logged(output: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(output / name) for name in sorted(names)])
 
 
+@pytest.mark.thorough
 def test_a_fleet_goes_on_and_loses_nothing_where_an_executor_is_killed(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()

@@ -29,7 +29,7 @@ EVENTS, BATCH, PER_S = 2_000, 500, 50
 BASE_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
 SIZE_US, WATERMARK_US = 10 * SECOND_US, 4 * SECOND_US
-SEEDS, QUICK = 20, 3
+SEEDS, QUICK = 20, 1
 
 Bid = tuple[int, int, int, int, int]
 """(batch, auction, bidder, price, event time in us)."""

@@ -22,7 +22,9 @@ def archived(tmp_path: Path) -> Path:
     return tmp_path / "old"
 
 
-@pytest.mark.parametrize("job", ["aggregate", "join", "processor"])
+@pytest.mark.parametrize(
+    "job", ["aggregate", pytest.param("join", marks=pytest.mark.thorough), "processor"]
+)
 def test_a_stateful_query_goes_on_where_an_earlier_version_stopped(spark, archived, tmp_path, job):
     continued = old_checkpoints.second_half(spark, job, archived / job)
     anew = tmp_path / "new"

@@ -213,7 +213,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+SHORT = ("multi, kept", "single, own slide")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in SHORT else [pytest.mark.thorough]) for n in CASES],
+)
 def test_slots_and_plain_spark_put_out_what_the_reference_does(spark, tmp_path, name):
     operator, given = CASES[name]
     folders = written(tmp_path, operator.inputs)
@@ -248,7 +254,7 @@ def grouped(df):
     return found.select("window.end", "word", "count")
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_an_aggregate_built_of_o_plus_answers_as_sparks_group_by(spark, tmp_path, late):
     folders = written(tmp_path, 1, late=late)
     by_column = F.filter(F.split("text", " "), lambda word: word != "")

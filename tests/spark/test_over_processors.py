@@ -104,7 +104,13 @@ def rows_of(made: Any, checkpoint: Path, meanwhile: Callable[[Any], Any]) -> Cou
     return found
 
 
-@pytest.mark.parametrize("name", QUERIES)
+SHORT = "an aggregate over a join with a table"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n == SHORT else [pytest.mark.thorough]) for n in QUERIES],
+)
 def test_it_answers_as_plain_sparks_stream(
     session: SparkSession, tmp_path: Path, name: str
 ) -> None:

@@ -103,7 +103,11 @@ def read_again(spark: SparkSession, folder: Path) -> DataFrame:
 @pytest.mark.usefixtures("events")
 @pytest.mark.parametrize(
     ("name", "checkpoint", "copies"),
-    [("sqlite", "ck", 1), ("sqlite", "sqlite://store/ck", 1), ("plain", "ck", 2)],
+    [
+        ("sqlite", "ck", 1),
+        pytest.param("sqlite", "sqlite://store/ck", 1, marks=pytest.mark.thorough),
+        pytest.param("plain", "ck", 2, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_driver_that_dies_between_the_sinks_commit_and_ours_has_delivered_once(
     spark: SparkSession, tmp_path: Path, site: str, name: str, checkpoint: str, copies: int

@@ -99,7 +99,10 @@ def test_plain_spark_gives_the_same_trades_from_the_same_processor(spark, tmp_pa
     assert Counter(map(tuple, batch.collect())) == wanted
 
 
-@pytest.mark.parametrize("fault", [faults.raise_in, faults.kill_worker])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(faults.raise_in, marks=pytest.mark.thorough), faults.kill_worker],
+)
 def test_a_slot_that_ends_in_the_middle_of_its_writes_does_not_change_the_trades(
     spark, tmp_path, fault
 ):

@@ -175,11 +175,11 @@ def in_slots(spark, path, mode, shape, checkpoint, seed, *, planned=(), more=())
 
 CASES = [
     ("update", "none"),
-    ("complete", "none"),
     ("append", "tumbling"),
-    ("update", "tumbling"),
-    ("update", "endless"),
     ("complete", "tumbling"),
+    pytest.param("complete", "none", marks=pytest.mark.thorough),
+    pytest.param("update", "tumbling", marks=pytest.mark.thorough),
+    pytest.param("update", "endless", marks=pytest.mark.thorough),
 ]
 
 
@@ -202,7 +202,10 @@ def fixed(query, shares):
         query._work.changes.ask({name: new}, "test", "split")
 
 
-@pytest.mark.parametrize("fault", [faults.raise_in, faults.kill_worker])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(faults.raise_in, marks=pytest.mark.thorough), faults.kill_worker],
+)
 def test_a_slot_that_fails_with_shares_does_not_change_the_answer(
     spark, input_path, tmp_path, monkeypatch, fault
 ):

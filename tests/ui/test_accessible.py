@@ -64,7 +64,11 @@ def chromium(browser: str) -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(
+    "look",
+    # on a phone the colours are those of `light`
+    [pytest.param(n, marks=[pytest.mark.thorough] if n == "light" else []) for n in LOOKS],
+)
 def test_a_screen_reader_finds_its_way_through_every_view(
     place: Path, chromium: Browser, look: str
 ) -> None:

@@ -73,6 +73,7 @@ def answers(tmp_path_factory) -> Path:
     return work
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", BASELINES)
 def test_every_native_engine_gives_the_exact_answer(answers, engine):
     missing = BASELINES[engine].missing()
@@ -82,6 +83,7 @@ def test_every_native_engine_gives_the_exact_answer(answers, engine):
     assert totals["count"] == DATA.rows_per_batch * DATA.batches
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["lossy", "off by one"])
 def test_an_engine_that_is_wrong_is_caught(answers, engine):
     with pytest.raises(WrongAnswer, match=engine):
