@@ -21,7 +21,7 @@ from headgate.scenario import Scenario, recorded
 from headgate.scenario import run as scenario_run
 from headgate.scenario import spark as spark_side
 from headgate.scenario.description import DEMO
-from headgate.scenario.fleet_file import read_fleet
+from headgate.scenario.fleet_file import JobSettings, read_fleet
 from headgate.scenario.spark import SparkEngine
 
 ENDS = [
@@ -215,3 +215,13 @@ def test_a_format_that_nobody_knows_is_refused_with_those_that_are_known(tmp_pat
         (tmp_path / "fleet.toml").write_text(f'{text}sink = {{ format = "{kind}" }}\n')
         with pytest.raises(ConfigError, match=says):
             read_fleet(tmp_path / "fleet.toml")
+
+
+def test_options_which_may_hold_a_password_are_in_no_text() -> None:
+    secret = {"kafka.sasl.jaas.config": "hunter2"}
+    job = JobSettings(
+        "q", ("mean < 1 s over 1 s",), sink={"format": "kafka", **secret}, options=secret
+    )
+    for made in (Scenario("w", options=secret, conf=secret), job):
+        assert "hunter2" not in repr(made)
+        assert "hunter2" in str(vars(made))

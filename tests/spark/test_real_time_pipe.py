@@ -33,6 +33,7 @@ from headgate.spark.realtime import feeder as feeders
 from headgate.spark.realtime import pipe as pipes
 from headgate.spark.realtime import router as routers
 from headgate.spark.realtime import run_slots, words
+from headgate.spark.realtime.channels import hang_up
 from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
 from headgate.spark.realtime.hosts import OneHost, SlotHosts
@@ -134,6 +135,9 @@ class Threads:
 
     def cancel(self, group: str) -> None:
         """Threads end by themselves when their driver is gone."""
+
+    def failure(self, group: str) -> BaseException | None:
+        """Nobody tries a thread again."""
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -544,6 +548,35 @@ def test_a_feeder_that_is_lost_while_the_pipe_starts_is_a_loss_of_the_pipe(
     monkeypatch.setattr(Pipe, "_take_in", take_in)
     with pytest.raises(PipeLost):
         driver.start()
+    driver.pipe.stop(clean=False)
+
+
+class TriesAgain(Threads):
+    """Goes on when a part has failed, as Spark's job on a cluster, which tries that again."""
+
+    def __init__(self, feed: Numbers) -> None:
+        super().__init__(feed)
+        self.cancelled = threading.Event()
+
+    def run(self, meeting: Any, group: str) -> None:
+        with contextlib.suppress(BaseException):
+            super().run(meeting, group)
+        assert self.cancelled.wait(60)
+
+    def cancel(self, group: str) -> None:
+        self.cancelled.set()
+
+    def failure(self, group: str) -> BaseException | None:
+        return ValueError(f"seven is too much for {group[:9]}")
+
+
+def test_a_pipe_says_what_a_task_failed_with_though_spark_tries_it_again(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, readers=1, slots=1)
+    driver.pipe._job = TriesAgain(driver.feed)
+    driver.start()
+    hang_up(driver.pipe._running.feeders[0])
+    with pytest.raises(PipeLost, match=r"^seven is too much for headgate-$"):
+        driver.epochs_without_end()
     driver.pipe.stop(clean=False)
 
 

@@ -110,7 +110,7 @@ class Scenario:
     """Seed of the load generator."""
     verify: bool = False
     """Compare the output with Spark's batch answer afterwards."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Further arguments of the workload."""
     checkpoint: Path | None = None
     """Checkpoint; None for a new temporary directory."""
@@ -124,7 +124,7 @@ class Scenario:
     """append, update or complete; None for the workload's own."""
     arrival: str | None = None
     """Column with the time a record became available; None for the workload's own, if it has one."""
-    conf: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Spark settings of the session; they win over headgate's."""
 
     def __post_init__(self) -> None:

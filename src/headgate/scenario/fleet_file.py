@@ -110,7 +110,7 @@ class JobSettings:
     utility: str | Piecewise = "knee"
     """What a missed SLO is worth: knee, linear, step, lognormal, ``module:function``, or points
     ``[[value, share], ...]`` with straight lines between them."""
-    sink: Mapping[str, Any] = field(default_factory=dict)
+    sink: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """``format``, ``outputMode``, and options of the sink, such as ``path``."""
     checkpoint: str = ""
     """Its checkpoint; empty for a directory of its name below `checkpoint_root`."""
@@ -118,7 +118,7 @@ class JobSettings:
     """Limits."""
     trigger: Mapping[str, Any] = field(default_factory=dict)
     """As of ``DataStreamWriter.trigger``; processingTime, or realTime."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Arguments of the query's function."""
     key_groups: int = 128
     """Key groups per operator, fixed in the checkpoint."""

@@ -288,6 +288,9 @@ class _Cutter:
     def cancel(self, group: str) -> None:
         """Do nothing: the thread ends with its driver."""
 
+    def failure(self, group: str) -> None:
+        """Know of none: a thread is not tried again."""
+
 
 # --- in the place of slots -----------------------------------------------------------------------
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from py4j.java_gateway import get_field
-from pyspark import SparkContext
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
-from headgate.spark.jvm.gateway import Jvm, java_class, jvm, seq
+from headgate.spark.jvm.gateway import Jvm, active_jvm, java_class, jvm, seq
 
 _GREATEST = 2**63 - 1
 
@@ -23,10 +22,7 @@ def column(spark: SparkSession, expression: Jvm) -> Column:
 
 def catalyst(value: Column) -> Jvm:
     """Return a Column as a Catalyst expression."""
-    context = SparkContext._active_spark_context
-    assert context is not None
-    java: Jvm = context._jvm
-    return java.org.apache.spark.sql.classic.ExpressionUtils.expression(value._jc)
+    return active_jvm().org.apache.spark.sql.classic.ExpressionUtils.expression(value._jc)
 
 
 def text_of(value: Column) -> str:
@@ -36,18 +32,14 @@ def text_of(value: Column) -> str:
 
 def known_not_null(value: Column) -> Column:
     """Return `value` declared never null, where the user's plan says so."""
-    context = SparkContext._active_spark_context
-    assert context is not None
-    java: Jvm = context._jvm
+    java = active_jvm()
     declared = java.org.apache.spark.sql.catalyst.expressions.KnownNotNull(catalyst(value))
     return ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(declared))
 
 
 def collation_keys(value: Column) -> tuple[DataType, Column]:
     """Return values that are equal where collations take texts in `value` for equal, and their type."""
-    context = SparkContext._active_spark_context
-    assert context is not None
-    java: Jvm = context._jvm
+    java = active_jvm()
     keys = java.org.apache.spark.sql.catalyst.expressions.CollationKey
     key = keys.injectCollationKey(catalyst(value))
     column_of = java.org.apache.spark.sql.classic.ExpressionUtils.column

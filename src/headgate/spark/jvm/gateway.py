@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from py4j.java_gateway import JavaPackage
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import HeadgateError, require
@@ -40,16 +42,50 @@ def require_frame(df: object, what: str) -> None:
     require(isinstance(df, DataFrame), what, df, "a DataFrame of PySpark")
 
 
+class _Names:
+    """Packages and classes of the JVM, each asked for once: a dot is a call, and looks into all jars."""
+
+    def __init__(self, known: Jvm) -> None:
+        self._known = known
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._known, name)
+        if isinstance(found, JavaPackage):
+            if name[0].isupper():
+                return found  # a class that is not there: a jar that is added later may bring it
+            found = _Names(found)
+        setattr(self, name, found)
+        return found
+
+
+_names: dict[int, _Names] = {}
+
+
 def jvm(spark: SparkSession) -> Jvm:
     """Return the entry to the JVM's classes."""
-    return spark.sparkContext._jvm
+    return _jvm_of(spark.sparkContext)
+
+
+def active_jvm() -> Jvm:
+    """Return that entry where no session is at hand, but one runs."""
+    context = SparkContext._active_spark_context
+    assert context is not None
+    return _jvm_of(context)
+
+
+def _jvm_of(context: SparkContext) -> Jvm:
+    """Return the entry to the classes of a context's JVM."""
+    java = context._jvm
+    if id(java) not in _names:
+        _names[id(java)] = _Names(java)  # which keeps `java`, and with it its number
+    return _names[id(java)]
 
 
 _classes: dict[tuple[int, str], Jvm] = {}
 
 
 def java_class(spark: SparkSession, name: str) -> Jvm:
-    """Return a class of the JVM by its full name; looked up once, since every dot is a call."""
+    """Return a class of the JVM, or a field of one, by its full name; looked up once."""
     java = jvm(spark)
     key = (id(java), name)
     if key not in _classes:

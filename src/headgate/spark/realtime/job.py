@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import partial
 
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.jvm.plans import as_it_is, computed_rows, mapped, union
 from headgate.spark.jvm.sessions import clone_of, make_active, pipelined_python
+from headgate.spark.jvm.tasks import failure_of_tasks
 from headgate.spark.realtime import words
 from headgate.spark.realtime.feed import Feeds
 from headgate.spark.realtime.feeder import Feeder
@@ -111,6 +113,11 @@ class SparkJob:
             router = Router(self._meeting, branch.operator, branch.operator in self._shared)
             pipes.append(mapped(session, routed, partial(_into, InRun(router))))
         return as_it_is(session, pipes[0] if len(pipes) == 1 else union(session, pipes))
+
+    def failure(self, group: str) -> BaseException | None:
+        """Return what a task of a run has failed with; None of none."""
+        said = failure_of_tasks(self._session, group)
+        return PythonException(said) if said else None
 
     def cancel(self, group: str) -> None:
         """Have Spark cancel a run, and interrupt what its tasks wait for."""

@@ -45,6 +45,9 @@ class Job(Protocol):
     def cancel(self, group: str) -> None:
         """Have a run end, whatever it does."""
 
+    def failure(self, group: str) -> BaseException | None:
+        """Return what a part of a run has failed with; None of none."""
+
 
 class Readers(Protocol):
     """Knows the offsets of feeders: `headgate.spark.realtime.feed.Feeds` does."""
@@ -322,6 +325,8 @@ class Pipe:
                     raise PipeLost.of(message[1])
                 if message[0] == _JOB:
                     break
+        elif kind == words.FEEDER and (failure := self._job.failure(run.group)):
+            raise PipeLost.of(failure)  # on a cluster Spark tries its tasks again
         said = f"is lost ({why})" if why else "ended unexpectedly"
         msg = f"{self._called(kind, number)} of {self._name} {said}; the pipe starts again."
         raise PipeLost.of(EngineError(msg, transient=True))
