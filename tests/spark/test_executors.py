@@ -71,6 +71,7 @@ print(json.dumps(found, default=str))
 """
 
 
+@pytest.mark.thorough
 def test_executors_follow_slots_and_doctor_reaches_each_of_them(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path)],

@@ -53,6 +53,7 @@ def started(place: Path, program: str, checkpoint: Path, more: int = 3) -> subpr
     return process
 
 
+@pytest.mark.thorough
 def test_the_page_shows_a_job_that_is_watched_changed_stopped_and_begun_again(
     tmp_path: Path,
 ) -> None:

@@ -111,7 +111,7 @@ def final(rows: list[Row], files: list[Path]) -> list[Row]:
     return [row for row in rows if out(row)]
 
 
-SHOWN = ("full outer", "counted", "no equality", "float keys")
+SHOWN = ("full outer", "float keys")
 
 
 @pytest.mark.parametrize(("name", "changes"), relational.cases(QUERIES, SHOWN))

@@ -116,6 +116,7 @@ print(json.dumps([off, gauges("/on"), gauges("/again")]))
 """
 
 
+@pytest.mark.thorough
 def test_sparks_own_metric_system_has_a_querys_gauges_where_it_has_those_of_streams(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", GAUGED, str(tmp_path)], capture_output=True, text=True, check=False

@@ -81,7 +81,7 @@ def put_out(frame: DataFrame, writer: Any, place: Path) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    "build", [in_time, pytest.param(in_one_window, marks=pytest.mark.thorough)]
+    "build", [pytest.param(one, marks=pytest.mark.thorough) for one in (in_time, in_one_window)]
 )
 def test_what_comes_late_meets_whom_it_meets_on_plain_spark(
     spark: SparkSession, folders: list[Path], tmp_path: Path, build: Any

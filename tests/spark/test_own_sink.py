@@ -367,6 +367,7 @@ def test_epochs_are_outputs_and_each_is_there_once_over_restarts(
     assert_right(spark, windows_of, tmp_path / "ck", frame, "append")
 
 
+@pytest.mark.thorough
 def test_what_is_released_early_loses_nothing_when_a_slot_is_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def rocksdb(spark):
     spark.conf.set(name, before)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("rocksdb")
 def test_plain_spark_gives_the_same_trades_from_the_same_processor(spark, tmp_path):
     few = 300
@@ -111,6 +112,7 @@ def test_a_slot_that_ends_in_the_middle_of_its_writes_does_not_change_the_trades
     assert exchange.put_out(spark, tmp_path) == exchange.expected()
 
 
+@pytest.mark.thorough
 def test_books_survive_a_stop(spark, tmp_path):
     half = exchange.ROWS // 2
     run(spark, tmp_path, events=str(half))
@@ -134,6 +136,7 @@ def test_books_survive_a_killed_driver(spark, tmp_path):
     assert exchange.put_out(spark, tmp_path) == exchange.expected()
 
 
+@pytest.mark.thorough
 def test_waiting_orders_are_matched_in_their_order(spark, tmp_path):
     writer = exchange.writer(exchange.trades(spark), tmp_path)
     # slow enough for a backlog, on every slot alike

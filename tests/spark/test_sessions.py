@@ -81,7 +81,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), relational.cases(QUERIES, ("per key", "several keys per record", "SQL"))
+    ("name", "changes"), relational.cases(QUERIES, ("per key", "several keys per record"))
 )
 def test_sessions_and_several_keys_per_record_answer_as_spark_does(
     session: SparkSession, files: Path, tmp_path: Path, name: str, changes: int | None

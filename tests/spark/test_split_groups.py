@@ -176,7 +176,7 @@ def in_slots(spark, path, mode, shape, checkpoint, seed, *, planned=(), more=())
 CASES = [
     ("update", "none"),
     ("append", "tumbling"),
-    ("complete", "tumbling"),
+    pytest.param("complete", "tumbling", marks=pytest.mark.thorough),
     pytest.param("complete", "none", marks=pytest.mark.thorough),
     pytest.param("update", "tumbling", marks=pytest.mark.thorough),
     pytest.param("update", "endless", marks=pytest.mark.thorough),

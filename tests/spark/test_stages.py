@@ -81,6 +81,7 @@ def test_a_diamond_of_stages_puts_out_what_spark_does(spark, tmp_path):
     assert list(query.replicas()) == ["map-0", "map-1", "map-2", "map-3"]
 
 
+@pytest.mark.thorough
 def test_the_shares_of_a_diamonds_edges_are_measured(spark, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
@@ -98,6 +99,7 @@ def test_the_shares_of_a_diamonds_edges_are_measured(spark, tmp_path, monkeypatc
     }
 
 
+@pytest.mark.thorough
 def test_a_merge_may_be_the_top_and_the_source_may_split(spark, tmp_path):
     def build(rows):
         one = rows.where("v < 500").mapInArrow(doubled, "w long")

@@ -92,9 +92,9 @@ _STOPPED = {stateful.Words, stateful.Sessions}
     [
         (stateful.Words, "None"),
         (stateful.Silence, "EventTime"),
-        (stateful.Sessions, "EventTime"),
+        pytest.param(stateful.Sessions, "EventTime", marks=pytest.mark.thorough),
         (stateful.Fresh, "ProcessingTime"),
-        (stateful.Stock, "None"),
+        pytest.param(stateful.Stock, "None", marks=pytest.mark.thorough),
         (stateful.ViolationsInPandas, "None"),
     ],
 )

@@ -24,6 +24,7 @@ def test_in_figure_2_scaling_on_the_fly_multiplies_latency_and_its_bound_does_no
     assert rows["stop-restart"]["mean_ratio"] > 10 * otfs["mean_ratio"]
 
 
+@pytest.mark.thorough
 def test_in_figure_14_no_mechanism_alone_comes_near_all_three() -> None:
     data = fig14.run(QUICK)
     rows = {row["on"]: row for row in data["rows"]}

@@ -110,6 +110,7 @@ def test_figure_12_beats_slots_set_by_hand_where_the_peak_is_more_than_they_serv
     assert reaches["by hand"]["mean"] > reaches["unmanaged"]["mean"] + 50.0
 
 
+@pytest.mark.thorough
 def test_figure_12_comes_near_slots_that_suffice_all_day_and_acts_less_on_the_second(logs):
     reaches = measured(fig12, logs, jobs=1)["reaches"]
     assert reaches["by hand"]["mean"] > 99.0  # a day whose peak they serve, too
@@ -155,6 +156,7 @@ def test_figure_15_comes_back_to_the_maximum_after_each_arrival():
     assert all(row["on_older_jobs"] == 0 for row in data["rows"])
 
 
+@pytest.mark.thorough
 def test_figure_16_meets_all_slos_with_thirty_machines_and_none_with_ten():
     few, many = measured(fig16, (10, 30), 4500.0)["rows"]
     assert (few["met"], many["met"]) == (0.0, 1.0)
@@ -205,6 +207,7 @@ def test_a_round_is_measured_by_jobs():
     assert row["round_ms"] > 0.0
 
 
+@pytest.mark.thorough
 @drawing
 def test_every_figure_can_be_drawn(logs, tmp_path):
     drawn = {

@@ -48,6 +48,7 @@ def test_on_a_join_ours_needs_fewer_slots_than_stretchs_controllers() -> None:
     assert all(found.ours["slots"] < rival["slots"] for rival in found.rivals)
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 @pytest.mark.slow
 def test_on_a_made_day_ours_satisfies_more_than_henge_with_fewer_slots() -> None:
@@ -60,6 +61,7 @@ def test_on_a_made_day_ours_satisfies_more_than_henge_with_fewer_slots() -> None
     assert {row["workload"] for row in table.table(found)["rows"]} == set(summary(found))
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 @pytest.mark.slow
 def test_on_the_trading_day_ours_succeeds_more_often_with_as_many_slots() -> None:

@@ -97,6 +97,7 @@ def test_the_exact_counts_of_pairs_are_those_of_plain_python() -> None:
     assert words.answer(2 * TWEETS, 0)["c"].tolist() == (2 * words.answer(TWEETS, 0)["c"]).tolist()
 
 
+@pytest.mark.thorough
 def test_headgate_gives_the_exact_answer_of_both_kinds_of_windows() -> None:
     result = windows.run(rows_per_batch=500, window_keys=10, batches=2, engines="headgate", slots=1)
     assert result["failed"] == []

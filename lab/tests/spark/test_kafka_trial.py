@@ -11,6 +11,7 @@ from headgate_demo.spark.broker import Broker
 from headgate_lab.testing.kafka_trial import ONCE, PLAIN, run_trial
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("writers", "brokers"), [(6, 1), pytest.param(70, 30, marks=pytest.mark.thorough)]
