@@ -32,6 +32,7 @@ class Watch(Static):
         return super().decide(observation)
 
 
+@pytest.mark.thorough
 def test_a_chains_bound_is_shared_and_the_job_judged_by_what_leaves_its_last_operator(
     spark, tmp_path
 ):

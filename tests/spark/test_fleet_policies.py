@@ -112,6 +112,7 @@ def test_henge_gives_slots_to_the_jobs_that_miss_their_slo_by_priority_and_comes
     assert found.decided[-1].rule == "converged"
 
 
+@pytest.mark.thorough
 def test_unified_gives_slots_to_all_jobs_that_need_more_and_takes_none_from_the_others(
     spark, tmp_path
 ):

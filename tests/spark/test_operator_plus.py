@@ -269,6 +269,7 @@ def test_an_aggregate_built_of_o_plus_answers_as_sparks_group_by(spark, tmp_path
     assert in_slots(by_function, tmp_path / "slots", None if late else 1) == expected
 
 
+@pytest.mark.thorough
 def test_a_join_built_of_o_plus_answers_as_sparks_join(spark, tmp_path):
     folders = written(tmp_path, 2)
     sides = streams(spark, folders)

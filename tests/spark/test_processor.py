@@ -122,6 +122,7 @@ def test_books_survive_a_stop(spark, tmp_path):
     assert exchange.put_out(spark, tmp_path) == exchange.expected()
 
 
+@pytest.mark.thorough
 def test_books_survive_a_killed_driver(spark, tmp_path):
     script = Path(exchange.__file__)
     ran = subprocess.run(

@@ -220,6 +220,7 @@ def test_a_slot_that_fails_with_shares_does_not_change_the_answer(
     assert answer.found == expected
 
 
+@pytest.mark.thorough
 def test_a_split_goes_on_after_a_restart_with_rows_waiting_at_several_slots(
     spark, input_path, tmp_path, monkeypatch
 ):

@@ -113,6 +113,7 @@ def test_a_merge_may_be_the_top_and_the_source_may_split(spark, tmp_path):
     assert [each.id for each in start.operators] == ["map-0", "map-1", "map-2"]
 
 
+@pytest.mark.thorough
 def test_rows_that_wait_in_a_diamond_are_served_once(spark, tmp_path):
     df = diamond(source(spark, tmp_path))
     query = pooled(df, tmp_path).option("headgate.slotRate", 80).start()

@@ -66,8 +66,7 @@ def chromium(browser: str) -> Iterator[Browser]:
 
 @pytest.mark.parametrize(
     "look",
-    # on a phone the colours are those of `light`
-    [pytest.param(n, marks=[pytest.mark.thorough] if n == "light" else []) for n in LOOKS],
+    [pytest.param(n, marks=[] if n == "phone" else [pytest.mark.thorough]) for n in LOOKS],
 )
 def test_a_screen_reader_finds_its_way_through_every_view(
     place: Path, chromium: Browser, look: str
