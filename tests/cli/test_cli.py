@@ -449,3 +449,19 @@ def test_an_extension_that_is_broken_ends_no_other_command(
     extensions.load(app)
     assert {command.name for command in app.registered_commands} == {"figure", "bench", "demo"}
     assert "commands of no_such_module:register cannot be loaded" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "install"), [("bench", "./demo ./lab"), ("figure", "./demo ./lab"), ("demo", "./demo")]
+)
+def test_a_command_of_a_distribution_that_is_not_there_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str, install: str
+) -> None:
+    monkeypatch.setattr(extensions, "entry_points", lambda group: [])
+    app = GatedTyper()
+    extensions.load(app)
+    for words in ((), ("latency", "--json", "--count", "3")):
+        done = CliRunner().invoke(app, [name, *words])
+        assert done.exit_code == 2
+        assert f"headgate {name} is in " in done.output
+        assert done.output.rstrip('"}\n').endswith(f"pip install {install}")

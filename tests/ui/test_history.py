@@ -118,6 +118,14 @@ def test_key_groups_of_two_operators_are_two_rows() -> None:
     ]
 
 
+def test_only_the_newest_acts_are_kept_and_all_are_counted() -> None:
+    history = JournalHistory()
+    for number in range(CHANGES_KEPT + 7):
+        history.absorb(ControlAct("scale", "user", at_ms=number))
+    assert [act.at_ms for act in history.acts] == list(range(7, CHANGES_KEPT + 7))
+    assert history.acts_count == CHANGES_KEPT + 7
+
+
 def test_changes_say_what_and_why_newest_first() -> None:
     found = told(
         [
