@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from real_time import Rows, totals, writer
 
 import headgate as hg
@@ -232,12 +233,30 @@ def part_hosts(run: Run) -> None:
         run.cluster.part(parted=False)
 
 
+def function_raises(run: Run) -> None:
+    """Run a second query, in which a Python function below the operator works at first, then raises."""
+
+    @F.udf("long")
+    def checked(number: int) -> int:
+        if number > 3000:  # those of three seconds
+            msg = "too many"
+            raise ValueError(msg)
+        return number
+
+    bids = run.spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+    frame = bids.select(checked("value").alias("v")).groupBy(F.col("v") % 10).count()
+    rows = Rows()
+    query = writer(frame, rows, f"{run.checkpoint}-function", "update", slots=1).start()
+    run.wait_until(lambda: not query.isActive, "the end of a query whose function raises")
+    assert "ValueError: too many" in str(query.exception())
+
+
 SLOW = "subscale(groups_min=1, per_host=1)"
 """A strategy whose migrations take many epochs."""
 
 RUNS: dict[str, tuple[Any, ...]] = {
     "plain": ("",),
-    "subscale": ("subscale", scale(4), scale(3)),
+    "subscale": ("subscale", scale(4), function_raises, scale(3)),
     "kills": (SLOW, kill("slot", 4), kill("agent", 3), kill("feeder", 4), kill("slot", 2)),
     "rival": ("all-at-once", scale(4), kill("slot", 3), kill("agent", 4)),
     "again": (SLOW, stop_and_start(4)),

@@ -33,7 +33,7 @@ from headgate.spark.api import real_time
 from headgate.spark.api.real_time import RealTimeQuery
 from headgate.spark.api.verify import BatchSession
 from headgate.spark.jvm.minors import adapter
-from headgate.spark.jvm.sessions import driver_conf
+from headgate.spark.jvm.sessions import PIPELINED, driver_conf
 from headgate.spark.realtime import job as jobs
 from headgate.spark.realtime.clocked import ClockFeed
 from headgate.spark.realtime.feed import Feeds
@@ -46,7 +46,6 @@ from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import QueryFailed
 
 LIMIT_S = 120.0
-PIPELINED = "spark.python.udf.pipelined.enabled"
 
 
 def thorough(*values: str) -> list[Any]:
@@ -604,6 +603,19 @@ def test_cores_that_are_missing_are_named_before_anything_starts(
     monkeypatch.setattr(real_time, "ExecutorPool", lambda _: pool)
     with pytest.raises(ConfigError, match=said):
         writer(totals()(spark), Rows(), tmp_path, "update").start()
+
+
+def test_python_on_a_cluster_needs_executors_that_pipeline_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others keep a row, or what a function raised, until the next row comes."""
+    pool = Pool(local=False, in_driver=False, cores=4)
+    monkeypatch.setattr(real_time, "ExecutorPool", lambda _: pool)
+    frame = bids(spark).groupBy(F.udf(lambda k: k % 9, "long")("auction").alias("k")).count()
+    if not adapter().pipelines_python:
+        pytest.skip("Spark pipelines Python functions from 4.3 on.")
+    with pytest.raises(UnsupportedQuery, match=rf"started with {PIPELINED}=true"):
+        writer(frame, Rows(), tmp_path, "update").start()
 
 
 def test_a_query_for_which_cores_are_missing_falls_back_to_micro_batches(

@@ -580,6 +580,19 @@ def test_a_pipe_says_what_a_task_failed_with_though_spark_tries_it_again(tmp_pat
     driver.pipe.stop(clean=False)
 
 
+def test_a_second_try_of_a_feeders_task_is_the_loss_of_the_first(tmp_path: Path) -> None:
+    """The first one may never say that it is gone: the JVM that ran it still waits for it."""
+    driver = Driver(tmp_path, readers=1, slots=1)
+    driver.pipe._job = TriesAgain(driver.feed)
+    driver.start()
+    meeting = driver.pipe._running.meeting
+    with meeting.connect(meeting.driver) as second:
+        second.send((words.FEEDER, 0, ("here", 1)))
+        with pytest.raises(PipeLost, match=r"^seven is too much for headgate-$"):
+            driver.epochs_without_end()
+        driver.pipe.stop(clean=False)
+
+
 def test_a_peer_that_never_says_its_name_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ import headgate as hg
 from headgate.core.errors import ConfigError
 from headgate.spark.cluster import warmup
 from headgate.spark.cluster.interpreter import check_interpreter
+from headgate.spark.cluster.session import _settings_of_headgate
+from headgate.spark.jvm.sessions import PIPELINED
 from headgate.spark.worker.daemon import own_directory, quiet_here
 
 
@@ -214,3 +216,12 @@ def test_a_headgate_that_is_shipped_as_an_archive_of_modules_needs_no_daemon_of_
         [sys.executable, "-c", program, archive], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.parametrize(("master", "pipelines"), [("spark://h:7077", "true"), ("local[2]", None)])
+def test_executors_of_a_cluster_start_so_that_python_can_run_in_real_time(
+    master: str, pipelines: str | None
+) -> None:
+    """In this process a query in real time sets it while it runs."""
+    settings = _settings_of_headgate({"spark.master": master})
+    assert settings.get(PIPELINED) == pipelines

@@ -23,6 +23,7 @@ from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import template
 from headgate.spark.jvm.query_events import QueryEvents, timestamp
+from headgate.spark.jvm.sessions import PIPELINED, pipelines_python
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.epochs import Epochs
@@ -139,10 +140,18 @@ def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) 
     Raises `UnsupportedQuery`.
     """
     plan = PipePlan.of(spark, [chain[0] for chain in query.sources], key_groups)
-    if any(branch.stages for branch in plan.branches) and not adapter().pipelines_python:
+    has_functions = any(branch.stages for branch in plan.branches)
+    if has_functions and not adapter().pipelines_python:
         msg = (
             "a Python function before the first stateful operator cannot run in real time before Spark "
             f"4.3; use that, or {_LEAVE_OUT}."
+        )
+        raise UnsupportedQuery(msg)
+    if has_functions and not (ExecutorPool(spark).in_driver or pipelines_python(spark)):
+        msg = (
+            "a Python function before the first stateful operator runs in real time on a cluster only if "
+            f"the application was started with {PIPELINED}=true, as hg.session() starts it; set that, or "
+            f"{_LEAVE_OUT}."
         )
         raise UnsupportedQuery(msg)
     leaves = [branch.leaf for branch in plan.branches]

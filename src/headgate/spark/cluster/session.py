@@ -21,7 +21,7 @@ from headgate.core.frames import users_level
 from headgate.core.quiet import quiet_stderr
 from headgate.spark.cluster.interpreter import check_interpreter
 from headgate.spark.cluster.sockets import socket_directory
-from headgate.spark.jvm.sessions import has_jvm, is_running, start_jvm
+from headgate.spark.jvm.sessions import PIPELINED, has_jvm, is_running, start_jvm
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,8 @@ def _settings_of_headgate(others: Mapping[str, str]) -> dict[str, str]:
     elif not _umask_keeps_others_out():
         # executors have no directory of this host, and with this umask a socket is open to others
         del ours[_UNIX_SOCKETS]
+    if not alone:
+        ours[PIPELINED] = "true"  # executors read it once, when they start; real time needs it
     if _shipped_as_modules():
         del ours[_DAEMON]
     return {key: value for key, value in ours.items() if key not in others}

@@ -42,32 +42,40 @@ def driver_conf(spark: SparkSession) -> Jvm:
     return spark.sparkContext._jsc.sc().conf()
 
 
-_PIPELINED = "spark.python.udf.pipelined.enabled"
+PIPELINED = "spark.python.udf.pipelined.enabled"
+"""Whether tasks read what comes back from Python while they wait for more to send there."""
+
 _pipelining, _before, _lock = 0, "false", threading.Lock()
 """How many want Python functions pipelined now, and the setting before the first of them."""
 
 
 @contextmanager
 def pipelined_python(spark: SparkSession) -> Iterator[None]:
-    """Have tasks read what comes back from Python while they wait for more to send there.
+    """Have tasks in this process read what comes back from Python while they wait for more to send.
 
-    Without it a row stays in Python until the next one comes. It is a setting of the application, which
-    has its former value again when the last who wanted it is done.
+    Without it a row, or an error, stays in Python until the next row comes. It is a setting of the
+    application, which has its former value again when the last who wanted it is done. Executors that are
+    processes of their own read it once, when they start.
     """
     global _pipelining, _before  # noqa: PLW0603 -- of the application, of which a process has one
     conf = driver_conf(spark)
     with _lock:
         if _pipelining == 0:
-            _before = conf.get(_PIPELINED, "false")
+            _before = conf.get(PIPELINED, "false")
         _pipelining += 1
-        conf.set(_PIPELINED, "true")
+        conf.set(PIPELINED, "true")
     try:
         yield
     finally:
         with _lock:
             _pipelining -= 1
             if _pipelining == 0:
-                conf.set(_PIPELINED, _before)
+                conf.set(PIPELINED, _before)
+
+
+def pipelines_python(spark: SparkSession) -> bool:
+    """Return whether tasks on executors pipeline Python functions: they started with that setting."""
+    return str(driver_conf(spark).get(PIPELINED, "false")).lower() == "true"
 
 
 def ships_modules(spark: SparkSession) -> bool:

@@ -9,6 +9,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
+from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.jvm.plans import as_it_is, computed_rows, mapped, union
 from headgate.spark.jvm.sessions import clone_of, make_active, pipelined_python
 from headgate.spark.jvm.tasks import failure_of_tasks
@@ -86,7 +87,8 @@ class SparkJob:
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
         session.sparkContext.setLocalProperty(RUN, meeting.told())
         has_functions = any(branch.stages for branch in self._plan.branches)
-        with pipelined_python(session) if has_functions else nullcontext():
+        in_driver = ExecutorPool(session).in_driver
+        with pipelined_python(session) if has_functions and in_driver else nullcontext():
             if self._kept is None:
                 whole = self._whole()
                 # Spark keeps what failed here, as a table that could not be read, for its plan: so

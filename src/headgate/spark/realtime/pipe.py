@@ -302,6 +302,8 @@ class Pipe:
             run.copies[number] = said
             return
         if kind == words.FEEDER:
+            if number in run.feeders:  # its task has failed, and Spark has begun another try of it
+                self._tell_loss(run, kind, number)
             run.feeders[number] = peer
             run.nodes[self._called(kind, number)] = said
             _, said = said
