@@ -20,6 +20,7 @@ import pyarrow as pa
 from headgate.core.errors import EngineError
 from headgate.operators import codec
 from headgate.operators.arriving import Buffers, interned
+from headgate.operators.emission import COPIED_ROWS, Emission, GroupResults
 from headgate.operators.groupwise import whole
 from headgate.operators.kernels.merge import OVERFLOW, expand_windows, merge
 from headgate.operators.kernels.merge_each import merge_each
@@ -45,29 +46,12 @@ from headgate.operators.step import (
 from headgate.tables import together
 from headgate.tables.heap import HeapStore
 from headgate.tables.ports import EMPTY_TOKEN, I64, Table
-from headgate.tables.table import BufferTable, gather
+from headgate.tables.table import BufferTable
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
-_COPIED_ROWS = 64
-"""Results of a key group up to which their strings are copied, byte by byte, rather than made columns of
-their own: that costs the same for one result as for some hundred. Not tuned."""
-
 _BLOCKS_FROM_DUE = 4
 _BLOCKS_FROM_SLICES = 16
 """Windows due at once, and slices of a window, from which merging slices into blocks first pays."""
-
-
-@dataclass(frozen=True)
-class GroupResults:
-    """Holds the output of a step for one key group, still as words."""
-
-    keys: I64
-    """int64[n, key_words]: with the window's end (the time itself for a plain time) in place of the
-    slice start."""
-    values: I64
-    """int64[n, value_words]: the merged buffers, which the engine turns into results."""
-    strings: codec.Strings
-    """The table's strings, as of now; what they hold may change once the table is released."""
 
 
 def overflow() -> EngineError:
@@ -173,10 +157,12 @@ class AggregateOperator(Operator):
         """Serve rows ``starts[g]:starts[g + 1]``, one group after the other; return the results."""
         del initial
         batch = self._arriving(step, chosen)
-        emission = _Emission(self)
+        emission = Emission(
+            self.layout, self.schema(), self.columns, has_lists=bool(self.spec.kept)
+        )
         work, edges = _GroupStep(self, step, batch, emission), starts.tolist()
         few: list[int] = []
-        states, most = step.request.groups, _COPIED_ROWS if self._merges_plainly else 0
+        states, most = step.request.groups, COPIED_ROWS if self._merges_plainly else 0
         for group, watermark_us in watermarks_us.items():
             start, stop = edges[group], edges[group + 1]
             if 0 < stop - start <= most and not states[group].snapshot:
@@ -447,7 +433,7 @@ class _GroupStep:
     operator: AggregateOperator
     step: SlotStep
     batch: Buffers
-    emission: _Emission
+    emission: Emission
 
     def run(self, group: int, start: int, stop: int, watermark_us: int) -> None:
         """Serve records ``start:stop`` of the batch, all of one group."""
@@ -509,11 +495,14 @@ class _GroupStep:
         keys = self._interned(tables, spans, batch.keys, batch.key_strings)
         values = self._interned(tables, spans, batch.values, batch.value_strings)
         index = np.zeros(len(keys), dtype=np.int64)
-        fresh, at, done = operator.fresh, together.places(tables), 0
-        while (done := together.upsert_each(at, done, spans, fresh, keys, index)) < len(tables):
-            start, stop = spans[done].tolist()
-            index[start:stop] = tables[done].upsert(keys[start:stop])
-            at, done = together.places(tables), done + 1
+
+        def upsert(at: I64, first: int) -> int:
+            return together.upsert_each(at, first, spans, operator.fresh, keys, index)
+
+        def upsert_alone(number: int, start: int, stop: int) -> None:
+            index[start:stop] = tables[number].upsert(keys[start:stop])
+
+        at = _in_each(tables, spans, upsert, upsert_alone)
         layout = operator.layout
         values_float = values.view(np.float64)
         done = merge_each(
@@ -534,13 +523,7 @@ class _GroupStep:
             return matrix
         matrix = matrix.copy()
         for word, column, null in strings:
-            ids = np.zeros(len(matrix), dtype=np.int64)
-            at, done = together.places(tables), 0
-            offsets, data = column.offsets, np.require(column.data, np.uint8, ("C", "W"))
-            while (done := together.intern_each(at, done, spans, offsets, data, ids)) < len(tables):
-                start, stop = spans[done].tolist()
-                ids[start:stop] = tables[done].intern(offsets[start : stop + 1], data)
-                at, done = together.places(tables), done + 1
+            ids = _interned_in_each(tables, spans, column)
             matrix[:, word] = ids + 1 if null is None else np.where(null, 0, ids + 1)
         return matrix
 
@@ -587,75 +570,42 @@ class _GroupStep:
         self.emission.add(results)
 
 
-class _Emission:
-    """Collects results of key groups, and turns those of many into columns together.
+def _interned_in_each(tables: list[BufferTable], spans: I64, column: codec.Strings) -> I64:
+    """Return the ids of strings in the tables that their records go to."""
+    ids = np.zeros(len(column.offsets) - 1, dtype=np.int64)
+    offsets, data = column.offsets, np.require(column.data, np.uint8, ("C", "W"))
 
-    Strings are a table's, and gone when that is released: a few are copied. Many results become columns
-    while the table is held, and so do lists of what is kept, of which one group's fit into a cache.
+    def intern(at: I64, first: int) -> int:
+        return together.intern_each(at, first, spans, offsets, data, ids)
+
+    def intern_alone(number: int, start: int, stop: int) -> None:
+        ids[start:stop] = tables[number].intern(offsets[start : stop + 1], data)
+
+    _in_each(tables, spans, intern, intern_alone)
+    return ids
+
+
+def _in_each(
+    tables: list[BufferTable],
+    spans: I64,
+    run: Callable[[I64, int], int],
+    run_alone: Callable[[int, int, int], None],
+) -> I64:
+    """Do the records of each table, those of a table that must grow alone; return the tables' places.
+
+    Parameters
+    ----------
+    tables : list of BufferTable
+    spans : int64[n, 2]
+        Of each table, its first record and the one behind its last.
+    run : callable
+        Does the tables at given places from one of them on; returns the first that must grow.
+    run_alone : callable
+        Does the records of one table, which may grow.
     """
-
-    def __init__(self, operator: AggregateOperator) -> None:
-        self._operator = operator
-        self._string_words = operator.layout.string_words
-        self._words: list[GroupResults] = []
-        self._strings = 0
-        """Of the results in `_words`."""
-        self._columns: list[list[pa.Array]] = []
-
-    def add(self, results: GroupResults) -> None:
-        if len(results.keys) == 0:
-            return
-        if self._operator.spec.kept or (self._string_words and len(results.keys) > _COPIED_ROWS):
-            self._flush()
-            self._columns.append(self._operator.columns(results))
-        else:
-            self._words.append(self._apart(results) if self._string_words else results)
-
-    def add_apart(self, results: GroupResults) -> None:
-        """Add results with strings of their own, one for each id."""
-        if len(results.keys) == 0:
-            return
-        if self._string_words:
-            start = self._operator.layout.value_start
-            for word in self._string_words:
-                part = results.keys if word < start else results.values
-                column = part[:, word - 1 if word < start else word - start]
-                column[column > 0] += self._strings
-            self._strings += len(results.strings.offsets) - 1
-        self._words.append(results)
-
-    def _apart(self, results: GroupResults) -> GroupResults:
-        """Return results with strings of their own, numbered behind those of the results before."""
-        start = self._operator.layout.value_start
-        keys, values = results.keys.copy(), results.values.copy()
-        columns = [
-            keys[:, w - 1] if w < start else values[:, w - start] for w in self._string_words
-        ]
-        ids = np.concatenate(columns)
-        named = ids > 0
-        offsets, data = gather(results.strings.offsets, results.strings.data, ids[named] - 1)
-        ids[named] = np.arange(1, len(offsets)) + self._strings
-        self._strings += len(offsets) - 1
-        for number, column in enumerate(columns):
-            column[:] = ids[number * len(keys) : (number + 1) * len(keys)]
-        return GroupResults(keys, values, codec.Strings(offsets, data))
-
-    def _flush(self) -> None:
-        """Turn the results that are words into columns."""
-        if not self._words:
-            return
-        keys = np.concatenate([r.keys for r in self._words])
-        values = np.concatenate([r.values for r in self._words])
-        strings = self._words[0].strings
-        if self._string_words:
-            strings = codec.joined([r.strings for r in self._words])
-        self._columns.append(self._operator.columns(GroupResults(keys, values, strings)))
-        self._words, self._strings = [], 0
-
-    def batch(self) -> pa.RecordBatch:
-        schema = self._operator.schema()
-        self._flush()
-        if not self._columns:
-            return pa.RecordBatch.from_pylist([], schema=schema)
-        parts = zip(*self._columns, strict=True)
-        return pa.RecordBatch.from_arrays([pa.concat_arrays(p) for p in parts], schema=schema)
+    at, number = together.places(tables), 0
+    while (number := run(at, number)) < len(tables):
+        start, stop = spans[number].tolist()
+        run_alone(number, start, stop)
+        at, number = together.places(tables), number + 1
+    return at

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.operators import codec
-from headgate.operators.aggregate import AggregateOperator, GroupResults
+from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.arriving import Buffers, KeptRows, interned
+from headgate.operators.emission import GroupResults
 from headgate.operators.groupwise import whole
 from headgate.operators.numbering import Distinct
 from headgate.operators.session import SessionOperator

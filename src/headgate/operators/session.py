@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.operators import codec
-from headgate.operators.aggregate import AggregateOperator, GroupResults
+from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.arriving import Buffers, interned
+from headgate.operators.emission import GroupResults
 from headgate.operators.kernels.sessions import number_sessions
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import NEVER_US, AggregateSpec, OutputMode
