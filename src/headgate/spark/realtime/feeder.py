@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -80,14 +81,12 @@ class Feeder:
                 driver.send((words.FEEDER, branch.reader + number, here))
                 word, start, addresses = driver.recv()
                 assert word == words.BEGIN
-                reader = self.feed.reader(json.loads(start)[branch.source], number, branch.count)
                 with contextlib.ExitStack() as held:
-                    held.callback(reader.close)
                     copies = [
                         held.enter_context(self.meeting.connect(addresses[first + number]))
                         for first in branch.copied_to
                     ]
-                    for batch in self._flow(driver, reader):
+                    for batch in self._flow(driver, number, start):
                         for copy in copies:
                             copy.send_bytes(as_bytes(pa.Table.from_batches([batch])))
                         yield batch
@@ -110,7 +109,23 @@ class Feeder:
                         return
                     yield from read_table(data).to_batches()
 
-    def _flow(self, driver: Channel, reader: Reader) -> Iterator[pa.RecordBatch]:
+    def _reader(self, offsets: str, number: int) -> Reader:
+        return self.feed.reader(json.loads(offsets)[self.branch.source], number, self.branch.count)
+
+    def _flow(self, driver: Channel, number: int, start: str) -> Iterator[pa.RecordBatch]:
+        """Pass records on behind the offsets `start`, and from there again where slots are lost."""
+        for rewound in itertools.count():
+            with contextlib.closing(self._reader(start, number)) as reader:
+                if rewound:
+                    driver.send((words.REWIND,))
+                    yield from self._marked([], json.dumps({words.REWIND: rewound}))
+                again = yield from self._read(driver, reader)
+            if again is None:
+                return
+            start = again
+
+    def _read(self, driver: Channel, reader: Reader) -> Generator[pa.RecordBatch, None, str | None]:
+        """Pass records on; return the offsets to begin again from, None at the end."""
         asked: _Cut | None = None
         epoch, still, behind = -1, True, _Behind()
         is_empty, asked_s = False, time.monotonic()
@@ -123,7 +138,10 @@ class Feeder:
             if driver.poll(None if waits_s == math.inf else waits_s):
                 word, *said = driver.recv()
                 if word == words.END:
-                    return
+                    return None
+                if word == words.REWIND:
+                    offsets: str = said[0]
+                    return offsets
                 if word == words.GO:
                     still = False
                     yield from self._marked([], json.dumps(said[0]))

@@ -23,12 +23,19 @@ from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
 from headgate.spark.realtime.hosts import SlotHosts
-from headgate.spark.realtime.run_slots import ENDS_S, PipeLost, RunSlots, in_background, tell
+from headgate.spark.realtime.run_slots import (
+    ENDS_S,
+    PipeLost,
+    RunSlots,
+    SlotLost,
+    in_background,
+    tell,
+)
 from headgate.spark.realtime.stopped import find_stopped
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
 
-_STARTS_S, _ANSWERS_S, _LOOK_S = 120.0, 600.0, 1.0
+_STARTS_S, _ANSWERS_S, _REWINDS_S, _LOOK_S = 120.0, 600.0, 10.0, 1.0
 _STOPPED_LOOKS = 10
 """Looks in a row without any message after which a process that somebody has stopped counts as lost.
 Looks and not seconds, since the driver may have been stopped with it. Chosen."""
@@ -83,6 +90,10 @@ class _Run:
         Offsets of feeders that have cut the next epoch, and when its first record was read.
     nodes : dict of str to (str, int)
         Node and process of feeders, by name.
+    flows : bool
+        Whether feeders have begun.
+    rewinding : set of int
+        Feeders that have not begun again yet; what they have cut before does not count.
     ended : Event
         Set once that job is over.
     """
@@ -99,6 +110,8 @@ class _Run:
     cuts: dict[int, tuple[str, float | None]] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    flows: bool = False
+    rewinding: set[int] = field(default_factory=set)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
 
@@ -169,13 +182,19 @@ class Pipe:
     # -- life -----------------------------------------------------------------------------------------
 
     def start(self, offsets: str, assignments: Mapping[str, Assignment]) -> None:
-        """Start slots and the pipe, which flows from `offsets` on.
+        """Start slots, and the pipe unless it is there; it flows from `offsets` on.
 
         Raises
         ------
         PipeLost
         """
-        assert self._run is None
+        if self._run is None:
+            self._begin(offsets, assignments)
+        else:
+            self._begin_again(self._run, offsets, assignments)
+        self.go(assignments)
+
+    def _begin(self, offsets: str, assignments: Mapping[str, Assignment]) -> None:
         said: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
 
         def lose_host(why: str) -> None:
@@ -196,7 +215,18 @@ class Pipe:
         )
         for feeder in run.feeders.values():
             tell(feeder, (words.BEGIN, offsets, run.copies))
-        self.go(assignments)
+        run.flows = True
+
+    def _begin_again(self, run: _Run, offsets: str, assignments: Mapping[str, Assignment]) -> None:
+        """Start other slots, and have feeders read again from `offsets` on; Spark's job goes on."""
+        for number in run.slots.end_all():
+            run.processes.pop(self._called(words.SLOT, number), None)
+        run.next_serving, run.cuts, run.may_cut = {}, {}, -1
+        run.rewinding = set(run.feeders)
+        for feeder in run.feeders.values():
+            tell(feeder, (words.REWIND, offsets))
+        self.have_slots(_slots_of(assignments))
+        self._await(lambda: not run.rewinding, _REWINDS_S)
 
     def stop(self, *, clean: bool) -> None:
         """End the pipe and its slots; not `clean`: at once, whatever they do."""
@@ -282,10 +312,15 @@ class Pipe:
             ready = run.slots.get(operator, place)
             if ready is not None:
                 ready.address = message[1]
-        elif word == words.CUT:
+        elif word == words.CUT and message[-1] not in run.rewinding:
             run.cuts[message[-1]] = message[2], message[3]
+        elif word == words.REWIND:
+            run.rewinding.discard(message[-1])
         elif word == words.FAILED:
-            raise PipeLost.of(message[1])
+            _, error, *numbers = message
+            if any(run.slots.get(*number) is None for number in numbers):
+                return message  # one that was given up
+            raise self._loss(run, of_slot=bool(numbers)).of(error)
         elif word == _GONE:
             _, kind, number, why = message
             if kind == words.SLOT and run.slots.get(*number) is None:
@@ -298,6 +333,11 @@ class Pipe:
 
     def _take_in(self, run: _Run, kind: str, number: Any, peer: Channel, said: Any) -> None:
         """Take a peer that has come."""
+        if kind == words.LOST:
+            number = run.slots.at(said)
+            if number is not None:
+                self._tell_loss(run, words.SLOT, number)
+            return
         if kind == words.COPY:
             run.copies[number] = said
             return
@@ -331,7 +371,13 @@ class Pipe:
             raise PipeLost.of(failure)  # on a cluster Spark tries its tasks again
         said = f"is lost ({why})" if why else "ended unexpectedly"
         msg = f"{self._called(kind, number)} of {self._name} {said}; the pipe starts again."
-        raise PipeLost.of(EngineError(msg, transient=True))
+        loss = self._loss(run, of_slot=kind == words.SLOT)
+        raise loss.of(EngineError(msg, transient=True))
+
+    @staticmethod
+    def _loss(run: _Run, *, of_slot: bool) -> type[PipeLost]:
+        """Return the kind of a loss; of several hosts the pipe begins again whole, on the others."""
+        return SlotLost if of_slot and run.flows and run.meeting.directory else PipeLost
 
     def _await(self, reached: Callable[[], bool], limit_s: float) -> None:
         if not reached():
@@ -523,7 +569,7 @@ class Pipe:
         reports: dict[int, Report] = {}
 
         def is_last(message: tuple[Any, ...]) -> bool:
-            if message[0] == words.REPORT:
+            if message[0] == words.REPORT and run.slots.get(*message[-1]) is not None:
                 report, newest_us = message[1], message[2]
                 reports[report.slot] = report
                 for one, us in newest_us.items():
@@ -545,7 +591,7 @@ def _hear(run: _Run, peer: Channel) -> None:
     except (OSError, EOFError):
         return  # it is gone already
     run.said.put((_JOINED, kind, number, peer, process))
-    if kind != words.COPY:
+    if kind not in (words.COPY, words.LOST):
         _listen(run, kind, number, peer)
 
 

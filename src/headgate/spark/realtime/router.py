@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -68,6 +69,10 @@ class _Routing:
     byte_count: int = 0
     newest_us: dict[int, int] = field(default_factory=dict)
     epoch: object = None
+    lost: bool = False
+    """Whether a slot is lost: nothing counts until the feeder begins again."""
+    rewound: int = 0
+    """How often the feeder has begun again."""
 
     def route(self, batch: pa.RecordBatch) -> None:
         token = batch.column(batch.schema.get_field_index(MARKER_TOKEN))
@@ -80,16 +85,46 @@ class _Routing:
         self._add(batch.slice(start))
 
     def _heed(self, said: dict[str, Any]) -> None:
-        if words.EPOCH in said:
-            if said[words.EPOCH] == self.epoch:
-                return  # a plan that makes several rows of one does so of markers, too
+        # a plan that makes several rows of one does so of markers, too: each counts once
+        if said.get(words.REWIND, self.rewound) != self.rewound:
+            self.rewound = said[words.REWIND]
+            self._forget()
+            self.lost = False
+        if self.lost:
+            return
+        if said.get(words.EPOCH, self.epoch) != self.epoch:
             self.epoch = said[words.EPOCH]
             last = self._parts()
-            for number, slot in enumerate(self.slots.values()):
-                slot.send((words.EPOCH, self.epoch, self.newest_us, last.get(number)))
+            for number, address in enumerate(self.slots):
+                self._tell(address, (words.EPOCH, self.epoch, self.newest_us, last.get(number)))
             self.newest_us = {}
         if self.of.operator in said:
             self._switch(said[self.of.operator])
+
+    def _tell(self, address: str, message: tuple[Any, ...]) -> None:
+        """Say something to a slot, unless one is lost."""
+        if self.lost:
+            return
+        try:
+            self.slots[address].send(message)
+        except (OSError, EOFError) as error:
+            self._lose(address, error)
+
+    def _lose(self, address: str, error: Exception) -> None:
+        """Wait for other slots where one is gone; of several hosts the pipe begins again whole."""
+        if not self.of.meeting.directory:
+            raise error
+        self.lost = True
+        # a driver that is gone, too, ends the feeder
+        with contextlib.suppress(OSError, EOFError):
+            with self.of.meeting.connect(self.of.meeting.driver) as driver:
+                driver.send((words.LOST, self.number, address))
+
+    def _forget(self) -> None:
+        """Forget what was to be sent, and to whom."""
+        self.close()
+        self.slots, self.newest_us, self.epoch = {}, {}, None
+        self.waiting, self.rows, self.byte_count = [], 0, 0
 
     def _switch(self, routes: dict[str, Any]) -> None:
         """Send what follows to the slots of other routes."""
@@ -98,13 +133,18 @@ class _Routing:
             before[address].close()
         self.slots = {}
         for address in addresses:
-            slot = self.slots[address] = before.get(address) or self.of.meeting.connect(address)
-            if address not in before:
-                slot.send(self.number)
+            try:
+                slot = before.get(address) or self.of.meeting.connect(address)
+                if address not in before:
+                    slot.send(self.number)
+            except (OSError, EOFError) as error:
+                self._lose(address, error)
+                return
+            self.slots[address] = slot
         self.slot_of = np.array(routes["slot_of"], dtype=np.int32)
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
+        if batch.num_rows == 0 or self.lost:
             return
         to = batch.column(batch.schema.get_field_index(MARKER_TO))
         for name in batch.schema.names:
@@ -127,9 +167,9 @@ class _Routing:
                 self._flush()
 
     def _flush(self) -> None:
-        slots = list(self.slots.values())
+        addresses = list(self.slots)
         for number, part in self._parts().items():
-            slots[number].send((words.RECORDS, part))
+            self._tell(addresses[number], (words.RECORDS, part))
 
     def _parts(self) -> dict[int, bytes]:
         """Return the records that were kept together, as Arrow streams by slot, and keep none."""

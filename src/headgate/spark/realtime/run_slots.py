@@ -31,6 +31,10 @@ class PipeLost(EngineError):
         return lost
 
 
+class SlotLost(PipeLost):
+    """Reports that a slot is lost, and no more: feeders and routers can go on with others."""
+
+
 @dataclass
 class RunSlot:
     """A slot's process on a host; it has an address once it takes routers."""
@@ -83,6 +87,14 @@ class RunSlots:
     def get(self, operator: str, number: int) -> RunSlot | None:
         """Return a slot by the number that it was started under; None if it was given up."""
         return self._slots[operator].get(number)
+
+    def at(self, address: str) -> tuple[str, int] | None:
+        """Return operator and number of the slot at an address; None if it was given up."""
+        for operator, slots in self._slots.items():
+            for number, slot in slots.items():
+                if slot.address == address:
+                    return operator, number
+        return None
 
     def that_serve(self, operator: str) -> list[RunSlot]:
         """Return the slots of an operator that serve, in the order of the assignment."""
@@ -164,6 +176,17 @@ class RunSlots:
             }
             for operator, one in assignments.items()
         }
+
+    def end_all(self) -> list[tuple[str, int]]:
+        """End all slots at once, whatever they do; return operator and number of each."""
+        ended = [(operator, number) for operator, slots in self._slots.items() for number in slots]
+        every = self.every
+        for slot in every:
+            slot.process.kill()
+        for slot in every:  # one that still runs could write into what the next one serves
+            slot.end()
+        self._slots, self.serving = {operator: {} for operator in self._slots}, {}
+        return ended
 
     def end_spare(self, counts: Mapping[str, int]) -> list[tuple[str, int]]:
         """Have slots end that serve nothing, and will not among so many of each operator; return them."""

@@ -17,6 +17,8 @@ FEEDER, COPY, SLOT, AGENT = "feeder", "copy", "slot", "agent"
 """Peers, as they say who they are: the word, a number and the process. An agent's number is its host; a
 feeder says the node beside the process, since it may be on another one than the driver; a copy says its
 address in place of the process, and nothing more."""
+LOST = "lost"
+"""Of a router that has lost a slot, in the place of a peer's word: its number, and the slot's address."""
 
 BEGIN = "begin"
 """To a feeder: (offsets, addresses of copies by task); to a slot: (pickled task, number of routers, files
@@ -29,6 +31,9 @@ whether to hold still, routes from there on); of it: (epoch, offsets, ms since 1
 record was read or None)."""
 GO = "go"
 """To a feeder that holds still: (routes)."""
+REWIND = "rewind"
+"""To a feeder, where slots were lost: (offsets), from which it reads again, and holds still; of it: ();
+to routers, behind all that it had passed on before: how often it has."""
 Routes = dict[str, dict[str, list[Any]]]
 """By operator: addresses of its slots, and the slot of each key group."""
 SERVE = "serve"
