@@ -40,7 +40,7 @@ from headgate.spark.realtime.feeder import Feeder
 from headgate.spark.realtime.hosts import OneHost, SlotHosts
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.router import Router
-from headgate.spark.realtime.run_slots import PipeLost, SlotLost
+from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.slot import SlotTask
@@ -486,16 +486,16 @@ def test_feeders_and_routers_go_on_with_other_slots(tmp_path: Path, seed: int) -
             driver.feed.until[:] = [until, until]
             slot = rng.choice(run.slots.every).process
             threading.Timer(rng.random() / 50, slot.kill).start()
-            with pytest.raises(SlotLost, match=r"slot \d+ of test ended unexpectedly"):
+            with pytest.raises(SlotsLost, match=r"slot \d+ of test ended unexpectedly"):
                 driver.epochs_without_end()
             if rng.random() < 0.3:
                 threading.Timer(rng.random() / 5, _kill_last, [run]).start()
             while True:
-                with contextlib.suppress(SlotLost):
+                with contextlib.suppress(SlotsLost):
                     driver.start()
                     break
         while json.loads(driver.offsets)[0] != [until, until]:
-            with contextlib.suppress(SlotLost):
+            with contextlib.suppress(SlotsLost):
                 driver.epoch()
                 continue
             driver.start()

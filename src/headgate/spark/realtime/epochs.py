@@ -21,7 +21,7 @@ from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
 from headgate.spark.realtime.feed import Feeds, SourceFeed
 from headgate.spark.realtime.new_partitions import NewPartitions
-from headgate.spark.realtime.run_slots import PipeLost, SlotLost
+from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import is_final, processor_error
@@ -217,7 +217,7 @@ class Epochs:
                 pipe.wait(self._cut_s + self._interval_s - time.monotonic())
                 if not machine.stopping.is_set():
                     self._epoch()
-        except SlotLost:
+        except SlotsLost:
             raise  # the rest of the pipe goes on
         except BaseException:
             pipe.stop(clean=False)

@@ -27,7 +27,7 @@ from headgate.spark.realtime.run_slots import (
     ENDS_S,
     PipeLost,
     RunSlots,
-    SlotLost,
+    SlotsLost,
     in_background,
     tell,
 )
@@ -377,7 +377,7 @@ class Pipe:
     @staticmethod
     def _loss(run: _Run, *, of_slot: bool) -> type[PipeLost]:
         """Return the kind of a loss; of several hosts the pipe begins again whole, on the others."""
-        return SlotLost if of_slot and run.flows and run.meeting.directory else PipeLost
+        return SlotsLost if of_slot and run.flows and run.meeting.directory else PipeLost
 
     def _await(self, reached: Callable[[], bool], limit_s: float) -> None:
         if not reached():

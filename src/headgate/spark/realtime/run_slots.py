@@ -31,8 +31,8 @@ class PipeLost(EngineError):
         return lost
 
 
-class SlotLost(PipeLost):
-    """Reports that a slot is lost, and no more: feeders and routers can go on with others."""
+class SlotsLost(PipeLost):
+    """Reports that slots are lost, and no more: feeders and routers can go on with others."""
 
 
 @dataclass
