@@ -226,7 +226,8 @@ def test_a_table_that_an_older_headgate_filled_is_not_hidden(
         schema = frame._jdf.queryExecution().analyzed().schema()
         return sparksinks.v1_sink(spark, "parquet", "append", {"path": path}, [], schema)
 
-    made = sparksinks.FileTableSink(spark, make, tmp_path, f"{database}.older", path, lambda: 6)
+    outputs = sparksinks.KnownOutputs(lambda: 6, lambda: 6)
+    made = sparksinks.FileTableSink(spark, make, tmp_path, f"{database}.older", path, outputs)
     made.begin()
     with pytest.raises(CheckpointError, match="filled by an older headgate"):
         made.write(7, frame)

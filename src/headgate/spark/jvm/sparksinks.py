@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,22 @@ class V1Sink:
             self._spark.catalog.refreshTable(self._table)
 
 
+@dataclass(frozen=True)
+class KnownOutputs:
+    """Reads from the checkpoint which outputs a sink must have, and which it may have; -1 for none."""
+
+    newest: Callable[[], int]
+    """Returns the number of the last output that the checkpoint knows of."""
+    delivered: Callable[[], int]
+    """Returns the number of the last output that no start delivers again."""
+
+
 class FileSink(V1Sink):
     """Spark's file sink: a directory with a log of the numbers of its outputs.
 
     The log does not name the query that wrote an output: Spark skips every number in the log.
 
-    `path`: the directory. `last_output`: returns the number of the last output that the checkpoint
-    knows of, -1 for none.
+    `path`: the directory.
     """
 
     def __init__(
@@ -94,12 +104,12 @@ class FileSink(V1Sink):
         sink: Jvm,
         checkpoint: Path,
         path: str,
-        last_output: Callable[[], int],
+        outputs: KnownOutputs,
         table: str | None = None,
     ) -> None:
         super().__init__(spark, sink, checkpoint, table)
         self._path = path
-        self._last_output = last_output
+        self._outputs = outputs
 
     def begin(self) -> None:
         """Compare the directory's log with the checkpoint.
@@ -110,27 +120,29 @@ class FileSink(V1Sink):
         with refused(f'path "{self._path}"'):
             names = HadoopPath(self._spark, self._path, _LOG).names()
         logged = [int(n) for name in names if (n := name.removesuffix(".compact")).isdecimal()]
-        there, known = max(logged, default=-1), self._last_output()
+        there, known = max(logged, default=-1), self._outputs.newest()
         if there > known:
             msg = (
                 f'path "{self._path}" has output {there} in its {_LOG} already, and this is a checkpoint '
-                f"that is behind its output: it knows {self._outputs(known)}; go on from the newest "
+                f"that is behind its output: it knows {_counted(known)}; go on from the newest "
                 "checkpoint, or begin a new one with a new path."
             )
             raise CheckpointError(msg)
-        # the newest committed output may not be written yet
-        if there < known - 1:
-            self._refuse_less(there, known)
+        # of those that were committed and not delivered the start writes what is not there
+        delivered = self._outputs.delivered()
+        if there < delivered:
+            self._refuse_less(there, delivered)
 
-    def _refuse_less(self, there: int, known: int) -> None:
+    def _refuse_less(self, there: int, delivered: int) -> None:
         msg = (
-            f'path "{self._path}" has {self._outputs(there)} in its {_LOG}, and this query has put out '
-            f"{self._outputs(known)}: restore the directory, or begin a new checkpoint with a new path."
+            f'path "{self._path}" has {_counted(there)} in its {_LOG}, and this query has put out '
+            f"{_counted(delivered)}: restore the directory, or begin a new checkpoint with a new path."
         )
         raise CheckpointError(msg)
 
-    def _outputs(self, last: int) -> str:
-        return "no output" if last < 0 else f"outputs up to {last}"
+
+def _counted(last: int) -> str:
+    return "no output" if last < 0 else f"outputs up to {last}"
 
 
 class FileTableSink(FileSink):
@@ -147,15 +159,15 @@ class FileTableSink(FileSink):
         checkpoint: Path,
         table: str,
         path: str,
-        last_output: Callable[[], int],
+        outputs: KnownOutputs,
     ) -> None:
-        super().__init__(spark, None, checkpoint, path, last_output, table)
+        super().__init__(spark, None, checkpoint, path, outputs, table)
         self._make = make
         self.description = f"FileSink[{path}]"
 
-    def _refuse_less(self, there: int, known: int) -> None:
+    def _refuse_less(self, there: int, delivered: int) -> None:
         if there >= 0:  # without any output, `write` refuses with a better message
-            super()._refuse_less(there, known)
+            super()._refuse_less(there, delivered)
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step, unless its number is in the sink's log already.
