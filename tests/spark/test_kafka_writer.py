@@ -215,6 +215,15 @@ def test_a_checkpoint_that_was_put_back_by_one_step_is_refused_at_the_start(
     begins()
 
 
+def test_whoever_reads_notes_prints_nothing_of_settings_for_writing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    client = pytest.importorskip("confluent_kafka")
+    target = replace(TARGET, client={**TARGET.client, "linger.ms": 0, "partitioner": "murmur2"})
+    client.Consumer(kafka_notes._settings(target) | {"group.id": "a"}).close()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_step_without_a_note_before_it_is_written(kafka: FakeKafka) -> None:
     # a job that has written at least once until now
     assert KafkaWriter(TARGET, "job").write(41, rows(b"a"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.frames import users_level
 from headgate.core.input import regular_bytes
 from headgate.spark.jvm.analysis import output_mode
 from headgate.spark.jvm.files import HadoopPath
@@ -239,11 +241,21 @@ class V2Sink:
 
 
 class MemorySink:
-    """A table of the query's name in this session, as Spark's memory sink."""
+    """A table of the query's name in this session, as Spark's memory sink.
+
+    `delivered`: returns the number of the newest output that no start delivers again, -1 for none.
+    """
 
     inside = False
 
-    def __init__(self, spark: SparkSession, name: str, schema_plan: DataFrame, mode: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        schema_plan: DataFrame,
+        mode: str,
+        delivered: Callable[[], int],
+    ) -> None:
         java = jvm(spark)
         with refused(f'format "memory" with the query\'s name "{name}"'):
             spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(name)
@@ -253,9 +265,18 @@ class MemorySink:
         output = analysed(schema_plan).output()
         plan = java.org.apache.spark.sql.execution.streaming.sources.MemoryPlan(self._sink, output)
         self._name, self._rows = name, of_rows(spark, plan)
+        self._delivered = delivered
 
     def begin(self) -> None:
         """Create the table; it replaces a table of the same name."""
+        delivered = -1 if self._complete else self._delivered()
+        if delivered >= 0:
+            warnings.warn(
+                f'table "{self._name}" of format "memory" begins without rows, though its query put out '
+                f"outputs up to {delivered} before, which lie nowhere any more; for rows that outlive a "
+                "start write to files or a table, or use a new checkpoint.",
+                stacklevel=users_level(),
+            )
         self._rows.createOrReplaceTempView(self._name)
 
     def write(self, batch: int, frame: DataFrame) -> None:

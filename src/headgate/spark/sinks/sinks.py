@@ -144,7 +144,9 @@ def _memory_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
     if target.name is None:
         msg = 'format "memory" needs a table name; add .queryName(...).'
         raise ConfigError(msg)
-    return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+    return sparksinks.MemorySink(
+        spark, target.name, of_rows(spark, plan), target.mode, target.delivered
+    )
 
 
 def _kafka_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
