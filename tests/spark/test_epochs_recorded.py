@@ -258,10 +258,13 @@ class FakeDeliveries:
     """Says what is put out, and delivers it when it is committed."""
 
     failure: BaseException | None = None
+    fails: BaseException | None = None
+    """What a delivery fails with as soon as there is one."""
 
     def __init__(self, threads: Any, deliver: Any, note: Any, begin: Any, most: int) -> None:
         self.note, self.say = note, deliver.__self__.world.say
         assert threads == "threads"
+        self.has_failed = False
         self.say(f"  {most} epochs may be open")
         begin()
 
@@ -271,8 +274,14 @@ class FakeDeliveries:
     def wait_for_room(self, stopping: threading.Event) -> None:
         assert stopping is not None
 
+    def check(self) -> None:
+        if self.has_failed:
+            assert self.fails is not None
+            raise self.fails
+
     def put_rows(self, manifest: Any) -> None:
         self.say(f"  gives the rows of {manifest.step}")
+        self.has_failed = self.fails is not None
 
     def put_committed(self, manifest: Any) -> None:
         self.note([manifest])
@@ -369,6 +378,35 @@ def test_what_ends_a_loop(
     assert loop._committed() == loop._committed() == '["5"]'
     assert world.lines.count("  asks where to begin") == 1
     assert (tmp_path / "b" / "sources" / "0" / "0").exists()
+
+
+def test_a_delivery_that_fails_ends_a_query_whose_source_is_quiet(
+    over: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, loop = over(World(tmp_path, 0))
+    lost = EngineError("the sink is gone")
+    monkeypatch.setattr(FakeDeliveries, "fails", lost)
+    world.waits = 10**6
+    settled: list[bool] = []
+    happens, look = world.pipe._happens, world.work.look
+
+    def first_epoch_alone() -> None:
+        if world.machine.latest is None:
+            happens()
+
+    def looks(*, quiet: bool) -> None:
+        look(quiet=quiet)
+        if world.machine.latest is not None:
+            settled.append(loop.settled(loop.newest()))
+            assert len(settled) < 5
+
+    monkeypatch.setattr(world.pipe, "_happens", first_epoch_alone)
+    monkeypatch.setattr(world.work, "look", looks)
+    monkeypatch.setattr(loop, "_follows", lambda: False)
+    loop._run()
+    assert loop.exception() is lost
+    assert not any(settled)
+    assert [line for line in world.lines if "commits" in line][1:] == []
 
 
 def test_what_others_ask_a_loop(

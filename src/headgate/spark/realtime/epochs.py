@@ -205,6 +205,8 @@ class Epochs:
             start = self._start_pipe()
             news = NewPartitions(work.feeds.grown, start)
             while not machine.stopping.is_set():
+                # the source may be quiet for long, and no next epoch would say it
+                self._deliveries.check()
                 if news.have_come():
                     pipe.stop(clean=True)
                     return
@@ -340,6 +342,9 @@ class Epochs:
         latest = self._machine.latest
         if latest is None or not self._machine.idle.is_set():
             return False
+        deliveries: Deliveries | None = getattr(self, "_deliveries", None)  # the loop makes it
+        if deliveries is not None and deliveries.has_failed:
+            return False  # the loop takes note of it, and ends
         there = json.dumps(latest.engine["sources"])
         return self._work.feeds.reached(there, wanted) and not self._has_work()
 
