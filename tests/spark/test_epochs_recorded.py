@@ -445,6 +445,7 @@ def test_what_others_ask_a_loop(
     assert not loop.settled('["5"]')
     status["isDataAvailable"] = True
     assert loop.status == {"message": "Processing new data", **status}
+    loop._cuts_no_more.set()
     loop._over.set()
     loop.stop()
     assert world.pipe.halted

@@ -78,7 +78,7 @@ class Epochs:
         self.id = json.loads((machine.checkpoint.path / "metadata").read_bytes())["id"]
         self._batch, self._early = first_batch, early
         self._error: BaseException | None = None
-        self._over = threading.Event()
+        self._cuts_no_more, self._over = threading.Event(), threading.Event()
         self._begins = threading.Lock()
         self._lost = self._short = 0
         """Losses since the last commit; pipes in a row that were lost soon after their start."""
@@ -97,8 +97,8 @@ class Epochs:
 
     @property
     def isActive(self) -> bool:
-        """Return whether the loop runs."""
-        return not self._over.is_set()
+        """Return whether the loop runs; an output may be under way yet, and is broken off as a batch."""
+        return not self._cuts_no_more.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -157,6 +157,7 @@ class Epochs:
             with contextlib.suppress(Exception):
                 work.pipe.stop(clean=self._error is None)
             work.close()
+            self._cuts_no_more.set()
             self._end_deliveries()
             self._over.set()
 
