@@ -235,7 +235,7 @@ class FakeMachine:
     def run_commands(self) -> None:
         self.world.say("  runs commands")
 
-    def note_failure(self, error: Exception) -> Exception:
+    def note_failure(self, error: BaseException) -> BaseException:
         return error
 
     def epoch(
@@ -407,6 +407,28 @@ def test_a_delivery_that_fails_ends_a_query_whose_source_is_quiet(
     assert loop.exception() is lost
     assert not any(settled)
     assert [line for line in world.lines if "commits" in line][1:] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "given_up"),
+    [
+        (
+            "slot 1 of q ended unexpectedly; the pipe starts again.",
+            "slot 1 of q ended unexpectedly, 4 ",
+        ),
+        (
+            "slot 1 of q is stopped (process 7); it is ended, and the pipe starts again.",
+            r"process 7\), 4 ",
+        ),
+        ("Kafka does not answer.", r"Kafka does not answer\.$"),
+    ],
+)
+def test_a_loss_that_comes_again_and_again_is_not_said_to_start_the_pipe_again(
+    said: str, given_up: str
+) -> None:
+    with pytest.raises(EngineError, match=given_up) as raised:
+        raise epochs._given_up(EngineError(said, transient=True), 4)
+    assert "starts again" not in str(raised.value)
 
 
 def test_what_others_ask_a_loop(
