@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headgate.core.near import FLOOR, RELATIVE, unmatched
+from headgate.core.near import FLOOR, RELATIVE, floor_of, unmatched
 
 
 def left(want: list[list[float]], got: list[list[float]]) -> tuple[list[int], list[int]]:
@@ -40,6 +40,22 @@ def test_a_row_gives_up_its_partner_where_it_has_another() -> None:
     want = [[1.0 + step], [1.0]]
     got = [[1.0 + step], [1.0 + 2 * step]]
     assert left(want, got) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("largest", "median", "floor"),
+    [
+        (0.0, 0.0, FLOOR),  # nothing but zeros
+        (5e-17, 1e-17, FLOOR),  # sums that all cancel out
+        (1e9, 10.0, 1e-5),
+        (1e19, 10.0, 1e-5),  # one outlier is no reason to take 10 for 90,000
+        (1e19, 1e19, 1e5),
+    ],
+)
+def test_one_large_number_does_not_widen_the_tolerance_of_all_others(
+    largest: float, median: float, floor: float
+) -> None:
+    assert floor_of(largest, median) == pytest.approx(floor)
 
 
 def test_rows_without_numbers_match_by_count() -> None:

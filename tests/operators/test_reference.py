@@ -475,6 +475,13 @@ def test_an_overflow_is_an_error_where_results_are_updated_too() -> None:
         job.step([Record(g, (g,), 0, (1,)) for g in range(3)], 0)
 
 
+def test_a_sum_of_negative_zeros_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    # as text, or within JSON, the two zeros are told apart, which `plain` makes one
+    monkeypatch.setattr(sys.modules[__name__], "plain", lambda value: value)
+    [(_, _, (total,))] = _one(Op.SUM_FLOAT, (-0.0,), (-0.0,), leaves=(FLOAT,))
+    assert math.copysign(1.0, total) == 1.0
+
+
 def test_an_overflow_of_an_unchecked_sum_wraps() -> None:
     rows = _one(Op.SUM_INTEGER, (2**63 - 1,), (1,), leaves=(INTEGER,), checked=False)
     assert rows == [((1,), None, (-(2**63),))]

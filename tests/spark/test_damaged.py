@@ -13,6 +13,8 @@ from damaged import Base, bases, check_sound, made_base, print_table, put_back, 
 from pyspark.sql import SparkSession
 
 import headgate as hg
+from headgate.core.errors import CheckpointError
+from headgate.spark.jvm import sparksinks
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +156,30 @@ def test_an_output_that_is_gone_is_not_begun_anew(files: Base) -> None:
     outcome, text = restarted(files)
     assert outcome == "refused"
     assert "has no output in its _spark_metadata, and this query has put out outputs up to" in text
+
+
+def test_a_sink_that_lost_its_newest_output_is_not_gone_on_in(files: Base) -> None:
+    put_back(files)
+    newest(files.place / "out", "_spark_metadata").unlink()
+    outcome, text = restarted(files)
+    assert outcome == "refused"
+    assert "in its _spark_metadata, and this query has put out outputs up to" in text
+
+
+def test_outputs_that_the_next_start_delivers_may_be_missing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+    (log / "5").touch()
+
+    def begins(newest: int, delivered: int) -> None:
+        outputs = sparksinks.KnownOutputs(lambda: newest, lambda: delivered)
+        sparksinks.FileSink(spark, None, tmp_path, str(tmp_path), outputs).begin()
+
+    begins(7, 5)  # as a driver leaves it that was killed in real time, two epochs behind
+    with pytest.raises(CheckpointError, match=r"outputs up to 5 .* put out outputs up to 6:"):
+        begins(7, 6)
 
 
 @pytest.mark.thorough

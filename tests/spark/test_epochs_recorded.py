@@ -235,7 +235,7 @@ class FakeMachine:
     def run_commands(self) -> None:
         self.world.say("  runs commands")
 
-    def note_failure(self, error: Exception) -> Exception:
+    def note_failure(self, error: BaseException) -> BaseException:
         return error
 
     def epoch(
@@ -258,10 +258,13 @@ class FakeDeliveries:
     """Says what is put out, and delivers it when it is committed."""
 
     failure: BaseException | None = None
+    fails: BaseException | None = None
+    """What a delivery fails with as soon as there is one."""
 
     def __init__(self, threads: Any, deliver: Any, note: Any, begin: Any, most: int) -> None:
         self.note, self.say = note, deliver.__self__.world.say
         assert threads == "threads"
+        self.has_failed = False
         self.say(f"  {most} epochs may be open")
         begin()
 
@@ -271,8 +274,14 @@ class FakeDeliveries:
     def wait_for_room(self, stopping: threading.Event) -> None:
         assert stopping is not None
 
+    def check(self) -> None:
+        if self.has_failed:
+            assert self.fails is not None
+            raise self.fails
+
     def put_rows(self, manifest: Any) -> None:
         self.say(f"  gives the rows of {manifest.step}")
+        self.has_failed = self.fails is not None
 
     def put_committed(self, manifest: Any) -> None:
         self.note([manifest])
@@ -371,6 +380,57 @@ def test_what_ends_a_loop(
     assert (tmp_path / "b" / "sources" / "0" / "0").exists()
 
 
+def test_a_delivery_that_fails_ends_a_query_whose_source_is_quiet(
+    over: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, loop = over(World(tmp_path, 0))
+    lost = EngineError("the sink is gone")
+    monkeypatch.setattr(FakeDeliveries, "fails", lost)
+    world.waits = 10**6
+    settled: list[bool] = []
+    happens, look = world.pipe._happens, world.work.look
+
+    def first_epoch_alone() -> None:
+        if world.machine.latest is None:
+            happens()
+
+    def looks(*, quiet: bool) -> None:
+        look(quiet=quiet)
+        if world.machine.latest is not None:
+            settled.append(loop.settled(loop.newest()))
+            assert len(settled) < 5
+
+    monkeypatch.setattr(world.pipe, "_happens", first_epoch_alone)
+    monkeypatch.setattr(world.work, "look", looks)
+    monkeypatch.setattr(loop, "_follows", lambda: False)
+    loop._run()
+    assert loop.exception() is lost
+    assert not any(settled)
+    assert [line for line in world.lines if "commits" in line][1:] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "given_up"),
+    [
+        (
+            "slot 1 of q ended unexpectedly; the pipe starts again.",
+            "slot 1 of q ended unexpectedly, 4 ",
+        ),
+        (
+            "slot 1 of q is stopped (process 7); it is ended, and the pipe starts again.",
+            r"process 7\), 4 ",
+        ),
+        ("Kafka does not answer.", r"Kafka does not answer\.$"),
+    ],
+)
+def test_a_loss_that_comes_again_and_again_is_not_said_to_start_the_pipe_again(
+    said: str, given_up: str
+) -> None:
+    with pytest.raises(EngineError, match=given_up) as raised:
+        raise epochs._given_up(EngineError(said, transient=True), 4)
+    assert "starts again" not in str(raised.value)
+
+
 def test_what_others_ask_a_loop(
     over: Callable[..., Any],
     tmp_path: Path,
@@ -407,6 +467,7 @@ def test_what_others_ask_a_loop(
     assert not loop.settled('["5"]')
     status["isDataAvailable"] = True
     assert loop.status == {"message": "Processing new data", **status}
+    loop._cuts_no_more.set()
     loop._over.set()
     loop.stop()
     assert world.pipe.halted

@@ -62,6 +62,12 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
         made.door.close()
 
 
+def test_ctrl_c_in_a_terminal_reaches_neither_the_server_nor_slots(driver: Driver) -> None:
+    assert os.getpgid(driver.server.pid) == driver.server.pid != os.getpgrp()
+    _, _, slot = driver.slot()
+    assert os.getpgid(slot) == driver.server.pid
+
+
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

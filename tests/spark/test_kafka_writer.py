@@ -196,7 +196,8 @@ def test_a_checkpoint_that_was_put_back_by_one_step_is_refused_at_the_start(
 
     def begins() -> None:
         newest = lambda: kafka.committed  # noqa: E731
-        kafka_sink.KafkaSink({**SERVERS, "topic": "out"}, schema, tmp_path, newest).begin()
+        of = {**SERVERS, "topic": "out"}
+        kafka_sink.KafkaSink(of, schema, tmp_path, newest, lambda: kafka.committed - 1).begin()
 
     kafka.note = kafka.committed = 10
     begins()  # delivered, or to be delivered again
@@ -205,6 +206,22 @@ def test_a_checkpoint_that_was_put_back_by_one_step_is_refused_at_the_start(
     kafka.note = 11
     with pytest.raises(CheckpointError, match="has step 11 of this job, and the checkpoint's newe"):
         begins()
+    kafka.note = None  # as of a cluster that was made anew
+    with pytest.warns(
+        UserWarning, match="has nothing of what this query has put out so far, 10 out"
+    ):
+        begins()
+    kafka.committed = 0
+    begins()
+
+
+def test_whoever_reads_notes_prints_nothing_of_settings_for_writing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    client = pytest.importorskip("confluent_kafka")
+    target = replace(TARGET, client={**TARGET.client, "linger.ms": 0, "partitioner": "murmur2"})
+    client.Consumer(kafka_notes._settings(target) | {"group.id": "a"}).close()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_step_without_a_note_before_it_is_written(kafka: FakeKafka) -> None:

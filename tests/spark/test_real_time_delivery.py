@@ -24,6 +24,7 @@ from headgate.spark.settings import options as own
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.sinks import ConsoleSink, FunctionSink, NoopSink
 from headgate.spark.step.batch_thread import BatchThreads
+from headgate.spark.step.steps import delivered_output
 
 
 class Out:
@@ -134,6 +135,20 @@ def test_what_was_committed_and_not_delivered_goes_out_at_the_next_start(tmp_pat
     again, work, _ = epochs(tmp_path, 0)
     again.steps.redeliver_drained()
     assert work.did == ["sink 2", "sink 3"]
+
+
+def test_what_a_sink_must_have_is_what_no_start_delivers_again(tmp_path: Path) -> None:
+    made, _, found = epochs(tmp_path, 4)
+    made.steps.note_delivered(found[:2])
+    made.close()
+    store, log = made.checkpoint, tmp_path / "spark"
+    assert delivered_output(store, found[3], log) == found[1].engine["sink_batch"] == 1
+    # of Spark's batches it is Spark that says so
+    batch = replace(found[3], engine={**found[3].engine, "drain": False})
+    assert delivered_output(store, batch, log) == 2
+    (log / "commits").mkdir(parents=True)
+    (log / "commits" / str(batch.spark_batch)).touch()
+    assert delivered_output(store, batch, log) == 3
 
 
 def test_a_sink_that_has_a_later_step_gets_no_earlier_one_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -226,11 +227,28 @@ def test_a_table_that_an_older_headgate_filled_is_not_hidden(
         schema = frame._jdf.queryExecution().analyzed().schema()
         return sparksinks.v1_sink(spark, "parquet", "append", {"path": path}, [], schema)
 
-    made = sparksinks.FileTableSink(spark, make, tmp_path, f"{database}.older", path, lambda: 6)
+    outputs = sparksinks.KnownOutputs(lambda: 6, lambda: 6)
+    made = sparksinks.FileTableSink(spark, make, tmp_path, f"{database}.older", path, outputs)
     made.begin()
     with pytest.raises(CheckpointError, match="filled by an older headgate"):
         made.write(7, frame)
     assert spark.table(f"{database}.older").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "delivered", "told"), [("append", 2, 1), ("append", -1, 0), ("complete", 2, 0)]
+)
+def test_a_table_in_memory_that_begins_again_says_what_it_lacks(
+    spark: SparkSession, mode: str, delivered: int, told: int
+) -> None:
+    sink = sparksinks.MemorySink(spark, "again", spark.range(1).toDF("k"), mode, lambda: delivered)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        sink.begin()
+    assert len(said) == told
+    assert all(
+        "begins without rows, though its query put out outputs up to 2" in str(w) for w in said
+    )
 
 
 # -- options that one of the two would leave aside ------------------------------------------------------

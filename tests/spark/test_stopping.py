@@ -199,6 +199,45 @@ def test_code_that_does_not_return_is_broken_off_and_its_batch_done_again_once(
     assert again == {1: [4, 5, 6, 7], 2: [8, 9, 10, 11]}
 
 
+@pytest.mark.parametrize(
+    "hang", [hanging_job, pytest.param(hanging_loop, marks=pytest.mark.thorough)]
+)
+def test_an_output_in_real_time_that_does_not_return_is_broken_off_and_comes_again(
+    spark: SparkSession, tmp_path: Path, hang: Callable[[DataFrame, threading.Event], None]
+) -> None:
+    hangs, numbers = threading.Event(), list[int]()
+    query = in_real_time(spark, tmp_path / "ck", lambda frame, _: hang(frame, hangs))
+    assert hangs.wait(WAIT_S)
+    query.stop()
+    assert query.awaitTermination(1)
+    assert query.exception() is None
+    query = in_real_time(spark, tmp_path / "ck", lambda _, number: numbers.append(number))
+    _run_until(lambda: bool(numbers))
+    query.stop()
+    assert numbers[0] == 0
+
+
+def in_real_time(
+    spark: SparkSession, checkpoint: Path, function: Callable[[DataFrame, int], Any]
+) -> Any:
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    made = writer(rows.selectExpr("value % 5 AS v").groupBy("v").count(), checkpoint, function)
+    return made.trigger(realTime="1 minute").start()
+
+
+def test_a_function_that_exits_in_real_time_ends_its_query_with_a_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = in_real_time(spark, tmp_path / "ck", lambda *_: sys.exit(3))
+    with pytest.raises(EngineError, match="own function ended with SystemExit in test_stopping"):
+        query.awaitTermination(WAIT_S)
+    numbers = list[int]()
+    query = in_real_time(spark, tmp_path / "ck", lambda _, number: numbers.append(number))
+    _run_until(lambda: bool(numbers))
+    query.stop()
+    assert numbers[0] == 0
+
+
 def test_code_in_a_slot_s_way_that_does_not_return_is_broken_off(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:

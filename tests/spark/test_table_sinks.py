@@ -42,7 +42,9 @@ def table(tmp_path):
             asked.append(query_id)
             return LastCommit(has, complete)
 
-        aim = SimpleNamespace(checkpoint=tmp_path, last_output=lambda: known)
+        aim = SimpleNamespace(
+            checkpoint=tmp_path, last_output=lambda: known, delivered=lambda: made.delivered
+        )
         place = tmp_path / "table"
         place.write_text("first")
         known_table = KnownTable(
@@ -54,7 +56,7 @@ def table(tmp_path):
         sink.begin()
         return sink, asked
 
-    made.rows, made.silent = ["k"], True
+    made.rows, made.silent, made.delivered = ["k"], True, -1
     return made
 
 
@@ -148,6 +150,18 @@ def test_a_table_that_has_nothing_of_ours_is_gone_on_in_and_said(table, known, b
         sink.write(batch, "rows")
     assert len(said) == warned
     assert sink._inner.written == [batch]
+
+
+@pytest.mark.parametrize(("delivered", "warned"), [(1, 0), (2, 1), (3, 1)])
+def test_a_table_that_was_put_back_is_gone_on_in_and_said(table, delivered, warned):
+    table.delivered = delivered
+    sink, _ = table(3, 1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        sink.write(4, "rows")
+    assert len(said) == warned
+    assert all("table t was put back: it has this query's outputs up to 1" in str(w) for w in said)
+    assert sink._inner.written == [4]
 
 
 def test_what_fails_is_one_sentence(table):

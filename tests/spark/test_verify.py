@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.core.errors import HeadgateError
 from headgate.spark.api import waiting
 from headgate.spark.api.comparison import compare
 
@@ -112,6 +113,16 @@ def test_sums_in_another_order_are_equal_and_faults_are_not(spark: SparkSession)
     assert (fewer["missing"], fewer["extra"]) == (1, 0)
 
 
+def test_an_outlier_hides_no_fault_of_another_row(spark: SparkSession) -> None:
+    events = spark.range(40).selectExpr("id % 8 AS k", "IF(id % 8 = 7, 1e18, id * 1.5) AS x")
+    expected = events.groupBy("k").agg(F.avg("x").alias("x"))
+    output = spark.createDataFrame(expected.collect(), expected.schema)
+    assert compare(expected, output)["verified"]
+    one_more = F.when(F.col("k") == 3, F.col("x") + 1).otherwise(F.col("x"))
+    found = compare(expected, output.withColumn("x", one_more))
+    assert (found["verified"], found["missing"], found["extra"]) == (False, 1, 1)
+
+
 def test_values_that_equal_themselves_in_another_form_are_equal(spark: SparkSession) -> None:
     schema = "k int, d double, m map<string, double>, b binary, a array<double>"
     nan, inf = float("nan"), float("inf")
@@ -122,6 +133,23 @@ def test_values_that_equal_themselves_in_another_form_are_equal(spark: SparkSess
     assert found["verified"], found
     other = [two[0], (1, nan, {"y": nan, "x": 0.0}, b"\xfe", [inf, None])]
     assert not compare(made, spark.createDataFrame(other, schema))["verified"]
+
+
+def test_columns_that_partitions_put_last_are_compared_by_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    expected = spark.createDataFrame(
+        [("a", 1.5, 2), (None, 2.5, 3)], "k string, `x.y` double, n int"
+    )
+    expected.write.partitionBy("k").parquet(str(tmp_path / "out"))
+    output = spark.read.parquet(str(tmp_path / "out"))
+    assert output.columns == ["x.y", "n", "k"]
+    assert compare(expected, output)["verified"]
+    assert not compare(expected, output.withColumn("n", F.lit(2)))["verified"]
+    # Spark takes directories for numbers where it can
+    as_numbers = output.withColumn("k", F.lit(1))
+    with pytest.raises(HeadgateError, match=r"its types \(spark.read.schema"):
+        compare(expected, as_numbers)
 
 
 def test_nothing_is_not_equal_to_nothing(spark: SparkSession) -> None:

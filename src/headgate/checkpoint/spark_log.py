@@ -68,6 +68,11 @@ def newest_batch(log: Path) -> int:
     return max(_numbers(log / "offsets"), default=-1)
 
 
+def newest_commit(log: Path) -> int:
+    """Return the newest batch that Spark has committed, -1 for none."""
+    return max(_numbers(log / "commits"), default=-1)
+
+
 class LogNotes:
     """Makes notes of Spark's log in a directory of the driver's."""
 

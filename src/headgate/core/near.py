@@ -20,6 +20,19 @@ FLOOR = 1e-14
 """How far two numbers may be apart, as a share of the column's largest, or of 1 where that is smaller:
 a sum that cancels out to 0 has no digits of its own. Chosen."""
 
+FLOOR_OF_TYPICAL = 1e-6
+"""At most this share of the column's median, or one outlier (a count of 2^63 for "none", an overflow)
+would make all other rows equal to anything. With more, fewer digits of ordinary rows are compared; with
+less, a sum of large numbers that cancels out is told as different. Chosen."""
+
+
+def floor_of(largest: float, median: float) -> float:
+    """Return how far two numbers of a column may be apart whatever they are.
+
+    `largest`, `median`: of the column's absolute values, the second one without zeros.
+    """
+    return max(FLOOR, min(FLOOR * largest, FLOOR_OF_TYPICAL * median))
+
 
 def unmatched(want: F64, got: F64, relative: F64, floor: F64) -> tuple[list[int], list[int]]:
     """Return which rows have no partner, where as many as possible are matched one to one.

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import HeadgateError
-from headgate.core.near import FLOOR, RELATIVE, RELATIVE_SINGLE
+from headgate.core.near import RELATIVE, RELATIVE_SINGLE, floor_of
 from headgate.spark.jvm.lineage import summed_columns
 from headgate.spark.jvm.plans import names_a_class
 from headgate.spark.worker.nearness import Nearness
@@ -40,10 +40,12 @@ def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
     if names_a_class(output) and not names_a_class(expected):
         msg = "the output has a user-defined type, whose code is not loaded; the query has none."
         raise HeadgateError(msg)
+    output = _in_order(output, expected.columns)
     if _shape(expected.schema) != _shape(output.schema):
         msg = (
             f"the output has columns {output.schema.simpleString()}, the batch answer "
-            f"{expected.schema.simpleString()}; it was written by another query."
+            f"{expected.schema.simpleString()}; it was written by another query, or is to be read with "
+            "its types (spark.read.schema(...))."
         )
         raise HeadgateError(msg)
     schema = expected.schema
@@ -58,11 +60,10 @@ def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
             F.coalesce(F.sum("wanted"), F.lit(0)).alias("rows"),
             F.count(F.when(F.col("net") != 0, 1)).alias("differ"),
             F.count(F.lit(1)).alias("any"),
-            *(c.largest().alias(f"largest_{c.number}") for c in near),
         ).collect()[0]
         rest = rows.where("net <> 0").select("net", _cells(schema).alias("cells"), _ROW)
         if near and total["differ"]:
-            rest = _left_over(rest, columns, near, total).persist()
+            rest = _left_over(rest, columns, near, _floors(rows, near)).persist()
         missing, extra = _counts(rest) if total["differ"] else (0, 0)
         differing = _beside(rest, schema.names) if missing or extra else []
         rest.unpersist()
@@ -77,6 +78,16 @@ def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
         "differing": differing,
         "within_tolerance": [column.name for column in near],
     }
+
+
+def _in_order(output: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return an output with its columns in the order of `names`: partitionBy puts some of them last."""
+    there = output.columns
+    if there == names or sorted(there) != sorted(names) or len(set(names)) < len(names):
+        return output
+    return output.toDF(*(f"c{n}" for n in range(len(there)))).select(
+        *(F.col(f"c{there.index(name)}").alias(name) for name in names)
+    )
 
 
 def _shape(schema: T.StructType) -> list[tuple[str, str]]:
@@ -107,10 +118,9 @@ class _Compared:
         """Return its floating-point numbers in a list; 0 for those that are not finite."""
         return _numbers(self.value, self.kind)
 
-    def largest(self) -> Column:
-        """Return the largest absolute value among them."""
-        difference = F.array_max(F.transform(self.numbers(), F.abs))
-        return F.coalesce(F.max(difference), F.lit(0.0))
+    def size(self) -> Column:
+        """Return the largest absolute value among those of a row."""
+        return F.array_max(F.transform(self.numbers(), F.abs))
 
 
 def _columns(schema: T.StructType, summed: Sequence[bool]) -> list[_Compared]:
@@ -234,8 +244,27 @@ def _text(value: Column, kind: T.DataType) -> Column:
     return F.coalesce(text, F.lit("null"))
 
 
+def _floors(rows: DataFrame, near: Sequence[_Compared]) -> list[float]:
+    """Return of each column how far two of its numbers may be apart whatever they are."""
+    sizes = rows.select(*(column.size().alias(f"s{column.number}") for column in near))
+    found = sizes.agg(
+        *(F.max(name).alias(f"{name}_largest") for name in sizes.columns),
+        *(
+            F.percentile_approx(F.when(F.col(name) > 0, F.col(name)), 0.5).alias(f"{name}_median")
+            for name in sizes.columns
+        ),
+    ).collect()[0]
+    return [
+        floor_of(found[f"{name}_largest"] or 0.0, found[f"{name}_median"] or 0.0)
+        for name in sizes.columns
+    ]
+
+
 def _left_over(
-    rest: DataFrame, columns: Sequence[_Compared], near: Sequence[_Compared], total: Row
+    rest: DataFrame,
+    columns: Sequence[_Compared],
+    near: Sequence[_Compared],
+    floors: Sequence[float],
 ) -> DataFrame:
     """Return the rows that have no partner within the tolerance."""
     exact = F.struct(
@@ -249,7 +278,7 @@ def _left_over(
     matching = Nearness(
         tuple(f"n{c.number}" for c in near),
         tuple(c.relative for c in near),
-        tuple(FLOOR * max(1.0, float(total[f"largest_{c.number}"])) for c in near),
+        tuple(floors),
     )
     return grouped.groupBy("h", "g").applyInArrow(
         # Spark counts the arguments of a function, and of a method its self as well

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.checkpoint.spark_log import newest_commit
 from headgate.control import registry
 from headgate.core import formats
 from headgate.core.errors import ConfigError
@@ -25,6 +26,7 @@ from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sinks import sinks
 from headgate.spark.steer.controller import DELTA_S
+from headgate.spark.step.steps import delivered_output
 
 
 def cores_of(spark: SparkSession) -> int:
@@ -137,6 +139,7 @@ def sink(
         function=settings.function,
         checkpoint=where.path,
         last_output=partial(last_output, where),
+        delivered=partial(delivered, where),
         row_function=settings.row_function,
         cluster_by=list(settings.cluster_by),
         exactly_once=own.DELIVERY.of(settings.options) == own.EXACTLY_ONCE,
@@ -149,6 +152,16 @@ def last_output(where: Place) -> int | None:
     store = Checkpoint(where.url or where.path, where.options)
     latest = store.latest() if store.files.is_there() else None
     return None if latest is None else int(latest.engine["sink_batch"])
+
+
+def delivered(where: Place) -> int:
+    """Return the number of the newest output that no start delivers again, -1 for none."""
+    store = Checkpoint(where.url or where.path, where.options)
+    latest = store.latest() if store.files.is_there() else None
+    # without a manifest, of a query without state, an output has the number of Spark's batch
+    return (
+        newest_commit(where.path) if latest is None else delivered_output(store, latest, where.path)
+    )
 
 
 def inner_writer(frame: DataFrame, settings: QuerySettings, where: Place) -> DataStreamWriter:

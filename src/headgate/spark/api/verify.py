@@ -211,6 +211,9 @@ def verify(
 
     Records that were late are in the batch answer and not in the output, so a run that dropped any
     does not verify; `dropped` says how many.
+
+    In append mode a record of an outer join that still waits for a partner is in the batch answer
+    without one, and not in the output, so it counts as missing until the watermark has passed it.
     """
     require_session(spark, "hg.verify: spark")
     require(

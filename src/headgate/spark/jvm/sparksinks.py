@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.frames import users_level
 from headgate.core.input import regular_bytes
 from headgate.spark.jvm.analysis import output_mode
 from headgate.spark.jvm.files import HadoopPath
@@ -79,13 +82,22 @@ class V1Sink:
             self._spark.catalog.refreshTable(self._table)
 
 
+@dataclass(frozen=True)
+class KnownOutputs:
+    """Reads from the checkpoint which outputs a sink must have, and which it may have; -1 for none."""
+
+    newest: Callable[[], int]
+    """Returns the number of the last output that the checkpoint knows of."""
+    delivered: Callable[[], int]
+    """Returns the number of the last output that no start delivers again."""
+
+
 class FileSink(V1Sink):
     """Spark's file sink: a directory with a log of the numbers of its outputs.
 
     The log does not name the query that wrote an output: Spark skips every number in the log.
 
-    `path`: the directory. `last_output`: returns the number of the last output that the checkpoint
-    knows of, -1 for none.
+    `path`: the directory.
     """
 
     def __init__(
@@ -94,12 +106,12 @@ class FileSink(V1Sink):
         sink: Jvm,
         checkpoint: Path,
         path: str,
-        last_output: Callable[[], int],
+        outputs: KnownOutputs,
         table: str | None = None,
     ) -> None:
         super().__init__(spark, sink, checkpoint, table)
         self._path = path
-        self._last_output = last_output
+        self._outputs = outputs
 
     def begin(self) -> None:
         """Compare the directory's log with the checkpoint.
@@ -110,27 +122,29 @@ class FileSink(V1Sink):
         with refused(f'path "{self._path}"'):
             names = HadoopPath(self._spark, self._path, _LOG).names()
         logged = [int(n) for name in names if (n := name.removesuffix(".compact")).isdecimal()]
-        there, known = max(logged, default=-1), self._last_output()
+        there, known = max(logged, default=-1), self._outputs.newest()
         if there > known:
             msg = (
                 f'path "{self._path}" has output {there} in its {_LOG} already, and this is a checkpoint '
-                f"that is behind its output: it knows {self._outputs(known)}; go on from the newest "
+                f"that is behind its output: it knows {_counted(known)}; go on from the newest "
                 "checkpoint, or begin a new one with a new path."
             )
             raise CheckpointError(msg)
-        # the newest committed output may not be written yet
-        if there < known - 1:
-            self._refuse_less(there, known)
+        # of those that were committed and not delivered the start writes what is not there
+        delivered = self._outputs.delivered()
+        if there < delivered:
+            self._refuse_less(there, delivered)
 
-    def _refuse_less(self, there: int, known: int) -> None:
+    def _refuse_less(self, there: int, delivered: int) -> None:
         msg = (
-            f'path "{self._path}" has {self._outputs(there)} in its {_LOG}, and this query has put out '
-            f"{self._outputs(known)}: restore the directory, or begin a new checkpoint with a new path."
+            f'path "{self._path}" has {_counted(there)} in its {_LOG}, and this query has put out '
+            f"{_counted(delivered)}: restore the directory, or begin a new checkpoint with a new path."
         )
         raise CheckpointError(msg)
 
-    def _outputs(self, last: int) -> str:
-        return "no output" if last < 0 else f"outputs up to {last}"
+
+def _counted(last: int) -> str:
+    return "no output" if last < 0 else f"outputs up to {last}"
 
 
 class FileTableSink(FileSink):
@@ -147,15 +161,15 @@ class FileTableSink(FileSink):
         checkpoint: Path,
         table: str,
         path: str,
-        last_output: Callable[[], int],
+        outputs: KnownOutputs,
     ) -> None:
-        super().__init__(spark, None, checkpoint, path, last_output, table)
+        super().__init__(spark, None, checkpoint, path, outputs, table)
         self._make = make
         self.description = f"FileSink[{path}]"
 
-    def _refuse_less(self, there: int, known: int) -> None:
+    def _refuse_less(self, there: int, delivered: int) -> None:
         if there >= 0:  # without any output, `write` refuses with a better message
-            super()._refuse_less(there, known)
+            super()._refuse_less(there, delivered)
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step, unless its number is in the sink's log already.
@@ -227,11 +241,21 @@ class V2Sink:
 
 
 class MemorySink:
-    """A table of the query's name in this session, as Spark's memory sink."""
+    """A table of the query's name in this session, as Spark's memory sink.
+
+    `delivered`: returns the number of the newest output that no start delivers again, -1 for none.
+    """
 
     inside = False
 
-    def __init__(self, spark: SparkSession, name: str, schema_plan: DataFrame, mode: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        schema_plan: DataFrame,
+        mode: str,
+        delivered: Callable[[], int],
+    ) -> None:
         java = jvm(spark)
         with refused(f'format "memory" with the query\'s name "{name}"'):
             spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(name)
@@ -241,9 +265,18 @@ class MemorySink:
         output = analysed(schema_plan).output()
         plan = java.org.apache.spark.sql.execution.streaming.sources.MemoryPlan(self._sink, output)
         self._name, self._rows = name, of_rows(spark, plan)
+        self._delivered = delivered
 
     def begin(self) -> None:
         """Create the table; it replaces a table of the same name."""
+        delivered = -1 if self._complete else self._delivered()
+        if delivered >= 0:
+            warnings.warn(
+                f'table "{self._name}" of format "memory" begins without rows, though its query put out '
+                f"outputs up to {delivered} before, which lie nowhere any more; for rows that outlive a "
+                "start write to files or a table, or use a new checkpoint.",
+                stacklevel=users_level(),
+            )
         self._rows.createOrReplaceTempView(self._name)
 
     def write(self, batch: int, frame: DataFrame) -> None:

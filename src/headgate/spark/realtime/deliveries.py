@@ -74,6 +74,11 @@ class Deliveries:
                 self._changed.wait(1.0)
         self.check()
 
+    @property
+    def has_failed(self) -> bool:
+        """Return whether a delivery failed: nothing goes out any more."""
+        return self._error is not None
+
     def check(self) -> None:
         """Raise what a delivery failed with."""
         if self._error is not None:

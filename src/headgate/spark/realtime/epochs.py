@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import math
+import re
 import threading
 import time
 import uuid
@@ -23,6 +24,7 @@ from headgate.spark.realtime.feed import Feeds, SourceFeed
 from headgate.spark.realtime.new_partitions import NewPartitions
 from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
 from headgate.spark.realtime.work import RealTimeWork
+from headgate.spark.step.batch_thread import BrokenOff
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import is_final, processor_error
 
@@ -78,7 +80,7 @@ class Epochs:
         self.id = json.loads((machine.checkpoint.path / "metadata").read_bytes())["id"]
         self._batch, self._early = first_batch, early
         self._error: BaseException | None = None
-        self._over = threading.Event()
+        self._cuts_no_more, self._over = threading.Event(), threading.Event()
         self._begins = threading.Lock()
         self._lost = self._short = 0
         """Losses since the last commit; pipes in a row that were lost soon after their start."""
@@ -97,8 +99,8 @@ class Epochs:
 
     @property
     def isActive(self) -> bool:
-        """Return whether the loop runs."""
-        return not self._over.is_set()
+        """Return whether the loop runs; an output may be under way yet, and is broken off as a batch."""
+        return not self._cuts_no_more.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -152,11 +154,12 @@ class Epochs:
                 except PipeLost as lost:
                     self._heed(lost.__cause__ or lost)
         except BaseException as error:
-            self._error = machine.note_failure(error) if isinstance(error, Exception) else error
+            self._error = self._noted(error)
         finally:
             with contextlib.suppress(Exception):
                 work.pipe.stop(clean=self._error is None)
             work.close()
+            self._cuts_no_more.set()
             self._end_deliveries()
             self._over.set()
 
@@ -175,9 +178,11 @@ class Epochs:
             self._deliveries.close()
         except BaseException as error:
             if self._error is None:
-                self._error = (
-                    self._machine.note_failure(error) if isinstance(error, Exception) else error
-                )
+                self._error = self._noted(error)
+
+    def _noted(self, error: BaseException) -> BaseException:
+        """Return why the query fails, also where its user's function ended with ``sys.exit``."""
+        return error if isinstance(error, BrokenOff) else self._machine.note_failure(error)
 
     def _heed(self, error: BaseException) -> None:
         """Take note of a loss; raise it where another try cannot help, or there were too many."""
@@ -187,8 +192,10 @@ class Epochs:
         if failed is not None:
             raise failed from None
         self._lost += 1
-        if self._lost >= self._work.allowed_failures or is_final(error):
+        if is_final(error):
             raise error
+        if self._lost >= self._work.allowed_failures:
+            raise _given_up(error, self._lost)
         latest = self._machine.latest
         self._work.retry(0 if latest is None else latest.step + 1, self._lost, error)
         self._short = self._short + 1 if time.monotonic() - self._began_s < _SHORT_S else 0
@@ -205,6 +212,8 @@ class Epochs:
             start = self._start_pipe()
             news = NewPartitions(work.feeds.grown, start)
             while not machine.stopping.is_set():
+                # the source may be quiet for long, and no next epoch would say it
+                self._deliveries.check()
                 if news.have_come():
                     pipe.stop(clean=True)
                     return
@@ -342,6 +351,9 @@ class Epochs:
         latest = self._machine.latest
         if latest is None or not self._machine.idle.is_set():
             return False
+        deliveries: Deliveries | None = getattr(self, "_deliveries", None)  # the loop makes it
+        if deliveries is not None and deliveries.has_failed:
+            return False  # the loop takes note of it, and ends
         there = json.dumps(latest.engine["sources"])
         return self._work.feeds.reached(there, wanted) and not self._has_work()
 
@@ -363,3 +375,21 @@ class Epochs:
         """Print the plan below the slots."""
         del extended
         print(physical(self._work.intake.stream))
+
+
+_GOES_ON = re.compile(r"(; it is ended, and|;) the pipe starts again.*")
+"""How the sentence about a loss ends."""
+
+
+def _given_up(error: Exception, times: int) -> Exception:
+    """Return the error for a loss that came again and again: the pipe starts no more."""
+    lost = str(error)
+    if not _GOES_ON.search(lost):
+        return error
+    msg = (
+        f"{_GOES_ON.sub('', lost)}, {times} times in a row: a function of yours may end its process, or "
+        "memory is short; look there, and start the query again."
+    )
+    made = EngineError(msg, transient=True)
+    made.__cause__ = error
+    return made

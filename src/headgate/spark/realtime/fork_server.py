@@ -92,7 +92,12 @@ class ForkServer:
         self._channel, theirs = multiprocessing.Pipe()
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
         self._program = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, env=environment(), pass_fds=[theirs.fileno()]
+            command,
+            stdin=subprocess.DEVNULL,
+            env=environment(),
+            pass_fds=[theirs.fileno()],
+            # Ctrl-C in a terminal is the driver's, also while this program loads
+            process_group=0,
         )
         theirs.close()
         self._numbers = itertools.count()
@@ -312,7 +317,6 @@ def _forked() -> int:
 
 def main() -> None:
     """Serve whoever holds the other end of the channel that the argument names."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it is the driver's
     with contextlib.suppress(OSError, EOFError), Connection(int(sys.argv[1])) as starter:
         heap.warm()
         specs, modules = starter.recv()

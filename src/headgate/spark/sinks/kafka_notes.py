@@ -88,7 +88,9 @@ def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int
 
 
 def _settings(target: KafkaTarget) -> dict[str, Any]:
-    return {k: v for k, v in target.client.items() if k not in _OF_PRODUCERS}
+    settings = {k: v for k, v in target.client.items() if k not in _OF_PRODUCERS}
+    # it would print on stderr which others are a producer's; what goes wrong is raised
+    return settings | {"log_level": 0}
 
 
 def _asked(

@@ -8,6 +8,7 @@ seen whole or not at all needs one.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from headgate.core.errors import ConfigError, EngineError
 from headgate.core.input import regular_bytes
 from headgate.spark.jvm.plans import is_at_hand
 from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target, no_broker
-from headgate.spark.sinks.kafka_notes import make_notes
+from headgate.spark.sinks.kafka_notes import NOTES, make_notes
 from headgate.spark.sinks.kafka_writer import NO_TOPIC, EarlyWriter, KafkaRecord, KafkaWriter
 
 _HEADERS = T.ArrayType(
@@ -44,9 +45,9 @@ class KafkaSink:
     """Writes each step into Kafka, so that a ``read_committed`` reader sees it once.
 
     `options`: the writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
-    `newest_output`: returns the number of the newest step that may have been delivered, -1 for
-    none. Raises `ConfigError`: the client is not installed, or an option or a column is not as it
-    must be.
+    `newest_output`, `delivered`: return the number of the newest step that may have been delivered,
+    and of the newest that was, -1 for none. Raises `ConfigError`: the client is not installed, or an
+    option or a column is not as it must be.
     """
 
     inside = False
@@ -57,11 +58,12 @@ class KafkaSink:
         schema: T.StructType,
         checkpoint: Path,
         newest_output: Callable[[], int],
+        delivered: Callable[[], int],
     ) -> None:
         self._target = kafka_target(options)
         self._columns = _columns(schema, self._target)
         self._checkpoint = checkpoint
-        self._newest_output = newest_output
+        self._newest_output, self._delivered = newest_output, delivered
         self._writer: KafkaWriter | None = None
         self._early: EarlyWriter | None = None
         self.description = f"KafkaSink[{self._target.topic or 'by row'}]"
@@ -76,7 +78,23 @@ class KafkaSink:
         if self._metadata.is_file():  # else this is the first start, and nothing was written
             # a step is in the checkpoint before it is in Kafka; by its number alone, the first one
             # after it would pass for one that is delivered again
-            self._opened().check_last(self._newest_output())
+            writer = self._opened()
+            writer.check_last(self._newest_output())
+            self._say_nothing_is_there(writer.last, self._delivered())
+
+    def _say_nothing_is_there(self, last: int | None, delivered: int) -> None:
+        """Warn where Kafka has no note of a query that has put something out.
+
+        A note that is older than what was put out says nothing: a step without rows leaves none.
+        """
+        if last is None and delivered >= 0:
+            warnings.warn(
+                f"Kafka at {self._target.servers} has nothing of what this query has put out so far, "
+                f"{delivered + 1} output{'s' * (delivered > 0)}: they went elsewhere, had no rows, or "
+                f'its topics (also "{NOTES}") were made anew; it goes on there with output '
+                f"{delivered + 1}.",
+                stacklevel=2,
+            )
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that readers see already is skipped."""

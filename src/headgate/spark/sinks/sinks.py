@@ -75,6 +75,8 @@ class Target:
     """The query's."""
     last_output: Callable[[], int | None]
     """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
+    delivered: Callable[[], int]
+    """Returns the number of the newest output that no start delivers again, -1 for none."""
     row_function: Any
     """For ``foreach``."""
     cluster_by: list[str]
@@ -142,13 +144,16 @@ def _memory_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
     if target.name is None:
         msg = 'format "memory" needs a table name; add .queryName(...).'
         raise ConfigError(msg)
-    return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+    return sparksinks.MemorySink(
+        spark, target.name, of_rows(spark, plan), target.mode, target.delivered
+    )
 
 
 def _kafka_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
     _refuse_partitions(target, "kafka")
     schema = of_rows(spark, plan).schema
-    return KafkaSink(target.options, schema, target.checkpoint, partial(newest_output, target))
+    newest = partial(newest_output, target)
+    return KafkaSink(target.options, schema, target.checkpoint, newest, target.delivered)
 
 
 def _own_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink | None:
@@ -218,14 +223,14 @@ def _format_sink(
             spark, name, target.mode, options, target.partition_by, plan.schema()
         )
 
-    last = partial(newest_output, target)
+    known = sparksinks.KnownOutputs(partial(newest_output, target), target.delivered)
     if table is not None and (source.older or source.is_files):
-        return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table, last)
+        return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table, known)
     with sparksinks.refused(what):
         made_sink = made_v1()
     if source.is_files:
         path = require_path(target.options, name)
-        return sparksinks.FileSink(spark, made_sink, target.checkpoint, path, last)
+        return sparksinks.FileSink(spark, made_sink, target.checkpoint, path, known)
     sink = sparksinks.V1Sink(spark, made_sink, target.checkpoint, table[0] if table else None)
     return table_sinks.delta(spark, sink, target, plan) or sink
 

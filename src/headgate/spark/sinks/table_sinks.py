@@ -74,6 +74,10 @@ class TableTarget(Protocol):
     def last_output(self) -> Callable[[], int | None]:
         """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
 
+    @property
+    def delivered(self) -> Callable[[], int]:
+        """Returns the number of the newest output that no start delivers again, -1 for none."""
+
 
 def iceberg(
     spark: SparkSession, inner: SparksTableSink, table: Jvm, aim: TableTarget, plan: Jvm
@@ -192,7 +196,7 @@ class TableSink:
         self.description = inner.description
         self._inner = inner
         self._name = name
-        self._last_output = aim.last_output
+        self._last_output, self._delivered = aim.last_output, aim.delivered
         self._stream = WrittenStream(spark, aim.checkpoint)
         self._look = look
         self._table = known
@@ -200,10 +204,11 @@ class TableSink:
         self._identity: str | None = None
         self._written = False
         self._known: int | None = None
+        self._out = -1
 
     def begin(self) -> None:
         """Look up which output was committed last: it alone may be in the table already."""
-        self._known = self._last_output()
+        self._known, self._out = self._last_output(), self._delivered()
         self._inner.begin()
 
     def write(self, batch: int, frame: DataFrame) -> None:
@@ -249,6 +254,13 @@ class TableSink:
             warnings.warn(
                 f"table {self._name} has nothing of what this query has put out so far; it goes on there "
                 f"with output {batch}.",
+                stacklevel=2,
+            )
+        elif last.number is not None and last.number < self._out:
+            warnings.warn(
+                f"table {self._name} was put back: it has this query's outputs up to {last.number}, and "
+                f"those up to {self._out} were there; it goes on with output {batch}, and what lies "
+                "between is missing.",
                 stacklevel=2,
             )
         return wanted(self._name, last, batch, comes_again(self._known, batch))

@@ -189,14 +189,14 @@ class StepMachine(Generic[R]):
             raise
         except BaseException as error:
             # Spark hands on its text only; of what is no Exception it would never hear
-            failed = self.note_failure(error if isinstance(error, Exception) else _left(error))
+            failed = self.note_failure(error)
             if failed is error:
                 raise
             raise failed from error
 
-    def note_failure(self, error: Exception) -> Exception:
+    def note_failure(self, error: BaseException) -> Exception:
         """Take note of what makes the query fail; return why that came."""
-        self._failed = self._reason(error)
+        self._failed = self._reason(error if isinstance(error, Exception) else _left(error))
         return self._failed
 
     def _reason(self, error: Exception) -> Exception:

@@ -10,13 +10,14 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Generic
 
 from pyspark.sql import DataFrame
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
-from headgate.checkpoint.spark_log import FIELD
+from headgate.checkpoint.spark_log import FIELD, newest_commit
 from headgate.checkpoint.traffic import Traffic
 from headgate.core.errors import CheckpointError
 from headgate.spark.job.faults import crash_point
@@ -226,13 +227,7 @@ class Steps(Generic[R]):
         latest = self.latest
         if latest is None or not drained(latest):
             return
-        first = latest.engine.get(REAL_TIME, {}).get(DELIVERED, latest.step - 1) + 1
-        open_: list[Manifest] = []
-        for step in range(latest.step, first - 1, -1):
-            if (self._checkpoint.read_intent(step) or {}).get("delivered"):
-                break  # and all before it
-            open_.insert(0, latest if step == latest.step else self._checkpoint.read(step))
-        for manifest in open_:
+        for manifest in _open_steps(self._checkpoint, latest):
             self.deliver_again(manifest, again=manifest is not latest)
 
     def note_delivered(self, manifests: Sequence[Manifest]) -> None:
@@ -267,6 +262,29 @@ class Steps(Generic[R]):
             with contextlib.suppress(CheckpointError):  # then the last output is delivered again
                 self._carried.note_commit(self.latest)
         self._garbage.close()
+
+
+def delivered_output(checkpoint: Checkpoint, latest: Manifest, log: Path) -> int:
+    """Return the number of the newest output that no start delivers again, -1 for none.
+
+    `latest`: the newest manifest. `log`: Spark's.
+    """
+    if drained(latest):
+        open_ = _open_steps(checkpoint, latest)
+    else:
+        open_ = [] if newest_commit(log) >= latest.spark_batch else [latest]
+    return int(latest.engine["sink_batch"]) - sum(delivers(manifest) for manifest in open_)
+
+
+def _open_steps(checkpoint: Checkpoint, latest: Manifest) -> list[Manifest]:
+    """Return the newest drains or epochs whose output is not known to be out, in their order."""
+    first = latest.engine.get(REAL_TIME, {}).get(DELIVERED, latest.step - 1) + 1
+    found: list[Manifest] = []
+    for step in range(latest.step, first - 1, -1):
+        if (checkpoint.read_intent(step) or {}).get("delivered"):
+            break  # and all before it
+        found.insert(0, latest if step == latest.step else checkpoint.read(step))
+    return found
 
 
 def drained(manifest: Manifest) -> bool:
