@@ -411,9 +411,10 @@ def ran(place: Path, monkeypatch: pytest.MonkeyPatch, fleet: FakeFleet, **given:
 def test_a_fleet_runs_for_its_time_with_its_budgets_and_is_stopped(
     engine: Recorder, clock: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = FakeFleet()
-    result = ran(tmp_path, monkeypatch, fleet)
+    fleet, looks = FakeFleet(), []
+    result = ran(tmp_path, monkeypatch, fleet, on_progress=looks.append)
     assert fleet.budgets == [20, 30]
+    assert looks[-3:] == [fleet] * 3, "progress is shown each second"
     assert fleet.did == ["start", "stop", "close"]
     assert sum(clock.slept) == pytest.approx(2.6)
     assert max(clock.slept) == fleet_run.PROGRESS_S
