@@ -190,7 +190,7 @@ def test_a_record_is_no_link(tmp_path: Path) -> None:
 def test_a_journal_that_is_not_there_yet_has_no_batch(tmp_path: Path) -> None:
     batches = scenario_run._Batches(tmp_path / "journal.jsonl")
     assert not batches.any()
-    journal = runs.journal(tmp_path / "journal.jsonl", [runs.start()])
+    journal = runs.journal(tmp_path / "journal.jsonl", [runs.start(), runs.stopped()])
     assert not batches.any()
     tail = batches._tail
     runs.journal(journal, [runs.batch(0)])
