@@ -470,7 +470,7 @@ def test_what_slots_put_out_is_not_kept_for_the_window():
     shape |= {"inputs": (), "ran": None}
     query = SimpleNamespace(operators=[])
     driver = SimpleNamespace(recorder=SimpleNamespace(last=None), states={}, query=query)
-    probe = Probe(60.0)
+    probe = Probe(60.0, slots_min=1)
     probe.around(None, driver)
     probe.committed([Report(**{**names, **shape, **bulky})], 0.0, 0.0)
     (kept,) = probe._steps[0].reports

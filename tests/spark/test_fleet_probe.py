@@ -69,7 +69,7 @@ class Watched:
         monkeypatch.setattr(probing.Graph, "of", lambda operators: graph)
         self.states = {name: OperatorState.fresh(slots, 8) for name in chain}
         self.batch = SimpleNamespace(phases_ms={}, spark_batch=-1)
-        self.probe = Probe(window_s).around(
+        self.probe = Probe(window_s, slots_min=1).around(
             None,
             SimpleNamespace(
                 query=SimpleNamespace(operators=operators),
