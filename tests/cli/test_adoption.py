@@ -84,8 +84,8 @@ def test_the_writer_or_the_frame_of_a_function_is_carried(
 
     queries_to_carry.MADE.update(functions)
     monkeypatch.setattr(SparkEngine, "session", lambda self: None)
-    closed: list[SparkEngine] = []
-    monkeypatch.setattr(SparkEngine, "close", lambda self: closed.append(self))
+    closed: list[str] = []
+    monkeypatch.setattr(SparkEngine, "close", lambda self: closed.append("closed"))
     monkeypatch.setattr("headgate.spark.cluster.shipping.ship", lambda spark, function: None)
     monkeypatch.setattr(headgate, "writeStream", lambda _: FakeWriter(), raising=False)
     for act in ("adopt", "export"):
