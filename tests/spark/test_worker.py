@@ -9,6 +9,9 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode
 from headgate.spark.cluster import warmup
@@ -151,3 +154,19 @@ def test_state_beyond_a_bound_of_memory_goes_where_the_driver_says(tmp_path: Pat
     store.release(0)
     worker.leave_runs()
     assert [*(tmp_path / "arena").iterdir(), *(tmp_path / "spill").iterdir()] == []
+
+
+def test_a_worker_waits_as_for_a_store_that_its_driver_has_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+
+    def checkpoint(*given: Any, known: bool = False) -> Any:
+        made.append((*given, known))
+        return SimpleNamespace(settle=lambda: made.append("settled"))
+
+    monkeypatch.setattr(worker, "Checkpoint", checkpoint)
+    monkeypatch.setattr(worker, "_checkpoints", {})
+    first = worker.checkpoint_at("s3://b/ck", "run", {"endpoint": "here"})
+    assert worker.checkpoint_at("s3://b/ck", "run") is first
+    assert made == [("s3://b/ck", {"endpoint": "here"}, True), "settled", "settled"]
