@@ -91,6 +91,7 @@ def test_slots_policies_and_strategies_are_values(writer: Writer) -> None:
     [
         (lambda w: w.outputMode("apend"), 'unknown output mode "apend"; did you mean "append"'),
         (lambda w: w.outputMode("zzz"), 'unknown output mode "zzz".'),
+        (lambda w: w.outputMode(5), "append, update or complete"),
         (lambda w: w.trigger(), "trigger() needs processingTime=..., availableNow=True or once=True."),
         (lambda w: w.trigger(once=True, realTime="1 s"), "two kinds; use once=... or realTime=..."),
         (lambda w: w.trigger(continuous="1 s"), "trigger(continuous=...) is not supported"),
