@@ -31,7 +31,6 @@ from typing import Any
 import coverage
 import pytest
 from changes import Change, sources
-from xdist.workermanage import NodeManager
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / ".mutants"
@@ -121,10 +120,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Record, in each process that runs tests."""
     kind = os.environ.get("HEADGATE_RECORDS", "")
     of_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
-    if kind and of_workers:
-        # a busy machine needs longer than xdist's ten seconds to write what was recorded
-        NodeManager.EXIT_TIMEOUT = TEST_LIMIT_S * 10
-    elif kind:
+    if kind and not of_workers:
         worker = getattr(config, "workerinput", {}).get("workerid", "one")
         data = Path(os.environ["HEADGATE_RECORDS_AT"]) / f"{worker}.part"
         config.pluginmanager.register(Recorder(kind, data))
