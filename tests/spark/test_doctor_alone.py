@@ -29,7 +29,7 @@ class Cluster:
         self.looks: list[list[HostFacts]] = [[FACTS]]
         self.living = [SimpleNamespace(id="1", host="h1")]
         self.jobs = 0
-        self.local, self.places, self.missing = False, True, []
+        self.places, self.missing = True, list[str]()
         self.conf = {setting.key: setting.value for setting in doctors.SETTINGS}
         self.cluster_conf: dict[str, str] = {}
         self.marks: list[Any] = []
@@ -37,19 +37,17 @@ class Cluster:
             time=lambda: self.now_s, monotonic=lambda: self.now_s, sleep=self.pass_
         )
         monkeypatch.setattr(doctors, "time", clock)
-        pool = SimpleNamespace(cores=4, living=lambda: self.living)
-        monkeypatch.setattr(
-            doctors, "ExecutorPool", lambda spark: vars(pool).update(local=self.local) or pool
-        )
+        pool = SimpleNamespace(cores=4, local=False, living=lambda: self.living)
+        monkeypatch.setattr(doctors, "ExecutorPool", lambda spark: pool)
         monkeypatch.setattr(doctors, "Placement", lambda spark: SimpleNamespace(active=self.places))
         monkeypatch.setattr(doctors.contract, "missing", lambda spark, minor: self.missing)
         context = SimpleNamespace(
             master="spark://m", parallelize=self.parallelize,
-            getConf=lambda: SimpleNamespace(get=lambda k, d: self.cluster_conf.get(k, d)),
+            getConf=lambda: SimpleNamespace(get=self.cluster_conf.get),
         )  # fmt: skip
         self.session: Any = SimpleNamespace(
             sparkContext=context, version="4.3.0",
-            conf=SimpleNamespace(get=lambda key, default: self.conf.get(key, default)),
+            conf=SimpleNamespace(get=self.conf.get),
         )  # fmt: skip
 
     def pass_(self, seconds: float) -> None:
