@@ -84,6 +84,8 @@ def test_the_writer_or_the_frame_of_a_function_is_carried(
 
     queries_to_carry.MADE.update(functions)
     monkeypatch.setattr(SparkEngine, "session", lambda self: None)
+    closed: list[str] = []
+    monkeypatch.setattr(SparkEngine, "close", lambda self: closed.append("closed"))
     monkeypatch.setattr("headgate.spark.cluster.shipping.ship", lambda spark, function: None)
     monkeypatch.setattr(headgate, "writeStream", lambda _: FakeWriter(), raising=False)
     for act in ("adopt", "export"):
@@ -111,3 +113,4 @@ def test_the_writer_or_the_frame_of_a_function_is_carried(
         carry_checkpoint("export", origin, target, "queries_to_carry:number", {})
     with pytest.raises(ConfigError, match='no option "n"'):
         carry_checkpoint("adopt", origin, target, "queries_to_carry:frame", {"n": 1})
+    assert len(closed) == 5, "whether it was carried or refused"

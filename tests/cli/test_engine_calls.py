@@ -319,6 +319,7 @@ class FakeFleet:
         self.rounds = [
             seen(1.0, 8, {"a": None, "b": None}),
             seen(2.0, 8, {"a": 5.0, "b": 10.0}),
+            seen(2.5, 8, {"a": 5.0, "b": 5.0}),
             seen(3.0, 9, {"a": 10.0, "b": 10.0}),
             seen(4.0, 9, {"a": None, "b": None}),
         ]
@@ -348,8 +349,8 @@ def test_the_result_of_a_fleet_is_its_rounds_jobs_and_actions() -> None:
     found = fleet_run.fleet_result(FakeFleet())
     jobs = found.pop("jobs")
     assert found == {
-        "policy": "henge", "rounds": 4, "utility": 20.0, "utility_max": 20.0,
-        "satisfaction_mean": 0.875, "budgets": [[1.0, 8], [3.0, 9]], "slots": 6, "slots_max": 9,
+        "policy": "henge", "rounds": 5, "utility": 20.0, "utility_max": 20.0,
+        "satisfaction_mean": 0.75, "budgets": [[1.0, 8], [3.0, 9]], "slots": 6, "slots_max": 9,
         "rows": [
             {"time_s": 2.0, "action": "reduction", "jobs": "a,b", "acts": True, "reason": "why"},
             {"time_s": 3.0, "action": "reversion", "jobs": "b", "acts": False, "reason": "back"},
@@ -357,9 +358,9 @@ def test_the_result_of_a_fleet_is_its_rounds_jobs_and_actions() -> None:
         "touched": {"b": 2, "a": 1}, "oversubscribed": None,
     }  # fmt: skip
     assert jobs["a"] == {
-        "utility_max": 10.0, "utility": [[1.0, None], [2.0, 5.0], [3.0, 10.0], [4.0, None]],
+        "utility_max": 10.0, "utility": [[1.0, None], [2.0, 5.0], [2.5, 5.0], [3.0, 10.0], [4.0, None]],
         "slots": {"op": 2, "other": 1}, "values": [0.5], "met": False, "granted": {"op": 3},
-        "requested": {"op": 4}, "held": [[1.0, 3], [2.0, 3], [3.0, 3], [4.0, 3]],
+        "requested": {"op": 4}, "held": [[1.0, 3], [2.0, 3], [2.5, 3], [3.0, 3], [4.0, 3]],
         "state": "running",
     }  # fmt: skip
     assert (jobs["b"]["state"], jobs["b"]["failure"]) == ("failed", "no room")
@@ -411,9 +412,10 @@ def ran(place: Path, monkeypatch: pytest.MonkeyPatch, fleet: FakeFleet, **given:
 def test_a_fleet_runs_for_its_time_with_its_budgets_and_is_stopped(
     engine: Recorder, clock: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = FakeFleet()
-    result = ran(tmp_path, monkeypatch, fleet)
+    fleet, looks = FakeFleet(), []
+    result = ran(tmp_path, monkeypatch, fleet, on_progress=looks.append)
     assert fleet.budgets == [20, 30]
+    assert looks[-3:] == [fleet] * 3, "progress is shown each second"
     assert fleet.did == ["start", "stop", "close"]
     assert sum(clock.slept) == pytest.approx(2.6)
     assert max(clock.slept) == fleet_run.PROGRESS_S

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from headgate.cli import answer
+from headgate.cli import answer, app
+from headgate.cli.answer import BAD_INPUT
 from headgate.cli.simulate import _replay_lines
 
 RUN = {"slots": 2.5, "success": 0.99, "changes": {"scale-out": 2, "balance": 1}}
@@ -61,3 +63,10 @@ def test_words_that_are_not_understood_name_the_help_of_their_command(
 def test_words_without_a_command_name_the_help_of_all() -> None:
     error = SimpleNamespace(format_message=lambda: "no", ctx=None)
     assert answer._usage(error) == "no; headgate --help lists what there is."
+
+
+@pytest.mark.parametrize("words", [[], ["fleet"], ["demo"]])
+def test_a_group_without_a_command_shows_its_commands_and_no_error(words: list[str]) -> None:
+    shown = CliRunner().invoke(app, words)
+    assert shown.stdout.startswith("Usage: ")
+    assert (shown.stderr, shown.exit_code) == ("", BAD_INPUT)

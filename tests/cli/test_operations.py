@@ -186,3 +186,21 @@ def test_a_missed_slo_is_a_failure_only_where_it_is_required() -> None:
 
     assert commands.exit_code({"slo": {"met": False}}) == 0
     assert commands.exit_code({"slo": {"met": False}, "slo_met": False}) == 4
+
+
+def test_a_diagnosis_fails_by_a_missed_slo_only_where_it_is_required(checkpoint: Path) -> None:
+    words = ["diagnose", str(checkpoint), "--json"]
+    plain, required = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--require-slo"]))
+    assert not json.loads(plain.stdout)["slo"]["met"]
+    assert (plain.exit_code, required.exit_code) == (0, 4)
+    assert json.loads(required.stdout)["slo_met"] is False
+
+
+def test_an_act_is_told_with_what_exactly_was_done_where_there_is_more_to_say() -> None:
+    from headgate.cli import operations
+
+    done = {"act": "thaw", "by": "ann", "detail": ""}
+    assert operations._asked_lines(done) == ["thaw done, asked for by ann"]
+    assert operations._asked_lines(done | {"act": "scale", "detail": "2 to 3"}) == [
+        "scale done, asked for by ann: 2 to 3"
+    ]

@@ -522,6 +522,37 @@ def test_a_session_does_not_take_the_handler_of_interrupts() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_asks_and_the_second_is_raised(number: signal.Signals) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with scenario_run.interrupts() as asked:
+        assert not asked.is_set()
+        signal.raise_signal(number)
+        assert asked.is_set()
+        assert asked.terminated == (number == signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("jvm_is_gone", [True, False])
+def test_a_session_whose_jvm_is_gone_is_closed_in_silence_and_another_failure_is_told(
+    jvm_is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("it cannot be stopped")
+
+    meaning = "the JVM has ended" if jvm_is_gone else None
+    life = types.SimpleNamespace(JvmLife=lambda _: types.SimpleNamespace(meaning=lambda _: meaning))
+    monkeypatch.setattr(spark_side, "engine_module", lambda name: life)
+    engine = SparkEngine()
+    engine._spark = types.SimpleNamespace(stop=fail)
+    outcome = nullcontext() if jvm_is_gone else pytest.raises(OSError, match="stopped")
+    with outcome:
+        engine.close()
+    engine.close()  # nothing is left to be closed
+
+
 def test_a_query_is_named_after_its_workload() -> None:
     assert query_name("nexmark-q5") == "nexmark-q5"
     assert query_name("my.jobs:counts") == "my-jobs-counts"

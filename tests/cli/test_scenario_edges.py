@@ -22,6 +22,7 @@ from headgate.scenario import run as scenario_run
 from headgate.scenario import spark as spark_side
 from headgate.scenario.description import DEMO
 from headgate.scenario.fleet_file import JobSettings, read_fleet
+from headgate.scenario.places import absolute
 from headgate.scenario.spark import SparkEngine
 
 ENDS = [
@@ -190,7 +191,7 @@ def test_a_record_is_no_link(tmp_path: Path) -> None:
 def test_a_journal_that_is_not_there_yet_has_no_batch(tmp_path: Path) -> None:
     batches = scenario_run._Batches(tmp_path / "journal.jsonl")
     assert not batches.any()
-    journal = runs.journal(tmp_path / "journal.jsonl", [runs.start()])
+    journal = runs.journal(tmp_path / "journal.jsonl", [runs.start(), runs.stopped()])
     assert not batches.any()
     tail = batches._tail
     runs.journal(journal, [runs.batch(0)])
@@ -225,3 +226,11 @@ def test_options_which_may_hold_a_password_are_in_no_text() -> None:
     for made in (Scenario("w", options=secret, conf=secret), job):
         assert "hunter2" not in repr(made)
         assert "hunter2" in str(vars(made))
+
+
+def test_a_place_on_a_store_does_not_depend_on_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute(Path("ck")) == tmp_path / "ck"
+    assert absolute(Path("s3://b/ck")) == Path("s3://b/ck")

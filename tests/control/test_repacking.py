@@ -64,3 +64,11 @@ def test_a_split_ends_with_the_slot_that_had_the_share() -> None:
     fewer = repacked(operator, 1, load)
     assert fewer is not None
     assert fewer.assignment.split == {}
+
+
+def test_all_silent_groups_together_count_as_a_tenth_of_the_load() -> None:
+    """They go where there is more than a tenth less."""
+    load = np.array([1.0, 0.8, *[0.0] * 8])
+    change = repacked(view([1.0] * 10, slots=3), 2, load)
+    assert change is not None
+    assert change.assignment.slot_of == (0, *[1] * 9)

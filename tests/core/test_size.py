@@ -21,6 +21,8 @@ def test_a_size_is_a_number_and_a_unit(text: str, size: int) -> None:
     [
         ("500", '"500 MB"'),
         ("500 M", "unknown unit"),
+        ("500 mbb", 'unknown unit "mbb"; did you mean "mb"'),
+        ("500 zzzz", 'unknown unit "zzzz"; use kB, MB, GB or MiB.'),
         ("many", "not a size"),
         ("-1 MB", "not a size"),
         ("0 MB", "nothing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -119,3 +120,10 @@ def test_a_run_has_the_sums_and_the_mean_of_its_batches(count: int) -> None:
             spent_ms += mean_ms * (completed(histogram) or served)
     assert run.histogram == merge(histograms)
     assert run.mean_ms == (pytest.approx(spent_ms / records) if records else None)
+
+
+def test_a_long_run_does_not_keep_the_histograms_of_its_batches() -> None:
+    run, histogram = RunLatencies(), ((float("1.5"), 2),)
+    for _ in range(10_000):
+        run.add(histogram, 1.0, 2)
+    assert sys.getrefcount(histogram) < 100

@@ -252,10 +252,14 @@ class Unit:
 
 
 @functools.cache
-def _names(test: str, names: frozenset[str]) -> bool:
-    """Return whether the file of a test names one of some names."""
-    text = (ROOT / test.partition("::")[0]).read_text(encoding="utf-8")
+def _names(file: str, names: frozenset[str]) -> bool:
+    """Return whether a file of tests names one of some names."""
+    text = (ROOT / file).read_text(encoding="utf-8")
     return any(re.search(rf"\b{re.escape(name)}\b", text) for name in names)
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _module(file: str) -> str:
@@ -378,13 +382,24 @@ class Covering:
         near += [other for other in self._units[change.file] if other.is_function]
         room = f"tests/{change.file.partition('/')[0]}/"
         idle = {test for test in self._recordings[kind].idle() if test.startswith(room)}
-        first = idle.union(*(self._running(kind, u) for u in near))
+        first = idle.union(self._reading(kind, unit), *(self._running(kind, u) for u in near))
         later = set().union(*(self._running(kind, u) for u in far), set())
         parts = (found, first - found, later - first - found)
         found_in_order = [test for part in parts for test in self._sorted(kind, part)]
         return sorted(
-            found_in_order, key=lambda test: (test not in found, not _names(test, unit.defines))
+            found_in_order,
+            key=lambda test: (test not in found, not _names(_file_of(test), unit.defines)),
         )
+
+    def _reading(self, kind: str, unit: Unit) -> set[str]:
+        """Return the tests of files that import what a unit defines: they may do no more than read it."""
+        tests, mark = self._recordings[kind].seconds, _imports(_module(unit.file))
+        files = {
+            file
+            for file in {_file_of(test) for test in tests}
+            if _names(file, unit.defines) and mark.search((ROOT / file).read_text(encoding="utf-8"))
+        }
+        return {test for test in tests if _file_of(test) in files}
 
     def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
         """Return files of tests that name what a change is in, or import that, or are of its room."""
@@ -430,14 +445,14 @@ class Covering:
         A slot, a fork server or an agent is a process of its own, whose lines no tracer sees.
         """
         tests = self._recordings["unit"].seconds
-        files = {test.partition("::")[0] for test in tests}
+        files = {_file_of(test) for test in tests}
         texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
         modules = seen = {_module(change.file)}
         while modules:
             marks = [_imports(module) for module in modules]
             those = {file for file, text in texts.items() if any(m.search(text) for m in marks)}
             if those:
-                found = (test for test in tests if test.partition("::")[0] in those)
+                found = (test for test in tests if _file_of(test) in those)
                 return self._sorted("unit", found)
             modules = {
                 name

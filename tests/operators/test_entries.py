@@ -8,9 +8,10 @@ import pytest
 
 from headgate.operators.build import operator_of
 from headgate.operators.deduplicate import DeduplicateSpec
+from headgate.operators.entries import entry_layout
 from headgate.operators.join.operator import MET
 from headgate.operators.join.spec import LEFT, RIGHT, Comparison, JoinKind, JoinSpec
-from headgate.operators.processor import ProcessorSpec, TimeMode
+from headgate.operators.processor import ProcessorSpec, TimeMode, Variable
 from headgate.operators.serve import serve
 from headgate.operators.spec import (
     NEVER_US,
@@ -222,3 +223,11 @@ def test_variables_that_are_placed_are_those_that_come_out():
     assert [row["v0"] for row in group.entries(1).to_pylist()] == [4, 2]
     assert sorted(tuples(group.entries(2)), key=str) == [(b"a", 8, "x"), (b"b", 8, None)]
     assert tuples(group.entries(3)) == [(b"b", 5, "text")]
+
+
+def test_keys_without_any_state_have_a_row_of_one_word_beside_the_key() -> None:
+    """What stands there are the flags of all rows; numbers and texts come behind them."""
+    number = Variable("v", pa.schema([]), pa.schema([("n", pa.int64())]))
+    without, one = (entry_layout((TEXT,), kept).table for kept in ((), (number,)))
+    assert len(without.fresh) == 1
+    assert len(one.fresh) == 2

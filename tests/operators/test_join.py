@@ -280,3 +280,23 @@ def test_an_order_by_the_first_comparison_finds_what_comparing_all_finds(side, f
     expected = set(zip(*(a.tolist() for a in np.nonzero(close & same)), strict=True))
     assert len(found[0]) == len(expected)
     assert set(zip(found[0].tolist(), found[1].tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("side", [LEFT, RIGHT])
+@pytest.mark.parametrize("stored_count", [1, 40, 400])
+def test_comparisons_that_bound_different_columns_are_all_made(side, stored_count):
+    """Of one stored record any two comparisons look like the two ends of a band."""
+    rng = np.random.default_rng(5)
+    counts = (300, stored_count) if side == LEFT else (stored_count, 300)
+    (a, b), (x, y) = (rng.integers(0, 100, (2, count)) for count in counts)
+    left, _ = bounds_of(LEFT, BAND, [a, b], counts[0])
+    right, _ = bounds_of(RIGHT, BAND, [x, y], counts[1])
+    both = [
+        SideRecords(np.zeros(n, np.int64), of) for n, of in zip(counts, (left, right), strict=True)
+    ]
+    found = pairs(both[side], both[1 - side], 1, probe_side=side)
+    meet = (a[:, None] <= x) & (b[:, None] >= y)
+    expected = np.nonzero(meet if side == LEFT else meet.T)
+    assert sorted(zip(*(of.tolist() for of in found), strict=True)) == list(
+        zip(*(of.tolist() for of in expected), strict=True)
+    )

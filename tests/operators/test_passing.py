@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from headgate.core.errors import ProcessorError
 from headgate.operators.passing import PLACE, Limiting, Passing
 from headgate.operators.processor import Keyed, State, TimeMode, Timers, Variable
 
@@ -38,3 +40,16 @@ def test_a_limit_counts_over_all_steps():
     assert called(limit, [1, 2, 3], []) == ([1, 2, 3], [3])
     assert called(limit, [4, 5, 6], [3]) == ([4], [4])
     assert called(limit, [7], [4]) == ([], [])
+
+
+def test_a_processor_without_a_time_mode_has_no_timers():
+    state, one = State((), {}, 1), np.zeros(1, dtype=np.int64)
+    timers = Timers(state, TimeMode.NONE, -1, one)
+    calls = (
+        lambda: timers.registered,
+        lambda: timers.register(one, one),
+        lambda: timers.delete(one, one),
+    )
+    for call in calls:
+        with pytest.raises(ProcessorError, match='no timers in time mode "None"; use "Processing'):
+            call()

@@ -379,6 +379,8 @@ def test_in_real_time_the_time_is_that_of_an_epoch_and_the_sink_works_beside_it(
     second = {"phases_ms": {"slots": 160.0, "manifest": 40.0, "sink": 990.0}}
     found = diagnosed([in_epochs(event) for event in late_run(second)])["time"]
     assert found["phases_ms"] == {"sink": 49.5, "slots": 8.0, "manifest": 2.0}
+    in_batches = diagnosed(late_run(second))["time"]
+    assert found["period_ms"] == pytest.approx(in_batches["period_ms"] / 20)
     assert found["text"].startswith(
         "an epoch takes 10 ms: slots 8.0 ms (80%), manifest 2.0 ms (20%)"
     )

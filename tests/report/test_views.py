@@ -262,6 +262,9 @@ def test_the_last_lines_say_whether_the_answers_were_compared(tmp_path: Path) ->
 def test_a_run_without_changes_has_nothing_added(tmp_path: Path) -> None:
     result = summary(runs.journal(tmp_path / "j", [runs.start(), runs.batch(0)]))
     assert any(line.endswith("slots      2") for line in finish_lines(result))
+    assert not any("start-up" in line for line in finish_lines(result)), "it was started elsewhere"
+    started = finish_lines(result | {"startup_s": 2.54})
+    assert "  start-up   2.5 s until the first batch, apart from the above" in started
 
 
 def test_sizes_and_times_as_text() -> None:

@@ -28,7 +28,7 @@ from headgate.report.finish import finish_lines
 from headgate.report.live import event_text, frame
 from headgate.report.plain import plain_line
 from headgate.report.top import top, top_lines
-from headgate.report.why import why, why_lines
+from headgate.report.why import _time_ms, why, why_lines
 
 SAW = Observed("aggregate-0", 2, 900.0, 1000.0, 300.0, 3500.0, 4000.0, 0.9, 120)
 
@@ -253,3 +253,16 @@ def test_a_last_batch_of_left_overs_does_not_make_a_group_hot() -> None:
     events.append(runs.batch(9, served=2, hottest=((17, 2),)))
     assert "group 3 has" in drawn(events)
     assert "100.0%" not in drawn(events)
+
+
+def test_a_time_of_day_is_that_of_the_journals_last_day() -> None:
+    """Up to a minute after its end; whoever asks for a later time means the day before."""
+    ended = dt.datetime(2026, 3, 5, 12, 0, 59, 999_000).timestamp() * 1000
+
+    def day(text: str) -> str:
+        return dt.datetime.fromtimestamp(_time_ms(text, 0, int(ended)) / 1000).isoformat()
+
+    assert day("12:00") == "2026-03-05T12:00:59.999000"
+    assert day("12:01") == "2026-03-05T12:01:59.999000"
+    assert day("12:02") == "2026-03-04T12:02:59.999000"
+    assert day("12:01:30") == "2026-03-05T12:01:30.999000"

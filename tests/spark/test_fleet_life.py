@@ -20,7 +20,7 @@ from headgate.spark.fleet import fleet as fleets
 from headgate.spark.fleet import member as members
 from headgate.spark.fleet.fleet_round import fleet_round
 from headgate.spark.fleet.flows import Graph
-from headgate.spark.fleet.member import JobState, Member
+from headgate.spark.fleet.member import JobState, Member, _reason
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
@@ -470,7 +470,7 @@ def test_what_slots_put_out_is_not_kept_for_the_window():
     shape |= {"inputs": (), "ran": None}
     query = SimpleNamespace(operators=[])
     driver = SimpleNamespace(recorder=SimpleNamespace(last=None), states={}, query=query)
-    probe = Probe(60.0)
+    probe = Probe(60.0, slots_min=1)
     probe.around(None, driver)
     probe.committed([Report(**{**names, **shape, **bulky})], 0.0, 0.0)
     (kept,) = probe._steps[0].reports
@@ -547,3 +547,20 @@ def test_a_round_tells_of_each_job_what_it_holds_was_granted_and_asked_for():
     assert (found.slots, found.slots_max, found.utility) == (2, 8, told.utility)
     (silent,) = fleet_round(FleetView(3.0, {}, slots_max=8), {"job": members["job"]}, 8, {}).jobs
     assert (silent.utility, silent.met, silent.granted, silent.capacity) == (None, False, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "RuntimeError"),
+        ("  no room\n\tat org.apache.spark.Foo", "no room"),
+        ("Query [id = 1] terminated with exception: The disk is full.", "The disk is full."),
+        (
+            'Job aborted\nTraceback (most recent call last):\n  File "x.py", line 1\n'
+            "ValueError: no\nmy.own.Error: n is 5\norg.apache.SparkException: Error: y\n at z",
+            "my.own.Error: n is 5",
+        ),
+    ],
+)
+def test_of_a_failure_the_line_is_told_that_says_why(text, reason):
+    assert _reason(RuntimeError(text)) == reason

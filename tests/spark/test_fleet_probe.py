@@ -69,7 +69,7 @@ class Watched:
         monkeypatch.setattr(probing.Graph, "of", lambda operators: graph)
         self.states = {name: OperatorState.fresh(slots, 8) for name in chain}
         self.batch = SimpleNamespace(phases_ms={}, spark_batch=-1)
-        self.probe = Probe(window_s).around(
+        self.probe = Probe(window_s, slots_min=1).around(
             None,
             SimpleNamespace(
                 query=SimpleNamespace(operators=operators),
@@ -266,3 +266,28 @@ def test_tasks_are_runnable_from_the_start_of_their_phase_also_while_they_wait_f
     assert job.probe.hosts(10.0)[ANYWHERE].runnable_s == pytest.approx(1.5 + 0.7 + 1.0)
     job.now_s += 20.0
     assert job.probe.hosts(10.0) == {}
+
+
+def test_a_query_that_watches_itself_goes_on_to_do_so_in_a_fleet(watched):
+    told = []
+    inner = SimpleNamespace(
+        assigned=lambda *given: told.append(("assigned", *given)),
+        committed=lambda *given: told.append("committed"),
+        quiet=lambda horizon_ms: told.append(("quiet", horizon_ms)),
+        lost=lambda *given: told.append(("lost", *given)),
+        bound_ms=lambda operator: 250.0,
+        state=lambda: "steady",
+    )
+    job = watched()
+    assert (job.probe.bound_ms("op"), job.probe.state()) == (0.0, None)
+    job.probe.lost("op", 0)
+    job.probe.around(inner, job.probe._job)
+    job.probe.assigned("op", "a request")
+    job.step(report(0, 1, 1))
+    job.probe.quiet(7.0)
+    job.probe.lost("op", 1)
+    assert told == [
+        ("assigned", "op", "a request"), "committed", ("quiet", 7.0), ("lost", "op", 1),
+    ]  # fmt: skip
+    assert (job.probe.bound_ms("op"), job.probe.state()) == (250.0, "steady")
+    assert job.probe.asks_origins()

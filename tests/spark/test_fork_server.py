@@ -85,6 +85,7 @@ def wait_for_end(pid: int) -> None:
 def test_a_slot_is_a_process_of_its_own_that_ends_with_its_driver(driver: Driver) -> None:
     slots = [driver.slot(number) for number in range(3)]
     assert len({pid for _, _, pid in slots} | {driver.server.pid, os.getpid()}) == 5
+    assert driver.server.is_alive
     for process, peer, pid in slots:
         assert process.pid == pid
         assert process.poll() is None

@@ -55,6 +55,7 @@ class FakeKafka:
         self.wrong: dict[str, list[Any]] = {}
         self.commits_first = False
         self.committed = 0
+        self.says: Any = None
         self.topics = {"out": SimpleNamespace(error=None)}
 
     def fails(self, call: str, name: str, *, retriable: bool = False) -> None:
@@ -65,7 +66,9 @@ class FakeKafka:
         if self.wrong.get(call):
             raise self.wrong[call].pop(0)
 
-    def Producer(self, *_: Any, **__: Any) -> FakeKafka:
+    def Producer(self, settings: dict[str, Any], **_: Any) -> FakeKafka:
+        if self.says is not None:
+            settings["error_cb"](self.says)
         return self
 
     def purge(self, blocking: bool) -> None:
@@ -249,7 +252,11 @@ def test_a_step_that_takes_too_long_says_what_of(kafka: FakeKafka) -> None:
 
     assert "did not get all of a step within kafka.transaction.timeout.ms=0 (" in said()
     kafka.fails("list", "_TRANSPORT")  # not because the step is large
-    assert "could not write step 0 within 0.5 s (" in said()
+    assert "could not write step 0 within 0.5 s (error _TIMED_OUT); see that" in said()
+    kafka.says = FakeError("_ALL_BROKERS_DOWN")
+    kafka.fails("list", "_TRANSPORT")
+    assert "0.5 s (error _TIMED_OUT; last: error _ALL_BROKERS_DOWN.); see that" in said()
+    kafka.says = None
     kafka.topics["out"].error = FakeError("UNKNOWN_TOPIC_OR_PART")
     assert "no such topic or partition as was to be written" in said()
 
@@ -391,3 +398,12 @@ def test_a_record_that_cannot_be_written_early_is_one_sentence(kafka: FakeKafka)
         writer.write(rows(b"a")())
     writer.write(rows(b"b")())
     assert kafka.open == [b"b"]
+
+
+def test_a_reader_takes_the_options_that_are_kafkas_and_not_sparks() -> None:
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "x", "kafka.fetch.min.bytes": "5"}
+    assert settings.consumer_settings(given) == {"bootstrap.servers": "a:1", "fetch.min.bytes": "5"}
+    with pytest.raises(
+        ConfigError, match="is nothing that librdkafka takes, which reads in real time"
+    ):
+        settings.consumer_settings({"kafka.zzz": "1"})

@@ -44,7 +44,11 @@ def test_a_log_is_written_with_ticks_and_read_without(plain: Path, tmp_path: Pat
     log.begin(ours, found, ticks=True)
     log.commit(ours, found)
     log.copy_beside(plain, ours)
-    assert (ours / "offsets" / "10").read_text().splitlines()[2:] == [OFFSET, "-", "0"]
+    lines = (ours / "offsets" / "10").read_text().splitlines()
+    assert lines[1] == json.dumps(NOTES, separators=(",", ":")), (
+        "without spaces, as Spark writes it"
+    )
+    assert lines[2:] == [OFFSET, "-", "0"]
     assert log.newest_of_ours(ours) == found
     assert json.loads((ours / "metadata").read_text()) == {"id": "x"}
     assert (ours / "sources" / "0" / "3").read_text() == "v1"

@@ -98,6 +98,9 @@ def test_nothing_is_known_before_the_first_step_and_an_idle_pool_is_content(watc
     assert watched.probe.values([intent]) is None
     watched.probe.quiet()
     assert watched.probe.values([intent]) == (1.0,)
+    watched.step(report("a", 10, 20), at_s=10.0)
+    watched.clock.now += 60.0
+    assert watched.probe.values([intent]) is None, "nor once its steps are too old"
 
 
 def test_juice_falls_while_the_source_has_more_than_was_read(watched):

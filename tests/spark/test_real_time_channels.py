@@ -74,6 +74,12 @@ def test_messages_come_in_order_both_ways_from_any_thread(door: TcpDoor, key: by
             caller.recv()
 
 
+def test_both_ends_are_closed_behind_their_block(door: TcpDoor, key: bytes) -> None:
+    with connect(door.address, key) as caller, door.accept() as listener:
+        assert caller.fileno() > 0
+    assert (caller.fileno(), listener.fileno()) == (-1, -1)
+
+
 @pytest.mark.parametrize(
     "says",
     [b"", b"GET / HTTP/1.1\r\n\r\n" * 10, b"headgate channel" + bytes(32) + bytes(32)],

@@ -95,6 +95,7 @@ class Threads:
     def __init__(self, feed: Numbers) -> None:
         self.feed = feed
         self.failed: list[BaseException] = []
+        self.was_cancelled = False
 
     def run(self, meeting: Any, group: str) -> None:
         del group
@@ -135,7 +136,8 @@ class Threads:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def cancel(self, group: str) -> None:
-        """Threads end by themselves when their driver is gone."""
+        """Take note; threads end by themselves when their driver is gone."""
+        self.was_cancelled = True
 
     def failure(self, group: str) -> BaseException | None:
         """Nobody tries a thread again."""
@@ -192,8 +194,8 @@ class Driver:
         self.feed = Numbers(readers, [0] * readers)
         tasks = {NAME: task(NAME, SPEC, None)}
         self.hosts = NamedHosts()
-        job, routers = Threads(self.feed), {NAME: readers}
-        self.pipe = Pipe(job, self.feed, tasks, routers, "test", hosts or self.hosts)
+        self.job, routers = Threads(self.feed), {NAME: readers}
+        self.pipe = Pipe(self.job, self.feed, tasks, routers, "test", hosts or self.hosts)
         self.offsets = json.dumps([[0] * readers])
         self.out: Counter[str] = Counter()
 
@@ -275,6 +277,7 @@ def test_epochs_hold_what_came_before_their_cut(tmp_path: Path) -> None:
             assert driver.totals() == expected(until)
         assert driver.pipe.newest_us == {0: 899}
         pids = list(driver.pipe.processes.values())
+    assert not driver.job.was_cancelled, "feeders end by themselves if they are asked to"
     assert len(pids) == 5
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid != os.getpid())
 

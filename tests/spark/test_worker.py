@@ -6,12 +6,20 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode
 from headgate.spark.cluster import warmup
 from headgate.spark.worker import worker
 from headgate.tables.arena import join_run, open_run
+from headgate.tables.ports import EMPTY_TOKEN
+
+BYTES, COUNT = Leaf(Kind.BYTES), Aggregate(Op.COUNT, (Leaf(Kind.INTEGER),))
 
 
 def test_the_daemon_removes_the_arena_of_a_driver_that_was_killed(tmp_path: Path) -> None:
@@ -110,3 +118,55 @@ def test_a_worker_does_not_read_archives_again_that_its_daemon_has_read(tmp_path
         check=True,
     )
     assert done.stdout.strip() == "found []"
+
+
+def test_a_worker_keeps_operators_stores_and_runs_until_it_leaves_them(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    run_id, spec = "c" * 32, AggregateSpec((BYTES,), None, (COUNT,), OutputMode.UPDATE)
+    run = worker.run_named(str(tmp_path), run_id)
+    operator = worker.operator_named("op", spec)
+    store = worker.store_of(run, "op", operator, None)
+    assert worker.run_named(str(tmp_path), run_id) is run
+    assert worker.operator_named("op", replace(spec)) is operator
+    assert worker.store_of(run, "op", operator, None) is store
+    other = replace(spec, mode=OutputMode.COMPLETE)
+    assert worker.operator_named("op", other) is not operator
+    assert worker.store_of(run, "other", operator, None) is not store
+    worker.leave_runs()
+    assert list(tmp_path.iterdir()) == [], "the last of a host to leave a run removes it"
+    again = worker.run_named(str(tmp_path), run_id)
+    assert again is not run
+    assert worker.store_of(again, "op", operator, None) is not store
+    worker.leave_runs()
+
+
+def test_state_beyond_a_bound_of_memory_goes_where_the_driver_says(tmp_path: Path) -> None:
+    for name in ("arena", "spill"):
+        (tmp_path / name).mkdir(mode=0o700)
+    memory = {"byte_count": 4096, "key_groups": 4, "spill_root": str(tmp_path / "spill")}
+    run = worker.run_named(str(tmp_path / "arena"), "d" * 32, memory)
+    spec = AggregateSpec((BYTES,), None, (COUNT,), OutputMode.UPDATE)
+    store = worker.store_of(run, "op", worker.operator_named("op", spec), memory)
+    table = store.acquire(0, EMPTY_TOKEN, lambda _: [])
+    assert table.live_count == 0
+    assert store.tiering() is not None
+    assert [path.name for path in (tmp_path / "spill").iterdir()] == ["d" * 32]
+    store.release(0)
+    worker.leave_runs()
+    assert [*(tmp_path / "arena").iterdir(), *(tmp_path / "spill").iterdir()] == []
+
+
+def test_a_worker_waits_as_for_a_store_that_its_driver_has_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+
+    def checkpoint(*given: Any, known: bool = False) -> Any:
+        made.append((*given, known))
+        return SimpleNamespace(settle=lambda: made.append("settled"))
+
+    monkeypatch.setattr(worker, "Checkpoint", checkpoint)
+    monkeypatch.setattr(worker, "_checkpoints", {})
+    first = worker.checkpoint_at("s3://b/ck", "run", {"endpoint": "here"})
+    assert worker.checkpoint_at("s3://b/ck", "run") is first
+    assert made == [("s3://b/ck", {"endpoint": "here"}, True), "settled", "settled"]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from headgate.core import jit as jit_module
 from headgate.core.jit import jit
 from headgate.tables import kernels
+from headgate.tables.heap import warm
 
 SCRIPT = """
 import hashlib, sys
@@ -122,3 +124,21 @@ print([name for name, kernel in compiled.items() if list(kernel.signatures) != b
     assert first.endswith(" []")
     assert int(first.split()[0]) == 12
     assert second == "[]"
+
+
+def test_warming_calls_every_kernel_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: set[str] = set()
+
+    def noting(name: str, kernel: Any) -> Any:
+        return lambda *given: (called.add(name), kernel(*given))[1]
+
+    every = {
+        name
+        for name, kernel in vars(kernels).items()
+        if name.islower() and name[0] != "_" and callable(kernel)
+        if kernel.__module__ == kernels.__name__
+    }
+    for name in every:
+        monkeypatch.setattr(kernels, name, noting(name, getattr(kernels, name)))
+    warm()
+    assert called == every

@@ -134,6 +134,7 @@ def test_a_table_refuses_what_makes_no_sense() -> None:
     refused("its section must be full", lambda: table.section("1" * 32))
     section = table.section("1" * 32, full=True)
     table.commit("1" * 32)
+    refused("call begin first", lambda: table.compact((1,)))
     other = new_table()
     narrow = replace(section, rows=section.rows[:, :4])
     refused("a section of shape", lambda: other.catch_up([narrow]))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headgate.tables.runs import _remove, open_run
+from headgate.tables.runs import _remove, open_run, sweep
 from headgate.tables.tiers import MemoryBound, Tiers
 
 
@@ -88,3 +91,27 @@ def test_a_directory_without_its_lock_is_removed(tmp_path: Path) -> None:
     (tmp_path / "run" / "operator").mkdir(parents=True)
     _remove(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_removed_of_a_run_keeps_nothing_else_and_goes_with_a_later_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    run = open_run(tmp_path)
+    for name in ("a", "b", "c"):
+        (run.path / name).mkdir()
+        (run.path / name / "table").touch()
+    run.close(remove=False)
+    real = os.rmdir
+
+    def stuck(path: str, *given: Any, **named: Any) -> None:
+        if Path(path).name == "b":
+            raise OSError(errno.EBUSY, "it is busy")
+        real(path, *given, **named)
+
+    monkeypatch.setattr(os, "rmdir", stuck)
+    sweep(tmp_path)
+    assert [path.name for path in run.path.iterdir()] == ["b"]
+    monkeypatch.undo()
+    assert sweep(tmp_path) == [run.path.name]
+    assert list(tmp_path.iterdir()) == []

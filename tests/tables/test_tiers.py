@@ -357,6 +357,9 @@ def test_full_memory_is_no_failure_and_a_full_disk_is_one_sentence(
     monkeypatch.undo()
     jobs.serve([1, 2, 3])
     assert jobs.counts(1) == {1, 3}, "rows of two steps, and of all three"
+    monkeypatch.setattr(os, "posix_fallocate", _full(str(tmp_path)))
+    with pytest.raises(StateError, match=f"{tmp_path}/spill/op has .* HEADGATE_SPILL_DIR"):
+        jobs.serve([1], rows=5000)  # a group that is there, and grows
 
 
 def test_a_file_system_without_room_for_one_more_file_is_full_too(

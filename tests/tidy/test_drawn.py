@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "mutants"))
 
+import covering  # noqa: E402
 from changes import Change, changes, draw, sources  # noqa: E402
 from drawn import ANY_NUMBER, Drawn, Trials, _near_first, equivalents, noticed, report  # noqa: E402
 from forked import Run  # noqa: E402
@@ -244,3 +245,44 @@ def test_a_recording_goes_along_with_a_copy_and_one_of_absolute_paths_counts_as_
     foreign.add_lines({str(one / "src" / "headgate" / "a.py"): [1]})
     foreign.write()
     assert known(other) == [["tests/test_a.py"], []]
+
+
+MADE_OF = {
+    "src/headgate/a/limits.py": "MOST = 7\n\ndef f():\n    return 1\n",
+    "src/headgate/a/peer.py": "from headgate.a.limits import f\n\ndef g():\n    return f()\n",
+    "tests/a/test_read.py": "from headgate.a.limits import MOST\n",
+    "tests/a/test_limits.py": "from headgate.a.limits import f\n",
+    "tests/a/test_words.py": "MOST = 'the word alone'\n",
+    "tests/b/test_peer.py": "from headgate.a import peer\n",
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> covering.Covering:
+    """Return who covers made-up files; each of them has one test, of which no line was recorded."""
+    for name, text in MADE_OF.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(covering, "ROOT", tmp_path)
+    monkeypatch.setattr(covering, "PLACE", tmp_path / ".mutants")
+    found = covering.Covering(sources(tmp_path))
+    tests = (name for name in MADE_OF if name.startswith("tests/"))
+    found._recordings["unit"].seconds = {f"{name}::test": 1.0 for name in tests}
+    found._recordings["unit"].idle = set  # type: ignore[method-assign]
+    return found
+
+
+def test_a_test_that_only_reads_a_constant_is_asked_about_it(made: covering.Covering) -> None:
+    [change] = [c for c in changes("a/limits.py", "MOST = 7\n") if c.new == "8"]
+    assert made.tests("unit", change) == ["tests/a/test_read.py::test"]
+
+
+def test_lines_of_another_process_are_asked_of_who_imports_them_or_at_last_their_importers(
+    made: covering.Covering,
+) -> None:
+    limits, peer = Change("a/limits.py", 1, "", 0, 0, ""), Change("a/peer.py", 4, "", 0, 0, "")
+    assert made.importing(limits) == ["tests/a/test_limits.py::test", "tests/a/test_read.py::test"]
+    assert made.importing(peer) == ["tests/b/test_peer.py::test"]
+    for name in ("test_limits", "test_read"):
+        del made._recordings["unit"].seconds[f"tests/a/{name}.py::test"]
+    assert made.importing(limits) == ["tests/b/test_peer.py::test"]

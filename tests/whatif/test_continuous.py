@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,6 +28,7 @@ from headgate.whatif.model import (
     SlotPool,
     TreatmentCost,
 )
+from headgate.whatif.queues import Queues
 from headgate.workloads.rates import ConstantRate, SpikeRate, StepRate
 from headgate_lab.workloads.arrivals import RateArrivals
 
@@ -263,3 +266,14 @@ def test_useful_time_tells_the_service_rate_of_each_slot() -> None:
     assert set(speeds) == {0.5, 1.0}
     estimate = examiner.view(bound_s=1.0, alert_s=0.1).service_rate
     assert estimate == pytest.approx(250.0 * speeds, rel=0.05)
+
+
+def test_slots_that_did_not_stand_still_for_a_change_are_not_held_up_by_it() -> None:
+    assignment = spread(2, 4)
+    queues = Queues(assignment, np.ones(2), 0.0)
+    at_s, demand_s = np.zeros(4), np.full(4, 1.0)
+    queues.enqueue((at_s, at_s, demand_s, np.arange(4)), np.zeros(4, np.int32))
+    queues.stop([0], 0)
+    queues.reassign(replace(assignment, epoch=1), (0, 1), np.zeros(0), resume_s=10.0)
+    queues.serve(5.0, measure := np.zeros((4, 2)))
+    assert measure[:, 0].tolist() == [0.0, 0.0, 1.0, 1.0]

@@ -50,9 +50,10 @@ def simulated(given: Load, slots: int) -> RunResult:
     return Simulation(job, Static(), settings, seed=1).run(given.duration_s)
 
 
-@pytest.mark.parametrize("slots", [1, 2, 5])
-def test_a_constant_is_what_the_simulator_makes_of_static(slots: int) -> None:
-    given = load([1.0, 2.5, 0.5, 3.0])
+@pytest.mark.parametrize(("slots", "window_s"), [(1, 1.0), (2, 0.25), (5, 0.25), (2, 0.04)])
+def test_a_constant_is_what_the_simulator_makes_of_static(slots: int, window_s: float) -> None:
+    """Also where the window is no multiple of a tick, and where it is less than one."""
+    given = replace(load([1.0, 2.5, 0.5, 3.0]), window_s=window_s)
     found = constant(given, slots)
     success = simulated(given, slots).success("o")
     assert (found.success, found.worst) == (success.mean, success.worst)

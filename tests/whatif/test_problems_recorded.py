@@ -277,7 +277,7 @@ def test_quantiles_lie_evenly_within_a_bucket() -> None:
 @pytest.mark.parametrize(("step_s", "steps", "ticks"), [(1.0, 3, 10), (0.25, 9, 3), (0.05, 25, 1)])
 def test_measures_of_drawn_ticks(step_s: float, steps: int, ticks: int) -> None:
     held = Assignment((0, 1, 1), 2)
-    measures = Measures(25, 0.1, held, step_s=step_s)
+    measures = Measures(25, 0.1, held.key_groups, step_s=step_s)
     assert (measures.step_ticks, measures.quantiles_s.shape) == (ticks, (steps, 3))
     assert math.isnan(measures.latency_mean_s)
     numbers = np.random.default_rng(6)

@@ -170,14 +170,14 @@ def test_decisions_of_the_last_start_are_counted(tmp_path: Any) -> None:
     decided = [
         Decided("p", "r", "why", acts, (Wish("it", kind, 3, 1), Wish("it", "balance", 3, 1)), at_ms=at)
         for acts, kind, at in ((True, "scale-out", 1_000_500), (False, "scale-in", 1_020_000),
-                               (True, "scale-in", 1_041_000))
+                               (True, "scale-in", 1_040_000))
     ]  # fmt: skip
     path = tmp_path / "journal.jsonl"
     with JournalWriter(path) as writer:
         for event in (start, batch(0), decided[0], start, *(batch(n) for n in range(81)), *decided):
             writer.write(event)
     assert Recorded.read(path).changes == {"balance": 2, "scale-in": 1, "scale-out": 1}
-    part = Recorded.read(path, since_s=40.0)
+    part = Recorded.read(path, since_s=40.0)  # the last decision came just then
     assert (len(part.batches), part.changes) == (41, {"balance": 1, "scale-in": 1})
     empty = tmp_path / "empty.jsonl"
     empty.touch()

@@ -6,18 +6,22 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError
+from headgate.core.slo import parse_slo
 from headgate.journal import JournalWriter
 from headgate.journal.parts import GroupRecords, Latency, SloState
 from headgate.journal.schema import Batch, Start
+from headgate.loop.settings import OperatorSettings
+from headgate.whatif import replay as replaying
 from headgate.whatif.calibration import calibrated
 from headgate.whatif.recording import Recorded
-from headgate.whatif.replay import replay
+from headgate.whatif.replay import Conditions, replay
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -231,3 +235,34 @@ def test_a_replay_is_as_recorded(
     found = replay(write(tmp_path / "journal.jsonl"), **given)
     rounded = json.loads(json.dumps(found), parse_float=lambda text: f"{float(text):.6g}")
     recorded(f"replay-{name}", [f"{key} {value}" for key, value in rounded.items()])
+
+
+@pytest.mark.parametrize(
+    ("floor_s", "useful", "slots_max"), [(None, None, 9), (0.25, 4, 4), (None, 1, 2), (None, 30, 9)]
+)
+def test_a_replay_is_simulated_under_its_conditions(
+    monkeypatch: pytest.MonkeyPatch, floor_s: float | None, useful: int | None, slots_max: int
+) -> None:
+    """Slots that are of no use are not tried, unless the least that is allowed is more."""
+    found: list[OperatorSettings] = []
+
+    class Simulated:
+        def __init__(self, *_: Any, settings_at: Any, **__: Any) -> None:
+            found.append(settings_at("o", 0.5))
+
+        def run(self, duration_s: float) -> None:
+            del duration_s
+
+    monkeypatch.setattr(replaying, "Simulation", Simulated)
+    monkeypatch.setattr(replaying, "_measured", lambda result: {})
+    slo = parse_slo("mean < 2 s over 3 s in 80% of windows")
+    given = Conditions(slo, "o", "static", 3, 2, 9, floor_s, "it keeps a list")
+    costs: Any = SimpleNamespace(useful=useful, record_s=0.01, engine=None)
+    arrivals: Any = SimpleNamespace(key_groups=8)
+    row = replaying._simulated(arrivals, 10.0, costs, given, seed=1)
+    assert (row["policy"], row["slots_max"]) == ("static", 9)
+    [settings] = found
+    assert (settings.success, settings.window_s, settings.bound_s) == (0.8, 3.0, 2.0)
+    assert (settings.slots_min, settings.slots_max) == (2, slots_max)
+    assert settings.floor_s == (0.5 if floor_s is None else floor_s)
+    assert settings.unsplittable == "it keeps a list"

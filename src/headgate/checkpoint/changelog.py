@@ -162,7 +162,7 @@ def _words(rows: pa.RecordBatch) -> tuple[Words | None, ...]:
 
 
 def _view(buffer: pa.Buffer | None, dtype: type[Word], count: int) -> npt.NDArray[Word]:
-    if buffer is None or count == 0:
+    if buffer is None:  # of no values
         return np.zeros(count, dtype=dtype)
     return np.frombuffer(buffer, dtype=dtype, count=count)
 

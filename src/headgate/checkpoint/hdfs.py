@@ -360,7 +360,6 @@ class _Passing(Exception):
     """Reports a failure that may pass, or a request that may have been carried out without an answer."""
 
     def __init__(self, meant: CheckpointError) -> None:
-        super().__init__(str(meant))
         self.meant = meant
 
 

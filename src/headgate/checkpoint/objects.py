@@ -361,7 +361,6 @@ class _Unanswered(Exception):
     """Reports a request that may or may not have been carried out."""
 
     def __init__(self, meant: CheckpointError) -> None:
-        super().__init__(str(meant))
         self.meant = meant
 
 

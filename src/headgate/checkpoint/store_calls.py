@@ -45,7 +45,7 @@ def note_call(act: str, directory: Path, name: str = "", length: int = 0) -> Non
         note = {"act": act, "kind": directory.name, "name": name, "bytes": length}
         line = json.dumps(note | {"pid": os.getpid(), "at_ms": round(time.time() * 1e3, 3)})
         # one write of one line, so that those of several processes do not mix
-        with open(asked.trace, "a", encoding="utf-8", buffering=1) as file:
+        with open(asked.trace, "a", encoding="utf-8") as file:
             file.write(f"{line}\n")
     if asked.delay_s:
         time.sleep(asked.delay_s)

@@ -126,7 +126,7 @@ class FleetProgress:
 def _lines(result: Mapping[str, Any]) -> list[str]:
     """Return a result's plain values, then its jobs and its actions as tables."""
     plain = {k: v for k, v in result.items() if isinstance(v, str | int | float) or k == "touched"}
-    width = max(map(len, plain), default=0)
+    width = max(map(len, plain))
     lines = [
         f"{k:<{width}}  {v if isinstance(v, str) else json.dumps(v)}" for k, v in plain.items()
     ]

@@ -163,8 +163,7 @@ class JournalMetrics(Collector):
         for path, totals in self._totals.items():
             where = path.parent.parent if path.parent.name == "headgate" else path.parent
             place = Path(self._copied[path].place).name if path in self._copied else where.name
-            start = totals.start if isinstance(totals, QueryTotals) else None
-            name = start.name if start and start.name else place
+            name = (totals.start.name if isinstance(totals, QueryTotals) else "") or place
             name = f"{name} ({place})" if name in taken else name
             number = 2
             while name in taken:

@@ -100,8 +100,6 @@ def _of_slot(name: str, text: str, field: str, scale: float = 1.0) -> Spec:
 
 def _info(totals: QueryTotals) -> Iterable[Row]:
     start = totals.start
-    if start is None:
-        return ()
     policy = str(start.parameters.get("policy", "")).partition("(")[0]
     versions = start.versions
     texts = (start.job, str(start.key_groups), policy, versions.get("headgate", ""))

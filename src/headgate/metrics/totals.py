@@ -71,7 +71,7 @@ class QueryTotals:
 
     Attributes
     ----------
-    start : Start or None    The latest start.
+    start : Start    The latest start: the first line of every journal.
     batch : Batch or None    The latest committed batch.
     recent : deque of Batch    The last `RECENT_BATCHES`.
     slots : dict of (str, int) to SlotSums
@@ -79,7 +79,7 @@ class QueryTotals:
     """
 
     def __init__(self) -> None:
-        self.start: Start | None = None
+        self.start: Start
         self.batch: Batch | None = None
         self.recent: deque[Batch] = deque(maxlen=RECENT_BATCHES)
         self.is_up = False

@@ -130,9 +130,7 @@ class ProcessorOperator(Operator):
         layout, columns = self.layout, self.layout.variables[part]
         rows = table.rows[table.live()]
         rows = rows[rows[:, layout.value_at - 2] == columns.number]
-        texts = pa.array([], pa.large_binary())
-        if layout.texts:
-            texts = named(table, rows[:, layout.table.width - layout.texts :].ravel())
+        texts = named(table, rows[:, layout.table.width - layout.texts :].ravel())
         decoded = columns.decoded(
             rows[:, layout.value_at :], texts, layout.texts_from, layout.texts
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 import time
@@ -157,7 +158,7 @@ def _show_start(
     over = threading.Event()
 
     def work() -> None:
-        shown_s = 0.0
+        shown_s = -math.inf
         while not over.wait(_LOOK_S):
             if interrupted.is_set():
                 fleet.stop()

@@ -59,8 +59,6 @@ class ContinuousOperator(SimulatedOperator):
         if self.resumed_s is not None:
             # Only slots that stood still can go on: the others have served up to the end already.
             count += queues.serve(end_s, measure, out[count:])
-        if not has_children:
-            return NO_OUTPUT
         return out[:count][np.argsort(out[:count, 0], kind="stable")]
 
     def apply(self, change: Change, now_s: float) -> None:

@@ -59,7 +59,7 @@ class Measures:
     ----------
     ticks : int    How many ticks the run has.
     delta_s : float    Length of a tick.
-    assignment : Assignment    What holds at the start.
+    key_groups : int    G.
     step_s : float    Length of a step of the timeline; rounded up to whole ticks.
     has_parents : bool
         Whether records come from other operators, so that the time since their origin is another
@@ -76,32 +76,29 @@ class Measures:
     step_ticks : int    Ticks per step.
     quantiles_s : float64[steps, 3]
         `QUANTILES` of the latency in each step, within 5 %; NaN where nothing was completed.
-    assignments : list of (float, Assignment)    What held, and from when.
     """
 
     def __init__(
         self,
         ticks: int,
         delta_s: float,
-        assignment: Assignment,
+        key_groups: int,
         *,
         step_s: float = 1.0,
         has_parents: bool = False,
         counts_within: bool = False,
     ) -> None:
-        groups = assignment.key_groups
         self.delta_s = delta_s
-        self.arrived: I32 = np.zeros((ticks, groups), dtype=np.int32)
+        self.arrived: I32 = np.zeros((ticks, key_groups), dtype=np.int32)
         # Pages of it that no tick has written to take no memory.
         columns = WITHIN + 1 if counts_within else SINCE_ORIGIN + has_parents
-        self._done: F64 = np.zeros((ticks, groups, columns))
+        self._done: F64 = np.zeros((ticks, key_groups, columns))
         self.slots: F64 = np.zeros(ticks)
         self.other_slots: F64 = np.zeros(ticks)
         self.histogram: I64 = np.zeros(histogram.BUCKETS, dtype=np.int64)
         self.step_ticks = max(1, int(np.ceil(step_s / delta_s - 1e-9)))
         self.quantiles_s: F64 = np.full((-(-ticks // self.step_ticks), len(QUANTILES)), np.nan)
         self.applied: list[AppliedChange] = []
-        self.assignments: list[tuple[float, Assignment]] = [(0.0, assignment)]
 
     @property
     def ticks(self) -> int:

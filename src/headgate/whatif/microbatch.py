@@ -318,7 +318,7 @@ class MicroBatchEngine:
         self._told = 0
         self._floor = BatchFloor()
         self._left = False
-        self._begin_s = 0.0
+        self._begin_s: float
         self._planned_s = model.planning_s(0)
         self.time_s = 0.0
 

@@ -51,7 +51,7 @@ class SimulatedOperator:
         self.measures = Measures(
             ticks,
             delta_s,
-            assignment,
+            model.key_groups,
             has_parents=has_parents,
             counts_within=model.within_s is not None,
         )
@@ -102,5 +102,4 @@ class SimulatedOperator:
         self.slot_ids = tuple(identities)
         applied = AppliedChange(decided_s, at_s, change, before, stopped_s, involved)
         self.measures.applied.append(applied)
-        self.measures.assignments.append((at_s, change.assignment))
         return applied

@@ -34,7 +34,7 @@ class TraceColumns:
 
 
 def read_log(
-    path: Path, key_groups: int, columns: TraceColumns | None = None, *, seed: int = 1
+    path: Path, key_groups: int, columns: TraceColumns | None = None, *, seed: int
 ) -> tuple[Trace, RecordedArrivals | None, tuple[str, ...]]:
     """Return the trace of a CSV file, its records one by one, and how the file was read.
 

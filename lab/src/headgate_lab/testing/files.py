@@ -40,6 +40,7 @@ class FilesContract:
             assert files.get("output/one") == data
             assert bytes(files.get_large("output/one")) == data
             assert files.get_range("output/one", 2, 5) == data[2:7]
+            assert files.get_range("output/one", len(data), 5) == b""
             assert files.get_range("output/one", 10**7, 5) == b""
         files.put("beside", b"x", durable=False)
         assert files.get("beside") == b"x"

@@ -291,5 +291,7 @@ class FakeReader:
         return self._data
 
     def read_range(self, start: int, length: int) -> bytes:
-        """Return some of it."""
+        """Return some of it; the client panics where it ends before."""
+        if start + length > len(self._data):
+            raise RuntimeError("slice index is out of range")
         return self._data[start : start + length]

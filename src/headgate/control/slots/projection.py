@@ -28,8 +28,7 @@ def projected_latency_s(
     ----------
     StreamSwitch 4.2: M/M/1 sojourn time. Differs: the printed formula turns negative in overload.
     """
-    rates = np.asarray(rate, dtype=np.float64)
-    gap = (1.0 - epsilon) * np.asarray(service_rate, dtype=np.float64) - rates
+    gap = (1.0 - epsilon) * np.asarray(service_rate, dtype=np.float64) - np.asarray(rate)
     with np.errstate(divide="ignore", over="ignore"):
         latency: F64 = np.where(gap > 0.0, 1.0 / gap, np.inf)
     return latency

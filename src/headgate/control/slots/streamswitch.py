@@ -361,7 +361,7 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
     """
     alerts_s = alert_s(view)
     if len(alerts_s) != len(latency_s):  # other slots than there are
-        alerts_s = alerts_s.min(keepdims=True)
+        alerts_s = np.broadcast_to(alerts_s.min(), latency_s.shape)
     severe = (latency_s - view.floor_s > alerts_s) & (view.floor_s + projected_s > view.bound_s)
     good = (latency_s - view.floor_s <= alerts_s) & (view.floor_s + projected_s <= view.bound_s)
     fair = np.where(good, int(Health.GOOD), int(Health.MODERATE))

@@ -61,7 +61,7 @@ class Probe:
     slots that its user allows for an operator.
     """
 
-    def __init__(self, window_s: float, slots_min: int = 1) -> None:
+    def __init__(self, window_s: float, slots_min: int) -> None:
         self._window_s = window_s
         self._slots_min = slots_min
         self._lock = threading.Lock()
