@@ -37,7 +37,7 @@ from headgate.spark.realtime import run_slots, words
 from headgate.spark.realtime.channels import hang_up
 from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
-from headgate.spark.realtime.hosts import OneHost, SlotHosts
+from headgate.spark.realtime.hosts import FORK_SERVER, OneHost, SlotHosts
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.router import Router
 from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
@@ -505,6 +505,22 @@ def test_feeders_and_routers_go_on_with_other_slots(tmp_path: Path, seed: int) -
         assert driver.pipe._running is run
         assert run.feeders == feeders
         assert driver.totals() == expected([until, until])
+
+
+def test_slots_begin_again_though_what_forks_them_was_killed(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, readers=1, slots=2)
+    with running(driver):
+        driver.epoch()
+        driver.feed.until[:] = [200]
+        os.kill(driver.pipe.processes[FORK_SERVER], signal.SIGKILL)
+        with pytest.raises(SlotsLost):
+            driver.epochs_without_end()
+        while json.loads(driver.offsets)[0] != [200]:
+            with contextlib.suppress(SlotsLost):
+                driver.start()
+                while json.loads(driver.offsets)[0] != [200]:
+                    driver.epoch()
+        assert driver.totals() == expected([200])
 
 
 class Forks(SlotTask):

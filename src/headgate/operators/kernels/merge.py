@@ -229,10 +229,8 @@ def merge(
                 continue
             elif _is_null(rows, i, leaves, first):
                 _copy(rows, i, incoming, j, leaves, first, count + ops[a, 4])
-                if op == _SUM_FLOAT:
-                    rows_float[i, word] += (
-                        0.0  # Spark's sums begin with 0.0, so none of them is -0.0
-                    )
+                if op == _SUM_FLOAT:  # Spark's sums begin with 0.0, so none of them is -0.0
+                    rows_float[i, word] += 0.0
             elif op == _SUM_INTEGER:
                 x, y = rows[i, word], incoming[j, word]
                 total = add_wrapping(x, y)

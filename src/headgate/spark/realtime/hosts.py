@@ -102,9 +102,6 @@ class OneHost:
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
         """Return where the driver of a run is met, and its door."""
         del lost
-        if not self._server.is_alive:
-            self._server.close()
-            self._server = ForkServer(self._specs)
         directory = tempfile.mkdtemp(prefix="headgate-")
         if len(os.fsencode(directory)) > _LENGTH_MAX:
             os.rmdir(directory)
@@ -119,8 +116,11 @@ class OneHost:
         return [""] * slots
 
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
-        """Start the process of a slot."""
+        """Start the process of a slot; another one starts slots where that has ended."""
         del host
+        if not self._server.is_alive:
+            self._server.close()
+            self._server = ForkServer(self._specs)
         return self._server.start(meeting, operator, slot, self._store)
 
     def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
