@@ -67,11 +67,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help="write recordings anew; read the diff")
 
 
+def forget_old_kernels(root: Path) -> None:
+    """Remove compiled kernels where a kernel's source is newer.
+
+    numba looks at the file of a function alone, and would take old code of those that this one calls.
+    """
+    files = [path for top in ("src", "lab/src", "demo/src") for path in (root / top).rglob("*.*")]
+    compiled = [path for path in files if path.suffix in (".nbi", ".nbc")]
+    kernels = [path for path in files if path.suffix == ".py" and "@jit" in path.read_text("utf-8")]
+    newest_ns = max((path.stat().st_mtime_ns for path in kernels), default=0)
+    if any(path.stat().st_mtime_ns < newest_ns for path in compiled):
+        for path in compiled:
+            path.unlink(missing_ok=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Kernels read this when they are defined, so it must stand before any of them is imported.
     chosen = config.getoption("--jit")
     if chosen is not None:
         os.environ["HEADGATE_JIT"] = chosen
+    if not hasattr(config, "workerinput"):  # before xdist's workers load them
+        forget_old_kernels(config.rootpath)
     # A JVM of a test lives for minutes: the second compiler costs more than it gains (70 s of processor
     # time instead of 100 for ten tests). JAVA_TOOL_OPTIONS would have each JVM write a line to stderr.
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
