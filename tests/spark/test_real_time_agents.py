@@ -238,8 +238,7 @@ def test_an_executor_that_is_stopped_is_ended_and_told(
                     eventually(lambda p=process: find_stopped({"": p.pid}) is not None)
                 agents.look_for_stopped({})
                 assert lost.get(timeout=30) == (
-                    f"executor 7 on host {HOST} is stopped (process {ours.pid}); it is ended, and the "
-                    "pipe starts again."
+                    f"executor 7 on host {HOST} is stopped (process {ours.pid}), and is ended."
                 )
                 assert ours.wait(30) == -signal.SIGKILL
                 assert runs(other.pid)

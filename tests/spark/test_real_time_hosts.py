@@ -96,7 +96,7 @@ def test_the_loss_of_a_process_is_one_sentence_each(run: Runs) -> None:
     said = " ".join(run("kills")["retries"])
     assert len(run("kills")["retries"]) >= 4
     assert "routed" in run("kills")["what"]
-    for part in ("slot", "agent of host 127.0.0.1", "the pipe starts again"):
+    for part in ("slot", "agent of host 127.0.0.1", "the query goes on without that host"):
         assert part in said
 
 

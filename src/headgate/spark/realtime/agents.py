@@ -32,6 +32,7 @@ from headgate.spark.realtime import words
 from headgate.spark.realtime.agent import BEAT_S, LEASE_S, Charge, launch
 from headgate.spark.realtime.channels import Channel, Door, TcpDoor, hang_up
 from headgate.spark.realtime.fork_server import LOST, ForkedProcess
+from headgate.spark.realtime.run_slots import PartLost
 
 _COMES_S, _COMES_AGAIN_S = 60.0, 10.0
 """How long the first agents may take to come, and how long that of a host which comes later: until then
@@ -158,8 +159,7 @@ class Agents:
         """
         found = self._placements[operator].hosts_of(slots)
         if not found:
-            msg = f"no host of {self._name} answers; the pipe starts again."
-            raise EngineError(msg, transient=True)
+            raise PartLost(f"no host of {self._name} answers.")
         return found
 
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> ForkedProcess:
@@ -167,8 +167,7 @@ class Agents:
         with self._changed:  # a host that is lost meanwhile ends this one, too
             agent = self._agents.get(host)
             if agent is None:
-                msg = f"host {host} is lost; the pipe starts again."
-                raise EngineError(msg, transient=True)
+                raise PartLost(f"host {host} is lost.")
             self._numbers += 1
             number = self._numbers
             process = agent.slots[number] = ForkedProcess(partial(agent.tell, words.KILL, number))
@@ -307,8 +306,7 @@ class Agents:
                     if run != self._run:  # it has ended, and what was stopped with it
                         continue
                     self._lost(
-                        f"{name} on host {host} is stopped (process {stopped}); it is ended, and the "
-                        "pipe starts again."
+                        f"{name} on host {host} is stopped (process {stopped}), and is ended."
                     )
                 elif word == words.COPIES:
                     agent.copied.put(tuple(said))
@@ -331,9 +329,7 @@ class Agents:
             return
         if why != "has ended":
             self._end_executors(agent.host)
-        self._lost(
-            f"the agent of host {agent.host} {why}; the pipe starts again without that host."
-        )
+        self._lost(f"the agent of host {agent.host} {why}; the query goes on without that host.")
 
     def _end_executors(self, host: str) -> None:
         """Have Spark run nothing on a host that is silent, which it knows only after minutes."""

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import math
-import re
 import threading
 import time
 import uuid
@@ -22,7 +21,7 @@ from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
 from headgate.spark.realtime.feed import Feeds, SourceFeed
 from headgate.spark.realtime.new_partitions import NewPartitions
-from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
+from headgate.spark.realtime.run_slots import PartLost, PipeLost, SlotsLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.batch_thread import BrokenOff
 from headgate.spark.step.machine import StepMachine
@@ -31,16 +30,18 @@ from headgate.spark.worker.failure import is_final, processor_error
 _SHORT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 0.25, 10.0
 """A pipe that is lost starts again at once. One that was lost so soon after its start waits for a pause
 before, which doubles with each further one in a row: a start takes about a second of a core, and what
-fails again and again takes little from others. Chosen."""
+fails again and again takes little from others. Where only slots are lost, others take their place for
+a fraction of that: they wait only if nothing was committed since the loss before. Chosen."""
 
 _QUIET_S = 1.0
 """How long the loop sleeps where nothing waits and nobody wakes it."""
 
 
 def pause_s(short: int) -> float:
-    """Return how long to wait before the pipe starts again, in seconds.
+    """Return how long to wait before the pipe, or its slots, start again, in seconds.
 
-    `short`: how many pipes in a row, the newest included, were lost soon after their start.
+    `short`: how many pipes in a row, the newest included, were lost soon after their start; how many
+    losses of slots there were before this one since the last commit.
     """
     return min(_FIRST_PAUSE_S * 2 ** (short - 1), _LONGEST_PAUSE_S) if short else 0.0
 
@@ -152,7 +153,7 @@ class Epochs:
                 try:
                     self._flow()
                 except PipeLost as lost:
-                    self._heed(lost.__cause__ or lost)
+                    self._heed(lost.__cause__ or lost, cheap=isinstance(lost, SlotsLost))
         except BaseException as error:
             self._error = self._noted(error)
         finally:
@@ -184,8 +185,11 @@ class Epochs:
         """Return why the query fails, also where its user's function ended with ``sys.exit``."""
         return error if isinstance(error, BrokenOff) else self._machine.note_failure(error)
 
-    def _heed(self, error: BaseException) -> None:
-        """Take note of a loss; raise it where another try cannot help, or there were too many."""
+    def _heed(self, error: BaseException, *, cheap: bool) -> None:
+        """Take note of a loss; raise it where another try cannot help, or there were too many.
+
+        `cheap`: the rest of the pipe goes on, so that only what fails without a commit between waits.
+        """
         if not isinstance(error, Exception) or self._machine.stopping.is_set():
             return
         failed = processor_error(error)
@@ -198,8 +202,9 @@ class Epochs:
             raise _given_up(error, self._lost)
         latest = self._machine.latest
         self._work.retry(0 if latest is None else latest.step + 1, self._lost, error)
-        self._short = self._short + 1 if time.monotonic() - self._began_s < _SHORT_S else 0
-        self._machine.stopping.wait(pause_s(self._short))
+        if not cheap:
+            self._short = self._short + 1 if time.monotonic() - self._began_s < _SHORT_S else 0
+        self._machine.stopping.wait(pause_s(self._lost - 1 if cheap else self._short))
 
     def _flow(self) -> None:
         """Start the pipe behind what is committed, and do epochs until somebody stops the query.
@@ -377,17 +382,12 @@ class Epochs:
         print(physical(self._work.intake.stream))
 
 
-_GOES_ON = re.compile(r"(; it is ended, and|;) the pipe starts again.*")
-"""How the sentence about a loss ends."""
-
-
 def _given_up(error: Exception, times: int) -> Exception:
     """Return the error for a loss that came again and again: the pipe starts no more."""
-    lost = str(error)
-    if not _GOES_ON.search(lost):
+    if not isinstance(error, PartLost):
         return error
     msg = (
-        f"{_GOES_ON.sub('', lost)}, {times} times in a row: a function of yours may end its process, or "
+        f"{str(error).rstrip('.')}, {times} times in a row: a function of yours may end its process, or "
         "memory is short; look there, and start the query again."
     )
     made = EngineError(msg, transient=True)

@@ -91,7 +91,7 @@ class Feeder:
                             copy.send_bytes(as_bytes(pa.Table.from_batches([batch])))
                         yield batch
         except (OSError, EOFError) as error:
-            msg = "a feeder has lost its driver; the pipe starts again."
+            msg = "a feeder has lost its driver."
             raise EngineError(msg, transient=True) from error
 
     def _copied(self, task: int) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_
 from headgate.spark.realtime.hosts import SlotHosts
 from headgate.spark.realtime.run_slots import (
     ENDS_S,
+    PartLost,
     PipeLost,
     RunSlots,
     SlotsLost,
@@ -198,7 +199,7 @@ class Pipe:
         said: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
 
         def lose_host(why: str) -> None:
-            said.put((words.FAILED, EngineError(why, transient=True)))
+            said.put((words.FAILED, PartLost(why)))
 
         try:
             meeting, door = self._hosts.begin(lose_host)
@@ -370,9 +371,8 @@ class Pipe:
         elif kind == words.FEEDER and (failure := self._job.failure(run.group)):
             raise PipeLost.of(failure)  # on a cluster Spark tries its tasks again
         said = f"is lost ({why})" if why else "ended unexpectedly"
-        msg = f"{self._called(kind, number)} of {self._name} {said}; the pipe starts again."
         loss = self._loss(run, of_slot=kind == words.SLOT)
-        raise loss.of(EngineError(msg, transient=True))
+        raise loss.of(PartLost(f"{self._called(kind, number)} of {self._name} {said}."))
 
     @staticmethod
     def _loss(run: _Run, *, of_slot: bool) -> type[PipeLost]:
@@ -417,11 +417,8 @@ class Pipe:
         found = find_stopped(self.processes)
         if found is not None:
             name, process = found
-            msg = (
-                f"{name} of {self._name} is stopped (process {process}); it is ended, and the pipe "
-                "starts again."
-            )
-            raise PipeLost.of(EngineError(msg, transient=True))
+            msg = f"{name} of {self._name} is stopped (process {process}), and is ended."
+            raise PipeLost.of(PartLost(msg))
 
     # -- epochs ---------------------------------------------------------------------------------------
 
@@ -609,5 +606,4 @@ def _listen(run: _Run, kind: str, number: Any, peer: Channel) -> None:
 
 
 def _too_slow(limit_s: float) -> PipeLost:
-    msg = f"a part of the pipe has not answered within {limit_s:g} s; the pipe starts again."
-    return PipeLost.of(EngineError(msg, transient=True))
+    return PipeLost.of(PartLost(f"a part of the pipe has not answered within {limit_s:g} s."))

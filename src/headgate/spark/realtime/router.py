@@ -48,7 +48,7 @@ class Router:
             for batch in batches:
                 routing.route(batch)
         except (OSError, EOFError) as error:
-            msg = "a router has lost a slot; the pipe starts again."
+            msg = "a router has lost a slot."
             raise EngineError(msg, transient=True) from error
         finally:
             routing.close()

@@ -20,6 +20,13 @@ ENDS_S = 10.0
 """How long a part of a pipe may take to end. Chosen."""
 
 
+class PartLost(EngineError):
+    """Reports that a process or a host of a pipe is lost: the query goes on with another."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=True)
+
+
 class PipeLost(EngineError):
     """Reports that a feeder, a router or a slot is lost; its cause is what is known of it."""
 
@@ -161,8 +168,7 @@ class RunSlots:
                 free = (n for n, slot in slots.items() if slot.host == host and n not in seats)
                 seats[place] = next(free, None)
             if seats[place] is None:
-                msg = f"a host of {self._name} was lost; the pipe starts again."
-                raise PipeLost.of(EngineError(msg, transient=True))
+                raise PipeLost.of(PartLost(f"a host of {self._name} was lost."))
         return [number for number in seats if number is not None]
 
     def routes(
