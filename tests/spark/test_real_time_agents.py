@@ -33,7 +33,7 @@ from headgate.spark.realtime.agent import Charge, launch
 from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.channels import Channel, TcpChannel, TcpDoor
 from headgate.spark.realtime.fork_server import LOST, ForkedProcess
-from headgate.spark.realtime.run_slots import PipeLost
+from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
 from headgate.spark.realtime.stopped import executors, find_stopped
 from headgate.spark.worker.slot import SlotTask
 from headgate.tables.ports import EMPTY_TOKEN
@@ -205,6 +205,35 @@ def test_a_slot_that_is_stopped_on_another_host_is_told(
         with pytest.raises(PipeLost, match=r"slot 1 on host 127.0.0.1 is stopped \(process \d+\)"):
             driver.epochs_without_end()
         driver.pipe.stop(clean=False)
+    finally:
+        agents.close()
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_slots_that_end_on_another_host_are_replaced_while_the_pipe_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = agents_in(tmp_path, monkeypatch)
+    try:
+        assert launch(agents._charge, HOST) == ""
+        driver = Driver(tmp_path / "checkpoint", 1, 2, hosts=agents)
+        with running(driver):
+            run = driver.pipe._running
+            for until in (300, 600):
+                driver.feed.until[:] = [until]
+                slots = [pid for name, pid in driver.pipe.processes.items() if "slot" in name]
+                os.kill(slots[-1], signal.SIGKILL)
+                with pytest.raises(SlotsLost, match="ended unexpectedly"):
+                    driver.epochs_without_end()
+                driver.start()
+                while json.loads(driver.offsets)[0] != [until]:
+                    driver.epoch()
+                assert driver.totals() == expected([until])
+            assert driver.pipe._running is run
+            os.kill(driver.pipe.processes[f"agent {HOST}"], signal.SIGKILL)
+            with pytest.raises(PipeLost) as raised:
+                driver.epochs_without_end()
+            assert not isinstance(raised.value, SlotsLost)
     finally:
         agents.close()
 
@@ -418,3 +447,25 @@ def test_slots_of_several_operators_are_all_looked_at(
     for _, process in list(agent._slots.values()):
         process.end(0)
     eventually(lambda: not agent._slots)
+
+
+def test_an_agent_looks_for_what_is_stopped_once_at_a_time(
+    door: TcpDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host a look takes longer than it is to the next word for it."""
+    monkeypatch.setattr(agent_of, "ForkServer", Starts)
+    agent = agent_of.Agent(charge(door, tmp_path), HOST, Silent())  # type: ignore[arg-type]
+    looks: list[bytes] = []
+
+    def look(run: bytes, feeders: object) -> None:
+        looks.append(run)
+        agent._look(b"meanwhile", {})
+        if run == b"broken":
+            raise OSError("the driver is gone")
+
+    monkeypatch.setattr(agent, "_look_for_stopped", look)
+    agent._look(b"one", {})
+    with pytest.raises(OSError, match="gone"):
+        agent._look(b"broken", {})
+    agent._look(b"next", {})
+    assert looks == [b"one", b"broken", b"next"]

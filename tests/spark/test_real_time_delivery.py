@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +191,7 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[..., None]]:
     loop: Any = object.__new__(loop_of_epochs.Epochs)
     loop._machine = SimpleNamespace(stopping=Waits(), latest=None)
     loop._work = SimpleNamespace(allowed_failures=9, retry=lambda *_: None)
-    loop._short = loop._lost = loop._began_s = 0
+    loop._lost, loop._short, loop._began_s = Counter(), 0, 0.0
 
     def lose(after_s: float, *, cheap: bool) -> None:
         clock = SimpleNamespace(monotonic=lambda: after_s)
@@ -216,7 +217,7 @@ def test_slots_that_are_lost_wait_only_for_a_loss_without_a_commit_before(
     loop, lose = losing(monkeypatch)
     for _ in range(3):
         lose(1, cheap=True)
-        loop._lost = 0  # an epoch was committed
+        loop._lost.clear()  # an epoch was committed
     for _ in range(3):
         lose(1, cheap=True)
     assert loop._machine.stopping.waited_s == [0.0] * 4 + [0.25, 0.5]

@@ -105,6 +105,7 @@ class Agent:
         self._server = ForkServer(charge.specs.values())
         self._slots: dict[int, tuple[str, ForkedProcess]] = {}
         """Those that run, with their names for people."""
+        self._looks = threading.Lock()
 
     def run(self) -> None:
         """Work until the driver says that it is over, or is gone."""
@@ -124,7 +125,7 @@ class Agent:
                     if (begun := self._slots.get(said[0])) is not None:
                         begun[1].kill()
                 elif word == words.STOPPED:
-                    self._look_for_stopped(*said)
+                    self._in_background(partial(self._look, *said))
                 elif word == words.COPIES:
                     self._in_background(partial(self._copy, *said))
         except (OSError, EOFError):
@@ -152,6 +153,14 @@ class Agent:
         code = process.wait()
         del self._slots[number]
         self._driver.send((words.ENDED, number, code))
+
+    def _look(self, run: bytes, feeders: Mapping[str, tuple[str, int]]) -> None:
+        """Look for what is stopped, unless that is under way: a look may take longer than the next."""
+        if self._looks.acquire(blocking=False):
+            try:
+                self._look_for_stopped(run, feeders)
+            finally:
+                self._looks.release()
 
     def _look_for_stopped(self, run: bytes, feeders: Mapping[str, tuple[str, int]]) -> None:
         """Say which slot, executor, or Python worker of this node is stopped.

@@ -9,6 +9,7 @@ import math
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,8 +84,9 @@ class Epochs:
         self._error: BaseException | None = None
         self._cuts_no_more, self._over = threading.Event(), threading.Event()
         self._begins = threading.Lock()
-        self._lost = self._short = 0
-        """Losses since the last commit; pipes in a row that were lost soon after their start."""
+        self._lost, self._short = Counter[bool](), 0
+        """Losses since the last commit, cheap ones and others; pipes in a row that were lost soon after
+        their start."""
         self._began_s = -math.inf
         self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
@@ -195,16 +197,16 @@ class Epochs:
         failed = processor_error(error)
         if failed is not None:
             raise failed from None
-        self._lost += 1
+        self._lost[cheap] += 1
         if is_final(error):
             raise error
-        if self._lost >= self._work.allowed_failures:
-            raise _given_up(error, self._lost)
+        if self._lost[cheap] >= self._work.allowed_failures:
+            raise _given_up(error, self._lost[cheap])
         latest = self._machine.latest
-        self._work.retry(0 if latest is None else latest.step + 1, self._lost, error)
+        self._work.retry(0 if latest is None else latest.step + 1, self._lost.total(), error)
         if not cheap:
             self._short = self._short + 1 if time.monotonic() - self._began_s < _SHORT_S else 0
-        self._machine.stopping.wait(pause_s(self._lost - 1 if cheap else self._short))
+        self._machine.stopping.wait(pause_s(self._lost[cheap] - 1 if cheap else self._short))
 
     def _flow(self) -> None:
         """Start the pipe behind what is committed, and do epochs until somebody stops the query.
@@ -343,7 +345,7 @@ class Epochs:
             self._deliveries.put_rows(manifest)
         self._deliveries.put_committed(manifest)
         self._batch += 1
-        self._lost = 0
+        self._lost.clear()
         if changes:
             work.change(number + 1, still=still)
         if still:

@@ -321,7 +321,7 @@ class Pipe:
             _, error, *numbers = message
             if any(run.slots.get(*number) is None for number in numbers):
                 return message  # one that was given up
-            raise self._loss(run, of_slot=bool(numbers)).of(error)
+            raise self._loss(run, *numbers).of(error)
         elif word == _GONE:
             _, kind, number, why = message
             if kind == words.SLOT and run.slots.get(*number) is None:
@@ -371,13 +371,20 @@ class Pipe:
         elif kind == words.FEEDER and (failure := self._job.failure(run.group)):
             raise PipeLost.of(failure)  # on a cluster Spark tries its tasks again
         said = f"is lost ({why})" if why else "ended unexpectedly"
-        loss = self._loss(run, of_slot=kind == words.SLOT)
+        loss = self._loss(run, number) if kind == words.SLOT else PipeLost
         raise loss.of(PartLost(f"{self._called(kind, number)} of {self._name} {said}."))
 
     @staticmethod
-    def _loss(run: _Run, *, of_slot: bool) -> type[PipeLost]:
-        """Return the kind of a loss; of several hosts the pipe begins again whole, on the others."""
-        return SlotsLost if of_slot and run.flows and run.meeting.directory else PipeLost
+    def _loss(run: _Run, slot: tuple[str, int] | None = None) -> type[PipeLost]:
+        """Return the kind of a loss, of a slot or else of the pipe.
+
+        Between hosts a channel also breaks where the other one is out of reach: then the pipe begins
+        again whole, on those that are left.
+        """
+        lost = None if slot is None else run.slots.get(*slot)
+        if lost is None or not run.flows:
+            return PipeLost
+        return SlotsLost if run.meeting.directory or lost.has_ended() else PipeLost
 
     def _await(self, reached: Callable[[], bool], limit_s: float) -> None:
         if not reached():

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from headgate.core.errors import EngineError
 from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.realtime import words
@@ -47,9 +46,6 @@ class Router:
         try:
             for batch in batches:
                 routing.route(batch)
-        except (OSError, EOFError) as error:
-            msg = "a router has lost a slot."
-            raise EngineError(msg, transient=True) from error
         finally:
             routing.close()
         yield from ()
@@ -107,13 +103,11 @@ class _Routing:
             return
         try:
             self.slots[address].send(message)
-        except (OSError, EOFError) as error:
-            self._lose(address, error)
+        except (OSError, EOFError):
+            self._lose(address)
 
-    def _lose(self, address: str, error: Exception) -> None:
-        """Wait for other slots where one is gone; of several hosts the pipe begins again whole."""
-        if not self.of.meeting.directory:
-            raise error
+    def _lose(self, address: str) -> None:
+        """Say that a slot is gone, and wait for others."""
         self.lost = True
         # a driver that is gone, too, ends the feeder
         with contextlib.suppress(OSError, EOFError):
@@ -137,8 +131,8 @@ class _Routing:
                 slot = before.get(address) or self.of.meeting.connect(address)
                 if address not in before:
                     slot.send(self.number)
-            except (OSError, EOFError) as error:
-                self._lose(address, error)
+            except (OSError, EOFError):
+                self._lose(address)
                 return
             self.slots[address] = slot
         self.slot_of = np.array(routes["slot_of"], dtype=np.int32)

@@ -14,10 +14,14 @@ from headgate.core.errors import EngineError
 from headgate.spark.jvm.errors import text_of
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Channel, hang_up
+from headgate.spark.realtime.fork_server import LOST
 from headgate.spark.realtime.hosts import SlotHosts, SlotProgram
 
 ENDS_S = 10.0
 """How long a part of a pipe may take to end. Chosen."""
+
+_SAYS_S = 1.0
+"""How long the host of a slot may take to say that it has ended. Chosen."""
 
 
 class PartLost(EngineError):
@@ -50,6 +54,13 @@ class RunSlot:
     host: str
     peer: Channel | None = None
     address: str = ""
+
+    def has_ended(self) -> bool:
+        """Return whether its process has ended, and its host is there to say so; may wait a second."""
+        try:
+            return self.process.wait(_SAYS_S) != LOST
+        except subprocess.TimeoutExpired:
+            return False
 
     def end(self) -> None:
         """Wait for the end of a process that was told to end, and end it if that takes too long."""
