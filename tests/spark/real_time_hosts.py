@@ -48,6 +48,8 @@ class Run:
         self.checkpoint, self.store = f"{place}/ck-{name}", store
         self.rows = Rows()
         self.query: Any = None
+        self.kept: list[bool] = []
+        """Whether feeders went on where slots were killed."""
 
     def go(self, strategy: str, *acts: Callable[[Run], None]) -> None:
         made = writer(totals(rate=1000)(self.spark), self.rows, self.checkpoint, "update")
@@ -78,6 +80,7 @@ class Run:
                 "failed": None if failed is None else str(failed),
                 "came_again": self.rows.came_again,
                 "processes": sorted(seen),
+                "kept": self.kept,
                 "slots": self.query.assignment()["aggregate-0"].slots,
                 "what": [one["what"] for one in moves],
                 "bytes_moved": sum(one["bytes_moved"] for one in moves),
@@ -127,8 +130,11 @@ def kill(kind: str, slots: int) -> Callable[[Run], None]:
         moves = run.rng.randrange(2, 6)  # the request is the first
         run.wait_until(lambda: len(run.events("migration")) >= moved + moves, f"{moves} moves")
         names = sorted(name for name in run.query.processes if name.startswith(kind))
+        feeder = run.query.processes["feeder 0"]
         os.kill(run.query.processes[run.rng.choice(names)], signal.SIGKILL)
         run.steps(2)
+        if kind == "slot":
+            run.kept.append(run.query.processes["feeder 0"] == feeder)
         scale(slots)(run)
 
     return act

@@ -14,10 +14,11 @@ import pytest
 
 from headgate.core.errors import EngineError
 from headgate.spark.realtime import epochs
+from headgate.spark.realtime import losses as losses_of
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER
-from headgate.spark.realtime.epochs import Epochs, pause_s
+from headgate.spark.realtime.epochs import Epochs
 from headgate.spark.realtime.feed import Feeds
-from headgate.spark.realtime.run_slots import PartLost, PipeLost
+from headgate.spark.realtime.run_slots import PartLost, PipeLost, SlotsLost
 
 Recorded = Callable[[str, Iterable[str]], None]
 
@@ -77,7 +78,7 @@ class FakePipe:
         self.world, self.is_cut, self.may, self.slots = world, False, -1, 2
         self.read_ms: float | None = None
         self.processes = {"feeder 0": 7}
-        self.halted = False
+        self.halted = self.runs = False
 
     def _happens(self) -> None:
         """Let something happen, as while the loop waits."""
@@ -297,7 +298,8 @@ def over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[World, Epochs]]
     """Makes a loop over a made-up pipe."""
 
     def made(world: World, *, early: bool = False) -> tuple[World, Epochs]:
-        monkeypatch.setattr(epochs, "time", world)
+        for module in (epochs, losses_of):
+            monkeypatch.setattr(module, "time", world)
         monkeypatch.setattr(epochs, "Deliveries", FakeDeliveries)
         monkeypatch.setattr(
             epochs, "NewPartitions", lambda grown, start: SimpleNamespace(have_come=come)
@@ -341,13 +343,6 @@ def test_a_drawn_course_of_epochs(
         lines.append(f"failed: {loop.exception()}, {loop.status}, batch {loop._batch}")
         lines.append(f"first offsets {loop._committed()}, newest {loop.newest()}")
     recorded(f"epochs{'_early' * early}", lines)
-
-
-def test_the_pauses_between_starts(recorded: Recorded) -> None:
-    lines = []
-    for short in range(9):
-        lines.append(f"{short} in a row: {pause_s(short):g} s")
-    recorded("epochs_pauses", lines)
 
 
 @pytest.mark.parametrize("delivery_fails", [False, True])
@@ -409,25 +404,36 @@ def test_a_delivery_that_fails_ends_a_query_whose_source_is_quiet(
     assert [line for line in world.lines if "commits" in line][1:] == []
 
 
-@pytest.mark.parametrize(
-    ("error", "given_up"),
-    [
-        (
-            PartLost("slot 1 of q ended unexpectedly."),
-            "slot 1 of q ended unexpectedly, 4 ",
-        ),
-        (
-            PartLost("slot 1 of q is stopped (process 7), and is ended."),
-            r"process 7\), and is ended, 4 ",
-        ),
-        (EngineError("Kafka does not answer.", transient=True), r"Kafka does not answer\.$"),
-    ],
-)
-def test_only_a_part_that_is_lost_again_and_again_is_laid_to_functions_and_memory(
-    error: EngineError, given_up: str
+def test_where_only_slots_are_lost_the_pipe_is_not_ended(
+    over: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(EngineError, match=given_up):
-        raise epochs._given_up(error, 4)
+    world, loop = over(World(tmp_path, 0))
+    losses = iter(
+        [SlotsLost.of(PartLost("slot 1 ended.")), PipeLost.of(PartLost("feeder 0 ended."))]
+    )
+    epoch = world.machine.epoch
+
+    def fails(*args: Any, **named: Any) -> Any:
+        lost = next(losses, None)
+        if lost is not None:
+            raise lost
+        world.machine.stopping.set()
+        return epoch(*args, **named)
+
+    monkeypatch.setattr(world.machine, "epoch", fails)
+    loop._run()
+    said = [
+        line for line in world.lines if "pipe" in line or "tried again" in line or "starts" in line
+    ]
+    assert said == [
+        '  the pipe starts behind ["5"]',
+        "  step 0 is tried again, 1: slot 1 ended.",
+        '  the pipe starts behind ["5"]',
+        "  the pipe ends",
+        "  step 0 is tried again, 2: feeder 0 ended.",
+        '  the pipe starts behind ["5"]',
+        "  the pipe ends cleanly",
+    ]
 
 
 def test_what_others_ask_a_loop(

@@ -28,7 +28,7 @@ from headgate.spark.move.host_tasks import GroupOrder, TaskAnswer
 from headgate.spark.realtime import agent as agent_of
 from headgate.spark.realtime import agents as agents_of
 from headgate.spark.realtime import pipe as pipes
-from headgate.spark.realtime import words
+from headgate.spark.realtime import run_slots, words
 from headgate.spark.realtime.agent import Charge, launch
 from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.channels import Channel, TcpChannel, TcpDoor
@@ -230,6 +230,12 @@ def test_slots_that_end_on_another_host_are_replaced_while_the_pipe_goes_on(
                     driver.epoch()
                 assert driver.totals() == expected([until])
             assert driver.pipe._running is run
+            monkeypatch.setattr(run_slots, "_SAYS_S", 0.1)
+            lives = run.slots.that_serve(NAME)[0]
+            run.said.put((pipes._JOINED, words.LOST, 0, None, lives.address))
+            with pytest.raises(PipeLost, match="a router cannot reach it") as raised:
+                driver.epochs_without_end()
+            assert not isinstance(raised.value, SlotsLost)
             os.kill(driver.pipe.processes[f"agent {HOST}"], signal.SIGKILL)
             with pytest.raises(PipeLost) as raised:
                 driver.epochs_without_end()

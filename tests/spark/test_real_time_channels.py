@@ -37,7 +37,7 @@ def door(key: bytes) -> Iterator[TcpDoor]:
 
 
 def place(address: str) -> tuple[str, int]:
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    host, _, port = address.removeprefix("tcp://").partition("/")[0].rpartition(":")
     return host, int(port)
 
 
@@ -49,6 +49,17 @@ def read(end: socket.socket, size: int) -> bytes:
             raise EOFError
         found += more
     return found
+
+
+def test_who_is_late_is_not_let_in_at_another_door_with_the_same_port(
+    door: TcpDoor, key: bytes
+) -> None:
+    late = f"{door.address.rpartition('/')[0]}/{'0' * 16}"
+    with pytest.raises(AuthenticationError):
+        connect(late, key)
+    with connect(door.address, key) as caller, door.accept() as listener:
+        caller.send("first in")
+        assert listener.recv() == "first in"
 
 
 def test_messages_come_in_order_both_ways_from_any_thread(door: TcpDoor, key: bytes) -> None:

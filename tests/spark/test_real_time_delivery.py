@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +17,7 @@ from headgate.checkpoint.manifest import DELIVERED, REAL_TIME, Manifest
 from headgate.core.errors import ConfigError
 from headgate.spark.api.real_time import RealTimeFlow
 from headgate.spark.job.phases import Phases
-from headgate.spark.realtime import epochs as loop_of_epochs
 from headgate.spark.realtime.deliveries import Deliveries
-from headgate.spark.realtime.epochs import pause_s
-from headgate.spark.realtime.run_slots import PartLost
 from headgate.spark.settings import options as own
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.sinks import ConsoleSink, FunctionSink, NoopSink
@@ -166,63 +162,6 @@ def test_kafka_says_which_steps_readers_see() -> None:
     assert [sink.has(number) for number in (3, 4, 5)] == [True, True, False]
     sink._writer.last = None
     assert not sink.has(0)
-
-
-def test_a_pipe_that_is_lost_again_and_again_starts_after_longer_pauses() -> None:
-    assert [pause_s(short) for short in (0, 1, 2, 3)] == [0.0, 0.25, 0.5, 1.0]
-    assert pause_s(8) == 10.0
-
-
-class Waits:
-    """Stands for the event that stops a query: has no time to wait, and remembers how long."""
-
-    def __init__(self) -> None:
-        self.waited_s: list[float] = []
-
-    def is_set(self) -> bool:
-        return False
-
-    def wait(self, timeout_s: float) -> None:
-        self.waited_s.append(timeout_s)
-
-
-def losing(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[..., None]]:
-    """Return a loop of epochs, and what has it heed a loss so long after its start."""
-    loop: Any = object.__new__(loop_of_epochs.Epochs)
-    loop._machine = SimpleNamespace(stopping=Waits(), latest=None)
-    loop._work = SimpleNamespace(allowed_failures=9, retry=lambda *_: None)
-    loop._lost, loop._short, loop._began_s = Counter(), 0, 0.0
-
-    def lose(after_s: float, *, cheap: bool) -> None:
-        clock = SimpleNamespace(monotonic=lambda: after_s)
-        monkeypatch.setattr(loop_of_epochs, "time", clock)
-        loop._heed(PartLost("a slot ended unexpectedly."), cheap=cheap)
-
-    return loop, lose
-
-
-def test_a_pipe_that_is_lost_once_in_a_while_starts_again_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Somebody kills a feeder every 12 s; then two pipes are lost as soon as they have begun."""
-    loop, lose = losing(monkeypatch)
-    for after_s in (12, 12, 12, 1, 1, 12):
-        lose(after_s, cheap=False)
-    assert loop._machine.stopping.waited_s == [0.0, 0.0, 0.0, 0.25, 0.5, 0.0]
-
-
-def test_slots_that_are_lost_wait_only_for_a_loss_without_a_commit_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loop, lose = losing(monkeypatch)
-    for _ in range(3):
-        lose(1, cheap=True)
-        loop._lost.clear()  # an epoch was committed
-    for _ in range(3):
-        lose(1, cheap=True)
-    assert loop._machine.stopping.waited_s == [0.0] * 4 + [0.25, 0.5]
-    lose(1, cheap=False)
-    assert loop._machine.stopping.waited_s[-1] == 0.25
 
 
 def test_a_thread_that_is_profiled_does_batch_after_batch() -> None:

@@ -507,6 +507,41 @@ def test_feeders_and_routers_go_on_with_other_slots(tmp_path: Path, seed: int) -
         assert driver.totals() == expected([until, until])
 
 
+def test_only_the_newest_word_to_begin_again_counts_as_answered(tmp_path: Path) -> None:
+    """Slots are lost again before a feeder behind a slow reader has answered the first word."""
+    driver = Driver(tmp_path, readers=1, slots=2)
+    with running(driver):
+        driver.epoch()
+        run = driver.pipe._running
+        run.rewound, run.rewinding = 2, {0}
+        cut = (words.CUT, 7, json.dumps([[9]]), None, 0)
+        for said in ((words.REWIND, 1, 0), cut):
+            run.said.put(said)
+            driver.pipe._next(1.0)
+        assert (run.rewinding, run.cuts) == ({0}, {})
+        for said in ((words.REWIND, 2, 0), cut):
+            run.said.put(said)
+            driver.pipe._next(1.0)
+        assert (run.rewinding, run.cuts) == (set(), {0: (json.dumps([[9]]), None)})
+
+
+def test_a_slot_that_a_router_cannot_reach_is_not_said_to_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_slots, "_SAYS_S", 0.1)
+    driver = Driver(tmp_path, readers=1, slots=2)
+    with running(driver):
+        run = driver.pipe._running
+        number = run.slots.serving[NAME][1]
+        slot = run.slots.get(NAME, number)
+        assert slot is not None
+        run.said.put((pipes._JOINED, words.LOST, 0, None, slot.address))
+        with pytest.raises(SlotsLost, match=r"slot 1 of test is lost \(a router cannot reach it\)"):
+            driver.epochs_without_end()
+        run.said.put((pipes._JOINED, words.LOST, 0, None, "somebody that was given up"))
+        driver.pipe._next(1.0)
+
+
 def test_slots_begin_again_though_what_forks_them_was_killed(tmp_path: Path) -> None:
     driver = Driver(tmp_path, readers=1, slots=2)
     with running(driver):

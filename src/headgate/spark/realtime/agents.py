@@ -329,7 +329,7 @@ class Agents:
             return
         if why != "has ended":
             self._end_executors(agent.host)
-        self._lost(f"the agent of host {agent.host} {why}; the query goes on without that host.")
+        self._lost(f"the agent of host {agent.host} {why}.")
 
     def _end_executors(self, host: str) -> None:
         """Have Spark run nothing on a host that is silent, which it knows only after minutes."""

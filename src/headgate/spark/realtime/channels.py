@@ -117,7 +117,7 @@ def connect(address: str, key: bytes) -> Channel:
     """
     if not address.startswith(_TCP):
         return Client(address, "AF_UNIX", authkey=key)
-    host, _, port = address.removeprefix(_TCP).rpartition(":")
+    host, _, port = address.removeprefix(_TCP).partition("/")[0].rpartition(":")
     until_s = time.monotonic() + _TRIES_S
     while True:
         end = socket.create_connection((host.strip("[]"), int(port)), timeout=_GREETS_S)
@@ -188,7 +188,9 @@ class TcpDoor:
         self._socket, self._key = socket.socket(family), key
         self._socket.bind(place)
         self._socket.listen(64)
-        self.address = f"{_TCP}{shown or host}:{self._socket.getsockname()[1]}"
+        # no port alone: it may be a later door's, and who is late must not be let in there
+        port, own = self._socket.getsockname()[1], secrets.token_hex(8)
+        self.address = f"{_TCP}{shown or host}:{port}/{own}"
         self._let_in: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
         self._changes, self._closing = threading.Lock(), False
         self._strangers: dict[socket.socket, None] = {}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,30 +19,16 @@ from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
 from headgate.spark.realtime.feed import Feeds, SourceFeed
+from headgate.spark.realtime.losses import Losses
 from headgate.spark.realtime.new_partitions import NewPartitions
-from headgate.spark.realtime.run_slots import PartLost, PipeLost, SlotsLost
+from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.batch_thread import BrokenOff
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import is_final, processor_error
 
-_SHORT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 0.25, 10.0
-"""A pipe that is lost starts again at once. One that was lost so soon after its start waits for a pause
-before, which doubles with each further one in a row: a start takes about a second of a core, and what
-fails again and again takes little from others. Where only slots are lost, others take their place for
-a fraction of that: they wait only if nothing was committed since the loss before. Chosen."""
-
 _QUIET_S = 1.0
 """How long the loop sleeps where nothing waits and nobody wakes it."""
-
-
-def pause_s(short: int) -> float:
-    """Return how long to wait before the pipe, or its slots, start again, in seconds.
-
-    `short`: how many pipes in a row, the newest included, were lost soon after their start; how many
-    losses of slots there were before this one since the last commit.
-    """
-    return min(_FIRST_PAUSE_S * 2 ** (short - 1), _LONGEST_PAUSE_S) if short else 0.0
 
 
 class Epochs:
@@ -84,10 +68,7 @@ class Epochs:
         self._error: BaseException | None = None
         self._cuts_no_more, self._over = threading.Event(), threading.Event()
         self._begins = threading.Lock()
-        self._lost, self._short = Counter[bool](), 0
-        """Losses since the last commit, cheap ones and others; pipes in a row that were lost soon after
-        their start."""
-        self._began_s = -math.inf
+        self._losses = Losses(work.allowed_failures)
         self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
         self._had_records, self._at_us = True, 0
@@ -155,7 +136,7 @@ class Epochs:
                 try:
                     self._flow()
                 except PipeLost as lost:
-                    self._heed(lost.__cause__ or lost, cheap=isinstance(lost, SlotsLost))
+                    self._heed(lost.__cause__ or lost, slots_alone=isinstance(lost, SlotsLost))
         except BaseException as error:
             self._error = self._noted(error)
         finally:
@@ -187,26 +168,19 @@ class Epochs:
         """Return why the query fails, also where its user's function ended with ``sys.exit``."""
         return error if isinstance(error, BrokenOff) else self._machine.note_failure(error)
 
-    def _heed(self, error: BaseException, *, cheap: bool) -> None:
-        """Take note of a loss; raise it where another try cannot help, or there were too many.
-
-        `cheap`: the rest of the pipe goes on, so that only what fails without a commit between waits.
-        """
+    def _heed(self, error: BaseException, *, slots_alone: bool) -> None:
+        """Take note of a loss; raise it where another try cannot help, or there were too many."""
         if not isinstance(error, Exception) or self._machine.stopping.is_set():
             return
         failed = processor_error(error)
         if failed is not None:
             raise failed from None
-        self._lost[cheap] += 1
+        waits_s = self._losses.add(slots_alone=slots_alone)
         if is_final(error):
             raise error
-        if self._lost[cheap] >= self._work.allowed_failures:
-            raise _given_up(error, self._lost[cheap])
-        latest = self._machine.latest
-        self._work.retry(0 if latest is None else latest.step + 1, self._lost.total(), error)
-        if not cheap:
-            self._short = self._short + 1 if time.monotonic() - self._began_s < _SHORT_S else 0
-        self._machine.stopping.wait(pause_s(self._lost[cheap] - 1 if cheap else self._short))
+        self._losses.check(error)
+        self._work.retry(self._next_number, self._losses.open, error)
+        self._machine.stopping.wait(waits_s)
 
     def _flow(self) -> None:
         """Start the pipe behind what is committed, and do epochs until somebody stops the query.
@@ -215,7 +189,7 @@ class Epochs:
         """
         machine, work, pipe = self._machine, self._work, self._work.pipe
         try:
-            self._began_s = time.monotonic()
+            self._losses.begins(slots_alone=pipe.runs)
             start = self._start_pipe()
             news = NewPartitions(work.feeds.grown, start)
             while not machine.stopping.is_set():
@@ -345,7 +319,7 @@ class Epochs:
             self._deliveries.put_rows(manifest)
         self._deliveries.put_committed(manifest)
         self._batch += 1
-        self._lost.clear()
+        self._losses.committed()
         if changes:
             work.change(number + 1, still=still)
         if still:
@@ -382,16 +356,3 @@ class Epochs:
         """Print the plan below the slots."""
         del extended
         print(physical(self._work.intake.stream))
-
-
-def _given_up(error: Exception, times: int) -> Exception:
-    """Return the error for a loss that came again and again: the pipe starts no more."""
-    if not isinstance(error, PartLost):
-        return error
-    msg = (
-        f"{str(error).rstrip('.')}, {times} times in a row: a function of yours may end its process, or "
-        "memory is short; look there, and start the query again."
-    )
-    made = EngineError(msg, transient=True)
-    made.__cause__ = error
-    return made

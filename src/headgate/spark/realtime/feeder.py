@@ -117,7 +117,7 @@ class Feeder:
         for rewound in itertools.count():
             with contextlib.closing(self._reader(start, number)) as reader:
                 if rewound:
-                    driver.send((words.REWIND,))
+                    driver.send((words.REWIND, rewound))
                     yield from self._marked([], json.dumps({words.REWIND: rewound}))
                 again = yield from self._read(driver, reader)
             if again is None:

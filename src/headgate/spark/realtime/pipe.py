@@ -93,8 +93,10 @@ class _Run:
         Node and process of feeders, by name.
     flows : bool
         Whether feeders have begun.
+    rewound : int
+        How often feeders were told to begin again.
     rewinding : set of int
-        Feeders that have not begun again yet; what they have cut before does not count.
+        Feeders that have not done so yet; what they have cut before does not count.
     ended : Event
         Set once that job is over.
     """
@@ -112,6 +114,7 @@ class _Run:
     processes: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, tuple[str, int]] = field(default_factory=dict)
     flows: bool = False
+    rewound: int = 0
     rewinding: set[int] = field(default_factory=set)
     ended: threading.Event = field(default_factory=threading.Event)
     closing: bool = False
@@ -169,6 +172,11 @@ class Pipe:
         return bool(self._broadcasts)
 
     @property
+    def runs(self) -> bool:
+        """Return whether there is a pipe; after `SlotsLost` it goes on with other slots."""
+        return self._run is not None
+
+    @property
     def is_cut(self) -> bool:
         """Return whether a feeder has cut the next epoch, so that there are records to serve."""
         run = self._run  # the thread of epochs may end it meanwhile
@@ -223,7 +231,7 @@ class Pipe:
         for number in run.slots.end_all():
             run.processes.pop(self._called(words.SLOT, number), None)
         run.next_serving, run.cuts, run.may_cut = {}, {}, -1
-        run.rewinding = set(run.feeders)
+        run.rewound, run.rewinding = run.rewound + 1, set(run.feeders)
         for feeder in run.feeders.values():
             tell(feeder, (words.REWIND, offsets))
         self.have_slots(_slots_of(assignments))
@@ -315,7 +323,7 @@ class Pipe:
                 ready.address = message[1]
         elif word == words.CUT and message[-1] not in run.rewinding:
             run.cuts[message[-1]] = message[2], message[3]
-        elif word == words.REWIND:
+        elif word == words.REWIND and message[1] == run.rewound:
             run.rewinding.discard(message[-1])
         elif word == words.FAILED:
             _, error, *numbers = message
@@ -336,8 +344,10 @@ class Pipe:
         """Take a peer that has come."""
         if kind == words.LOST:
             number = run.slots.at(said)
-            if number is not None:
-                self._tell_loss(run, words.SLOT, number)
+            slot = None if number is None else run.slots.get(*number)
+            if slot is not None:
+                why = "" if slot.has_ended() else "a router cannot reach it"
+                self._tell_loss(run, words.SLOT, number, why)
             return
         if kind == words.COPY:
             run.copies[number] = said

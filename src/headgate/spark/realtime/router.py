@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
 from typing import Any
 
 import numpy as np
@@ -109,10 +109,8 @@ class _Routing:
     def _lose(self, address: str) -> None:
         """Say that a slot is gone, and wait for others."""
         self.lost = True
-        # a driver that is gone, too, ends the feeder
-        with contextlib.suppress(OSError, EOFError):
-            with self.of.meeting.connect(self.of.meeting.driver) as driver:
-                driver.send((words.LOST, self.number, address))
+        with self.of.meeting.connect(self.of.meeting.driver) as driver:
+            driver.send((words.LOST, self.number, address))
 
     def _forget(self) -> None:
         """Forget what was to be sent, and to whom."""
@@ -131,7 +129,7 @@ class _Routing:
                 slot = before.get(address) or self.of.meeting.connect(address)
                 if address not in before:
                     slot.send(self.number)
-            except (OSError, EOFError):
+            except (OSError, EOFError, AuthenticationError):  # or another slot has its port
                 self._lose(address)
                 return
             self.slots[address] = slot

@@ -32,8 +32,8 @@ record was read or None)."""
 GO = "go"
 """To a feeder that holds still: (routes)."""
 REWIND = "rewind"
-"""To a feeder, where slots were lost: (offsets), from which it reads again, and holds still; of it: ();
-to routers, behind all that it had passed on before: how often it has."""
+"""To a feeder, where slots were lost: (offsets), from which it reads again, and holds still; of it: (how
+often it has); to routers, behind all that it had passed on before: the same."""
 Routes = dict[str, dict[str, list[Any]]]
 """By operator: addresses of its slots, and the slot of each key group."""
 SERVE = "serve"
