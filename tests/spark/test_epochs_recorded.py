@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import EngineError
-from headgate.spark.realtime import epochs
-from headgate.spark.realtime import losses as losses_of
+from headgate.spark.realtime import epochs, pauses
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER
 from headgate.spark.realtime.epochs import Epochs
 from headgate.spark.realtime.feed import Feeds
@@ -298,7 +297,7 @@ def over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[World, Epochs]]
     """Makes a loop over a made-up pipe."""
 
     def made(world: World, *, early: bool = False) -> tuple[World, Epochs]:
-        for module in (epochs, losses_of):
+        for module in (epochs, pauses):
             monkeypatch.setattr(module, "time", world)
         monkeypatch.setattr(epochs, "Deliveries", FakeDeliveries)
         monkeypatch.setattr(

@@ -19,8 +19,8 @@ from headgate.spark.job.reports import Report
 from headgate.spark.jvm.plans import physical
 from headgate.spark.realtime.deliveries import MOST_APART, MOST_TOGETHER, Deliveries
 from headgate.spark.realtime.feed import Feeds, SourceFeed
-from headgate.spark.realtime.losses import Losses
 from headgate.spark.realtime.new_partitions import NewPartitions
+from headgate.spark.realtime.pauses import PipeLosses
 from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
 from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.batch_thread import BrokenOff
@@ -68,7 +68,7 @@ class Epochs:
         self._error: BaseException | None = None
         self._cuts_no_more, self._over = threading.Event(), threading.Event()
         self._begins = threading.Lock()
-        self._losses = Losses(work.allowed_failures)
+        self._losses = PipeLosses(work.allowed_failures)
         self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
         self._had_records, self._at_us = True, 0

@@ -14,7 +14,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 
 @dataclass
 class _Row:
-    """Losses of one kind.
+    """PipeLosses of one kind.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class _Row:
         The newest start.
     in_row : int
     open : int
-        Losses since the last commit.
+        PipeLosses since the last commit.
     """
 
     soon_s: float
@@ -36,7 +36,7 @@ class _Row:
     open: int = 0
 
 
-class Losses:
+class PipeLosses:
     """Counts the losses of a query; those of a whole pipe, and those of slots alone.
 
     A pipe that is lost starts again at once. One that was lost soon after its start waits before, twice

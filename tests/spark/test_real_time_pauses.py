@@ -8,20 +8,20 @@ from types import SimpleNamespace
 import pytest
 
 from headgate.core.errors import EngineError
-from headgate.spark.realtime import losses as module
-from headgate.spark.realtime.losses import Losses, pause_s
+from headgate.spark.realtime import pauses as module
+from headgate.spark.realtime.pauses import PipeLosses, pause_s
 from headgate.spark.realtime.run_slots import PartLost
 
 PIPE, SLOTS = False, True
 
 
 class Course:
-    """Losses by a clock of its own."""
+    """PipeLosses by a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        self.losses = Losses(4)
+        self.losses = PipeLosses(4)
         self.losses.begins(slots_alone=False)
 
     def lose(self, after_s: float, *, slots_alone: bool, committed: bool = True) -> float:
@@ -103,7 +103,7 @@ def test_both_kinds_have_their_own_limit_until_a_commit(course: Course) -> None:
 def test_only_a_part_that_is_lost_again_and_again_is_laid_to_functions_and_memory(
     error: EngineError, said: str
 ) -> None:
-    losses = Losses(2)
+    losses = PipeLosses(2)
     losses.add(slots_alone=SLOTS)
     losses.check(error)
     losses.add(slots_alone=SLOTS)
