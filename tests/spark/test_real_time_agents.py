@@ -33,6 +33,7 @@ from headgate.spark.realtime.agent import Charge, launch
 from headgate.spark.realtime.agents import Agents
 from headgate.spark.realtime.channels import Channel, TcpChannel, TcpDoor
 from headgate.spark.realtime.fork_server import LOST, ForkedProcess
+from headgate.spark.realtime.pipe_run import JOINED
 from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
 from headgate.spark.realtime.stopped import executors, find_stopped
 from headgate.spark.worker.slot import SlotTask
@@ -232,7 +233,7 @@ def test_slots_that_end_on_another_host_are_replaced_while_the_pipe_goes_on(
             assert driver.pipe._running is run
             monkeypatch.setattr(run_slots, "_SAYS_S", 0.1)
             lives = run.slots.that_serve(NAME)[0]
-            run.said.put((pipes._JOINED, words.LOST, 0, None, lives.address))
+            run.said.put((JOINED, words.LOST, 0, None, lives.address))
             with pytest.raises(PipeLost, match="a router cannot reach it") as raised:
                 driver.epochs_without_end()
             assert not isinstance(raised.value, SlotsLost)

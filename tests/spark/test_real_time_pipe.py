@@ -39,6 +39,7 @@ from headgate.spark.realtime.feed import BranchTasks
 from headgate.spark.realtime.feeder import Feeder
 from headgate.spark.realtime.hosts import FORK_SERVER, OneHost, SlotHosts
 from headgate.spark.realtime.pipe import Pipe
+from headgate.spark.realtime.pipe_run import JOINED
 from headgate.spark.realtime.router import Router
 from headgate.spark.realtime.run_slots import PipeLost, SlotsLost
 from headgate.spark.step.begun import Begun
@@ -535,10 +536,10 @@ def test_a_slot_that_a_router_cannot_reach_is_not_said_to_have_ended(
         number = run.slots.serving[NAME][1]
         slot = run.slots.get(NAME, number)
         assert slot is not None
-        run.said.put((pipes._JOINED, words.LOST, 0, None, slot.address))
+        run.said.put((JOINED, words.LOST, 0, None, slot.address))
         with pytest.raises(SlotsLost, match=r"slot 1 of test is lost \(a router cannot reach it\)"):
             driver.epochs_without_end()
-        run.said.put((pipes._JOINED, words.LOST, 0, None, "somebody that was given up"))
+        run.said.put((JOINED, words.LOST, 0, None, "somebody that was given up"))
         driver.pipe._next(1.0)
 
 
@@ -602,7 +603,7 @@ def test_a_peer_whose_host_is_away_is_told_from_one_that_has_ended(
 
     driver = Driver(tmp_path, readers=1, slots=2)
     with running(driver):
-        pipes._listen(driver.pipe._running, words.SLOT, (NAME, 1), Gone())  # type: ignore[arg-type]
+        driver.pipe._running.listen(words.SLOT, (NAME, 1), Gone())  # type: ignore[arg-type]
         with pytest.raises(PipeLost, match=re.escape(said)):
             driver.epochs_without_end()
 

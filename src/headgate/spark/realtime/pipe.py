@@ -1,18 +1,13 @@
-"""Runs a pipe and its slots, from the driver: starts them, cuts epochs, collects reports, ends them.
-
-Each peer has a thread here that puts what it says into one queue; what waits for something reads that.
-"""
+"""Runs a pipe and its slots, from the driver: starts them, cuts epochs, collects reports, ends them."""
 
 from __future__ import annotations
 
 import pickle
 import queue
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,8 +16,9 @@ from headgate.core.errors import EngineError
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.pickled import pickled
 from headgate.spark.realtime import words
-from headgate.spark.realtime.channels import BrokenChannel, Channel, Door, hang_up
+from headgate.spark.realtime.channels import Channel, hang_up
 from headgate.spark.realtime.hosts import SlotHosts
+from headgate.spark.realtime.pipe_run import GONE, JOB, JOINED, WAKE, Job, PipeRun
 from headgate.spark.realtime.run_slots import (
     ENDS_S,
     PartLost,
@@ -41,21 +37,6 @@ _STOPPED_LOOKS = 10
 """Looks in a row without any message after which a process that somebody has stopped counts as lost.
 Looks and not seconds, since the driver may have been stopped with it. Chosen."""
 
-_JOB, _WAKE, _GONE, _JOINED = "job", "wake", "gone", "joined"
-
-
-class Job(Protocol):
-    """Runs feeders and routers."""
-
-    def run(self, meeting: words.Meeting, group: str) -> None:
-        """Run them until the feeders end; raise what they failed with."""
-
-    def cancel(self, group: str) -> None:
-        """Have a run end, whatever it does."""
-
-    def failure(self, group: str) -> BaseException | None:
-        """Return what a part of a run has failed with; None of none."""
-
 
 class Readers(Protocol):
     """Knows the offsets of feeders: `headgate.spark.realtime.feed.Feeds` does."""
@@ -70,54 +51,6 @@ class Readers(Protocol):
 
     def merged(self, parts: Iterable[str]) -> str:
         """Return the offsets of all feeders together, in the order of their numbers."""
-
-
-@dataclass
-class _Run:
-    """One run of a pipe, from a start to its end.
-
-    Attributes
-    ----------
-    group : str
-        Of the pipe's Spark job.
-    copies : dict of int to str
-        Addresses of tasks that take what a feeder reads.
-    slots : RunSlots
-    next_serving : dict of str to list of int
-        As `RunSlots.serving`, of operators whose records go to others since the last cut.
-    may_cut : int
-        The newest epoch that feeders may cut by themselves.
-    cuts : dict of int to (str, float or None)
-        Offsets of feeders that have cut the next epoch, and when its first record was read.
-    nodes : dict of str to (str, int)
-        Node and process of feeders, by name.
-    flows : bool
-        Whether feeders have begun.
-    rewound : int
-        How often feeders were told to begin again.
-    rewinding : set of int
-        Feeders that have not done so yet; what they have cut before does not count.
-    ended : Event
-        Set once that job is over.
-    """
-
-    meeting: words.Meeting
-    door: Door
-    group: str
-    said: queue.SimpleQueue[tuple[Any, ...]]
-    slots: RunSlots
-    feeders: dict[int, Channel] = field(default_factory=dict)
-    copies: dict[int, str] = field(default_factory=dict)
-    next_serving: dict[str, list[int]] = field(default_factory=dict)
-    may_cut: int = -1
-    cuts: dict[int, tuple[str, float | None]] = field(default_factory=dict)
-    processes: dict[str, int] = field(default_factory=dict)
-    nodes: dict[str, tuple[str, int]] = field(default_factory=dict)
-    flows: bool = False
-    rewound: int = 0
-    rewinding: set[int] = field(default_factory=set)
-    ended: threading.Event = field(default_factory=threading.Event)
-    closing: bool = False
 
 
 class Pipe:
@@ -161,7 +94,7 @@ class Pipe:
             # credentials of the store reach a slot from who starts it, and through no channel
             self._tasks[operator], files = pickled(replace(task, store={}))
             self._broadcasts |= files
-        self._run: _Run | None = None
+        self._run: PipeRun | None = None
         self._halted = False
         self.read_ms: float | None = None
         self.newest_us: dict[int, int] = {}
@@ -214,10 +147,10 @@ class Pipe:
         except EngineError as error:
             raise PipeLost.of(error) from error
         slots = RunSlots(self._hosts, meeting, self._name)
-        run = self._run = _Run(meeting, door, f"headgate-{uuid.uuid4()}", said, slots)
-        in_background(lambda: self._let_in(run))
+        run = self._run = PipeRun(meeting, door, f"headgate-{uuid.uuid4()}", said, slots)
+        in_background(run.let_in)
         self.have_slots(_slots_of(assignments))
-        in_background(lambda: self._flow(run))
+        in_background(partial(run.flow, self._job))
         self._await(
             lambda: (len(run.feeders), len(run.copies)) == (self._feed.readers, self._feed.copies),
             _STARTS_S,
@@ -226,7 +159,9 @@ class Pipe:
             tell(feeder, (words.BEGIN, offsets, run.copies))
         run.flows = True
 
-    def _begin_again(self, run: _Run, offsets: str, assignments: Mapping[str, Assignment]) -> None:
+    def _begin_again(
+        self, run: PipeRun, offsets: str, assignments: Mapping[str, Assignment]
+    ) -> None:
         """Start other slots, and have feeders read again from `offsets` on; Spark's job goes on."""
         for number in run.slots.end_all():
             run.processes.pop(self._called(words.SLOT, number), None)
@@ -278,26 +213,10 @@ class Pipe:
             return f"{kind} {number if kind == words.FEEDER else number[1]}"
         return f"{number[0]} {kind} {number[1]}"
 
-    def _flow(self, run: _Run) -> None:
-        """Run Spark's job, until it ends."""
-        error: BaseException | None = None
-        try:
-            self._job.run(run.meeting, run.group)
-        except BaseException as failed:  # whoever waits for the pipe says so
-            error = failed
-        finally:
-            run.ended.set()
-            run.said.put((_JOB, error))
-
     # -- peers ----------------------------------------------------------------------------------------
 
-    def _let_in(self, run: _Run) -> None:
-        while not run.closing:
-            with suppress(OSError, EOFError):  # the door is closed
-                in_background(partial(_hear, run, run.door.accept()))
-
     @property
-    def _running(self) -> _Run:
+    def _running(self) -> PipeRun:
         assert self._run is not None
         return self._run
 
@@ -314,7 +233,7 @@ class Pipe:
         except queue.Empty:
             return None
         word = message[0]
-        if word == _JOINED:
+        if word == JOINED:
             self._take_in(run, *message[1:])
         elif word == words.READY:
             operator, place = message[-1]
@@ -330,17 +249,17 @@ class Pipe:
             if any(run.slots.get(*number) is None for number in numbers):
                 return message  # one that was given up
             raise self._loss(run, *numbers).of(error)
-        elif word == _GONE:
+        elif word == GONE:
             _, kind, number, why = message
             if kind == words.SLOT and run.slots.get(*number) is None:
                 return message  # one that was given up
             self._tell_loss(run, kind, number, why)
-        elif word == _JOB:
+        elif word == JOB:
             error = message[1] or EngineError("Spark's job of the pipe has ended.", transient=True)
             raise PipeLost.of(error)
         return message
 
-    def _take_in(self, run: _Run, kind: str, number: Any, peer: Channel, said: Any) -> None:
+    def _take_in(self, run: PipeRun, kind: str, number: Any, peer: Channel, said: Any) -> None:
         """Take a peer that has come."""
         if kind == words.LOST:
             number = run.slots.at(said)
@@ -369,14 +288,14 @@ class Pipe:
             tell(peer, (words.BEGIN, task, routers, self._broadcasts))
         run.processes[self._called(kind, number)] = said
 
-    def _tell_loss(self, run: _Run, kind: str, number: Any, why: str = "") -> None:
+    def _tell_loss(self, run: PipeRun, kind: str, number: Any, why: str = "") -> None:
         """Raise what is known of a peer that is gone: of a feeder Spark's job knows more."""
         if kind == words.FEEDER and run.ended.wait(1.0):
             while True:
                 message = run.said.get()
-                if message[0] == _JOB and message[1] is not None:
+                if message[0] == JOB and message[1] is not None:
                     raise PipeLost.of(message[1])
-                if message[0] == _JOB:
+                if message[0] == JOB:
                     break
         elif kind == words.FEEDER and (failure := self._job.failure(run.group)):
             raise PipeLost.of(failure)  # on a cluster Spark tries its tasks again
@@ -385,7 +304,7 @@ class Pipe:
         raise loss.of(PartLost(f"{self._called(kind, number)} of {self._name} {said}."))
 
     @staticmethod
-    def _loss(run: _Run, slot: tuple[str, int] | None = None) -> type[PipeLost]:
+    def _loss(run: PipeRun, slot: tuple[str, int] | None = None) -> type[PipeLost]:
         """Return the kind of a loss, of a slot or else of the pipe.
 
         Between hosts a channel also breaks where the other one is out of reach: then the pipe begins
@@ -444,7 +363,7 @@ class Pipe:
         self._halted = True
         run = self._run
         if run is not None:
-            run.said.put((_WAKE,))
+            run.said.put((WAKE,))
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a feeder has cut, the query is to end, or the time is over.
@@ -456,7 +375,7 @@ class Pipe:
         until_s = time.monotonic() + timeout_s
         while not self.is_cut and (left_s := until_s - time.monotonic()) > 0:
             message = self._next(left_s)
-            if message is not None and message[0] == _WAKE:
+            if message is not None and message[0] == WAKE:
                 return
 
     def let_cut(self, epoch: int, after_s: float) -> None:
@@ -596,30 +515,6 @@ class Pipe:
 
 def _slots_of(assignments: Mapping[str, Assignment]) -> dict[str, int]:
     return {operator: one.slots for operator, one in assignments.items()}
-
-
-def _hear(run: _Run, peer: Channel) -> None:
-    """Take in a peer by the name that it says first, and all that it says afterwards."""
-    try:
-        kind, number, process = peer.recv()
-    except (OSError, EOFError):
-        return  # it is gone already
-    run.said.put((_JOINED, kind, number, peer, process))
-    if kind not in (words.COPY, words.LOST):
-        _listen(run, kind, number, peer)
-
-
-def _listen(run: _Run, kind: str, number: Any, peer: Channel) -> None:
-    """Put all that a peer says into the run's queue, with its number behind it."""
-    try:
-        while True:
-            run.said.put((*peer.recv(), number))
-    except BrokenChannel as error:
-        run.said.put((_GONE, kind, number, str(error).rstrip(".")))
-    except TimeoutError:  # what was sent there has not been taken for a minute
-        run.said.put((_GONE, kind, number, "its host does not answer"))
-    except (OSError, EOFError):
-        run.said.put((_GONE, kind, number, ""))
 
 
 def _too_slow(limit_s: float) -> PipeLost:
