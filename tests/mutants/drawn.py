@@ -150,8 +150,8 @@ class Trials:
             for name in self._covering.tests("spark", change)
         }
         if not tests:
-            tests = dict.fromkeys(self._covering.named(change, on_spark=True), 300.0)
-        run = self._confirmed(change, tests, SPARK_LIMIT_S, jit=True)
+            tests = dict.fromkeys(self._covering.named(change, on_spark=True), SPARK_LIMIT_S)
+        run = self._confirmed(change, tests, SPARK_LIMIT_S, jit=True, spark=True)
         run = (
             drawn.run
             if run.outcome == "not run"
@@ -161,12 +161,19 @@ class Trials:
         return replace(drawn, run=run, of_tests=drawn.of_tests + len(tests), seconds=seconds)
 
     def _confirmed(
-        self, change: Change, tests: dict[str, float], limit_s: float, *, jit: bool
+        self,
+        change: Change,
+        tests: dict[str, float],
+        limit_s: float,
+        *,
+        jit: bool,
+        spark: bool = False,
     ) -> Run:
         """Run tests on a change; one that fails must pass on the code as it is, or does not count."""
         copy, forks = self._free.get()
         try:
-            return self._run(change, copy / "headgate" / change.file, forks, tests, limit_s, jit)
+            path, how = copy / "headgate" / change.file, {"jit": jit, "spark": spark}
+            return self._run(change, path, forks, tests, limit_s, how)
         finally:
             self._free.put((copy, forks))
 
@@ -177,7 +184,7 @@ class Trials:
         forks: Forks,
         tests: dict[str, float],
         limit_s: float,
-        jit: bool,
+        how: dict[str, bool],
     ) -> Run:
         until_s = time.monotonic() + limit_s
         while tests := {name: s for name, s in tests.items() if name not in self._unfit}:
@@ -185,12 +192,12 @@ class Trials:
             if left_s <= 0:
                 break  # tests that fail on the code as it is have taken the time
             with _changed(path, change.applied(self._texts[change.file])):
-                run = forks.run(tests, left_s, jit=jit, but=self._unfit)
+                run = forks.run(tests, left_s, **how, but=self._unfit)
             at_import = bool(run.by) and "::" not in run.by
             if run.outcome in ("survived", "not run") or at_import or run.by in self._fit:
                 return run
             again = {run.by: tests.get(run.by, limit_s)} if run.by else tests
-            if forks.run(again, limit_s, jit=jit).outcome == "survived":
+            if forks.run(again, limit_s, **how).outcome == "survived":
                 self._fit.add(run.by or "the process")
                 return run
             note(f"does not count, since it fails on the code as it is: {run.by or list(tests)}")

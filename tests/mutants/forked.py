@@ -82,6 +82,7 @@ class Forks:
         limit_s: float,
         *,
         jit: bool,
+        spark: bool = False,
         but: Collection[str] = (),
     ) -> Run:
         """Run tests in their order until one fails.
@@ -95,12 +96,15 @@ class Forks:
             machine must not leave tests out.
         jit : bool
             Whether kernels are compiled.
+        spark : bool
+            Whether they need a session: it is the JVM that computes, so that the limit is by the clock;
+            and no test that is marked `thorough` runs, which takes most of it.
         but : collection of str
             Tests of a file in `tests` that are left out.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        asked = {"tests": tests, "limit_s": limit_s, "jit": jit, "but": list(but)}
+        asked = {"tests": tests, "limit_s": limit_s, "jit": jit, "spark": spark, "but": list(but)}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -122,8 +126,10 @@ class Forks:
 class Watcher:
     """Gives pytest its tests in order, and keeps what the first failure was."""
 
-    def __init__(self, tests: dict[str, float], but: Collection[str], limit_s: float) -> None:
-        self._tests, self._but, self._limit_s = tests, but, limit_s
+    def __init__(
+        self, tests: dict[str, float], but: Collection[str], limit_s: float, most_s: float
+    ) -> None:
+        self._tests, self._but, self._limit_s, self._most_s = tests, but, limit_s, most_s
         self._began_s, self._computed_s = time.monotonic(), time.process_time()
         self.found: dict[str, Any] = {"outcome": "not run", "tests": 0}
 
@@ -145,7 +151,7 @@ class Watcher:
     def pytest_runtest_setup(self, item: Any) -> None:
         """Begin no test after the limit."""
         computed_s = time.process_time() - self._computed_s
-        if max(computed_s, (time.monotonic() - self._began_s) / _WAITING) > self._limit_s:
+        if computed_s > self._limit_s or time.monotonic() - self._began_s > self._most_s:
             item.session.shouldstop = "the limit"
 
     def pytest_collectreport(self, report: Any) -> None:
@@ -178,9 +184,18 @@ def _in_fork(asked: dict[str, Any], out: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
-    watcher = Watcher(asked["tests"], asked["but"], asked["limit_s"])
+    watcher = Watcher(asked["tests"], asked["but"], asked["limit_s"], _most_s(asked))
     files = list(dict.fromkeys(name.partition("::")[0] for name in asked["tests"]))
-    arguments = ["-x", "-q", "--thorough", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    arguments = [
+        *([] if asked["spark"] else ["--thorough"]),
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        *files,
+    ]
     # hypothesis is loaded, and nobody needs its assertions rewritten
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     try:
@@ -193,6 +208,12 @@ def _in_fork(asked: dict[str, Any], out: int) -> None:
     os._exit(0)
 
 
+def _most_s(asked: dict[str, Any]) -> float:
+    """Return by how many seconds of the clock a run begins no more test."""
+    most_s: float = asked["limit_s"] * (1 if asked["spark"] else _WAITING)
+    return most_s
+
+
 def _forked(asked: dict[str, Any]) -> dict[str, Any]:
     read, write = os.pipe()
     child = os.fork()
@@ -202,7 +223,7 @@ def _forked(asked: dict[str, Any]) -> dict[str, Any]:
     os.close(write)
     _children.add(child)
     # a test that hangs ends by its own limit, unless it hangs in a library
-    end_s = _WAITING * asked["limit_s"] + max(asked["tests"].values()) + GRACE_S
+    end_s = _most_s(asked) + max(asked["tests"].values()) + GRACE_S
     try:
         ready, _, _ = select.select([read], [], [], end_s)
         said = os.read(read, 65536) if ready else b""
