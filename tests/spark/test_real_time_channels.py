@@ -62,6 +62,26 @@ def test_who_is_late_is_not_let_in_at_another_door_with_the_same_port(
         assert listener.recv() == "first in"
 
 
+def test_a_door_that_is_always_full_is_given_up(
+    key: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_TRIES_S", 0.3)
+    callers = []
+    with socket.create_server((HERE, 0)) as full:
+
+        def send_off() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    callers.append(full.accept()[0])
+                    callers[-1].close()
+
+        threading.Thread(target=send_off, daemon=True).start()
+        with pytest.raises((EOFError, OSError)):
+            connect(f"tcp://{HERE}:{full.getsockname()[1]}/0", key)
+        full.shutdown(socket.SHUT_RDWR)
+    assert len(callers) > 1
+
+
 def test_messages_come_in_order_both_ways_from_any_thread(door: TcpDoor, key: bytes) -> None:
     with connect(door.address, key) as caller, door.accept() as listener:
         messages: list[Any] = [None, ("a", 1), b"x" * 3_000_000, list(range(1000))]
