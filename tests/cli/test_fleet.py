@@ -62,7 +62,8 @@ def test_the_second_example_has_eight_jobs_with_policies_of_their_own_and_a_budg
     assert [name for name, job in found.jobs.items() if job.pools] == ["enriched", "scored"]
     (step,) = found.fleet.budget
     assert step.slots > int(found.fleet.slots)
-    assert check_fleet(EXAMPLE.with_name("together.toml"))["rows"][-1]["policy"] == "the fleet's"
+    rows = check_fleet(EXAMPLE.with_name("together.toml"))["rows"]
+    assert [rows[0]["policy"], rows[-1]["policy"]] == ["streamswitch(0.2)", "the fleet's"]
 
 
 class Told:

@@ -157,7 +157,9 @@ def test_the_numbers_of_a_run_are_those_of_its_batches() -> None:
     more = replace(plain.batches[1], slots=5, at_ms=1_004_000)
     assert replace(plain, batches=(plain.batches[0], more, more)).slots_mean == 2.0
     back = replace(plain.batches[1], at_ms=0)
-    assert replace(plain, batches=(plain.batches[0], back)).began_s.tolist() == [999.2, 999.2]
+    at_once = replace(plain, batches=(plain.batches[0], back))
+    assert at_once.began_s.tolist() == [999.2, 999.2]
+    assert at_once.slots_mean == plain.batches[0].slots
     total = plain.trace()
     assert (total.total, total.slice_s, total.counts.shape[1]) == (400, 0.1, GROUPS)
     assert total.counts.sum(axis=0).tolist() == [0, 240, 0, 0, 0, 0, 0, 160]

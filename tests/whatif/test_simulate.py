@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,7 +19,7 @@ from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.whatif.advice import sentence
 from headgate.whatif.model import MicroBatch
-from headgate.whatif.simulate import WhatIf, engine, simulate
+from headgate.whatif.simulate import _POINTS, WhatIf, _thinned, engine, simulate
 from headgate.whatif.simulate import mode as mode_of
 from headgate.whatif.trace_file import TraceColumns, read_log
 from headgate.workloads.traces import Trace, resolution_of
@@ -507,3 +508,16 @@ def test_a_slot_is_limited_once() -> None:
         engine(parse_slo(SLO), budget="800 ms", slot_rate=50.0)
     alone = engine(parse_slo(SLO), slot_rate=50.0)
     assert engine(parse_slo(SLO), budget="none", slot_rate=50.0) == alone
+
+
+def test_a_long_run_is_drawn_by_means_of_its_stretches_and_the_worst_latency() -> None:
+    steps = np.arange(3 * _POINTS, dtype=float)
+    late = np.where(steps % 3 == 1, 9.0, np.nan)
+    series = {"time_s": steps, "arrivals_per_s": 2 * steps, "slots": steps * 0 + 4}
+    run: Any = SimpleNamespace(timeline=lambda _: {**series, "latency_p99_s": late})
+    found = _thinned(run)
+    assert {len(values) for values in found.values()} == {_POINTS}
+    assert found["time_s"][:3] == [1.0, 4.0, 7.0]
+    assert found["arrivals_per_s"][:3] == [2.0, 8.0, 14.0]
+    assert set(found["slots"]) == {4.0}
+    assert set(found["latency_p99_s"]) == {9.0}
