@@ -164,7 +164,15 @@ class FakeForks:
         self.always, self.on_change, self.path = always, on_change, path
         self.asked: list[tuple[list[str], list[str]]] = []
 
-    def run(self, tests: dict[str, float], limit_s: float, *, jit: bool, but: Any = ()) -> Run:
+    def run(
+        self,
+        tests: dict[str, float],
+        limit_s: float,
+        *,
+        jit: bool,
+        spark: bool = False,
+        but: Any = (),
+    ) -> Run:
         self.asked.append((list(tests), sorted(but)))
         changed = self.path.read_text() != "a = 1\n"
         failing = self.always | (self.on_change if changed else set())
@@ -184,7 +192,9 @@ def test_a_test_that_fails_on_the_code_as_it_is_takes_no_other_along(
     trials._texts, trials._fit, trials._unfit = {"a.py": "a = 1\n"}, set(), set()
     forks: Any = FakeForks({"t/test_b.py::bad", "t/test_c.py::bad"}, on_change, path)
     tests = {"t/test_b.py": 30.0, "t/test_c.py::bad": 30.0}
-    run = trials._run(Change("a.py", 1, "constant", 4, 5, "2"), path, forks, tests, 60.0, jit=True)
+    run = trials._run(
+        Change("a.py", 1, "constant", 4, 5, "2"), path, forks, tests, 60.0, {"jit": True}
+    )
     assert run.outcome == ("killed" if on_change else "survived")
     also = set() if on_change else {"t/test_c.py::bad"}
     assert trials._unfit == {"t/test_b.py::bad"} | also
