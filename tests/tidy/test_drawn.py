@@ -164,15 +164,7 @@ class FakeForks:
         self.always, self.on_change, self.path = always, on_change, path
         self.asked: list[tuple[list[str], list[str]]] = []
 
-    def run(
-        self,
-        tests: dict[str, float],
-        limit_s: float,
-        *,
-        jit: bool,
-        spark: bool = False,
-        but: Any = (),
-    ) -> Run:
+    def run(self, tests: dict[str, float], limit_s: float, but: Any = (), **_: Any) -> Run:
         self.asked.append((list(tests), sorted(but)))
         changed = self.path.read_text() != "a = 1\n"
         failing = self.always | (self.on_change if changed else set())

@@ -14,7 +14,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 
 @dataclass
 class _Row:
-    """PipeLosses of one kind.
+    """Losses of one kind.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class _Row:
         The newest start.
     in_row : int
     open : int
-        PipeLosses since the last commit.
+        Losses since the last commit.
     """
 
     soon_s: float
@@ -49,23 +49,22 @@ class PipeLosses:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._rows = {False: _Row(10.0, 0), True: _Row(2.0, 1)}
+        self._pipe, self._slots = _Row(10.0, 0), _Row(2.0, 1)
 
     def begins(self, *, slots_alone: bool) -> None:
         """Take note of a start: of other slots, or of all."""
         now_s = time.monotonic()
-        self._rows[True].began_s = now_s
+        self._slots.began_s = now_s
         if not slots_alone:
-            self._rows[False].began_s = now_s
+            self._pipe.began_s = now_s
 
     def committed(self) -> None:
         """Take note that the query gets on."""
-        for row in self._rows.values():
-            row.open = 0
+        self._pipe.open = self._slots.open = 0
 
     def add(self, *, slots_alone: bool) -> float:
         """Count a loss; return how long to wait before the next start, in seconds."""
-        row = self._rows[slots_alone]
+        row = self._slots if slots_alone else self._pipe
         row.open += 1
         row.in_row = row.in_row + 1 if time.monotonic() - row.began_s < row.soon_s else 0
         again = max(row.in_row, row.open) if slots_alone else row.in_row
@@ -74,11 +73,11 @@ class PipeLosses:
     @property
     def open(self) -> int:
         """Return how many losses there were since the last commit, of both kinds."""
-        return sum(row.open for row in self._rows.values())
+        return self._pipe.open + self._slots.open
 
     def check(self, error: Exception) -> None:
         """Raise `error`, the newest loss, if there were too many: the pipe starts no more."""
-        times = max(row.open for row in self._rows.values())
+        times = max(self._pipe.open, self._slots.open)
         if times < self._most:
             return
         if not isinstance(error, PartLost):
