@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
@@ -407,3 +408,28 @@ def test_a_reader_takes_the_options_that_are_kafkas_and_not_sparks() -> None:
         ConfigError, match="is nothing that librdkafka takes, which reads in real time"
     ):
         settings.consumer_settings({"kafka.zzz": "1"})
+
+
+# -- columns of records, on Spark ----------------------------------------------------------------------
+
+
+def test_a_result_is_cast_to_what_a_record_has(spark: SparkSession, tmp_path: Path) -> None:
+    header = "array<struct<key: string, value: binary>>"
+    rows = spark.createDataFrame(
+        [("v", "k", 3, "out", [("a", b"1")], "no part of a record")],
+        f"value string, key string, partition int, topic string, headers {header}, more string",
+    )
+
+    def columns(frame: DataFrame) -> dict[str, str]:
+        sink = kafka_sink.KafkaSink(
+            {**SERVERS, "topic": "out"}, frame.schema, tmp_path, lambda: -1, lambda: -1
+        )
+        made = sink.in_columns(frame)
+        return dict(made.dtypes)
+
+    whole = {"key": "binary", "value": "binary", "topic": "string", "partition": "int"}
+    assert columns(rows) == whole | {"headers": header.replace(": ", ":").replace(", ", ",")}
+    assert columns(rows.select("value")) == {"value": "binary"}
+    assert columns(rows.drop("headers", "key")) == {
+        name: kind for name, kind in whole.items() if name != "key"
+    }
