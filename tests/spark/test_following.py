@@ -113,6 +113,17 @@ def test_where_the_cluster_gives_none_slots_share_cores_and_it_is_said_once() ->
     assert "share 1 cores" in journal[0].why
 
 
+def test_where_an_executor_was_lost_meanwhile_nothing_is_warmed() -> None:
+    pool = FakePool([A, B])
+    pool.request = lambda total: bool(pool.executors.pop())  # type: ignore[method-assign]
+    made, later, journal, warmed = follower(pool)
+    assert not asked(made, 3)
+    with pytest.warns(UserWarning, match="3 slots share 1 cores"):
+        later.run()
+    assert warmed == []
+    assert (journal[0].executors_before, journal[0].executors_after) == (2, 1)
+
+
 def test_executors_are_given_back_after_slots_have_left_them_and_those_from_the_start_stay() -> (
     None
 ):
