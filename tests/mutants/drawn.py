@@ -277,7 +277,7 @@ def main(  # noqa: PLR0913 - options of the command, by name
         note(f"recording which tests run which lines, of {missing} files of tests")
         record("unit", jobs)
     if record_spark:
-        record("spark", 1)
+        record("spark", min(jobs, 2))  # each has a JVM
     chosen = {
         file: text
         for file, text in texts.items()
