@@ -249,4 +249,4 @@ FORMS = {
     "duplicates then counts": Form(duplicates_then_counts),
     "stateless": Form(stateless),
 }
-SHORT = ("processor of rows", "python below")
+SHORT = ("processor of rows", "python below", "aggregate over aggregate")

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import CheckpointError, HeadgateError, UnsupportedQuery
+from headgate.spark.jvm.statestores import state_metadata, state_rows
 
 PROVIDERS = {"hdfs": carry.HDFS, "rocksdb": carry.ROCKSDB}
 SHOWN: dict[str, list[tuple[str, str]]] = {
@@ -317,6 +318,17 @@ def test_a_checkpoint_of_two_sources_is_not_taken_for_one(
     carry.run_plain(query.build(twice), query, tmp_path / "plain", [])
     writer = carry.writer(query.build(twice), query, tmp_path / "ours", [])
     hg.adopt(writer, str(tmp_path / "plain"))
+
+
+def test_a_place_without_state_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing else says so: what reads state is asked after the checkpoint was looked through."""
+    with pytest.raises(
+        CheckpointError, match=r"the state below .*nowhere cannot be read"
+    ) as raised:
+        state_metadata(spark, tmp_path / "nowhere")
+    assert "\n" not in str(raised.value)
+    with pytest.raises(CheckpointError, match=r"the state of operator 0 below .* cannot be read"):
+        state_rows(spark, tmp_path, 0, 0).collect()
 
 
 @pytest.mark.thorough

@@ -125,6 +125,17 @@ def test_a_fault_strikes_in_its_slot_its_steps_and_its_attempts(
     recorded("faults", lines)
 
 
+def test_a_fault_may_wait_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = tmp_path / "there"
+    clock = SimpleNamespace(sleep=lambda _: there.touch(), monotonic=lambda: 0.0)
+    monkeypatch.setattr(faults, "time", clock)
+    strike = SlotFaults([{"kind": "raise", "slot": 0, "after": str(there)}], 0, 1, 1).on_group
+    strike(5)
+    with pytest.raises(EngineError):
+        strike(6)
+    assert there.exists()
+
+
 def test_a_driver_dies_where_it_is_told_to(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

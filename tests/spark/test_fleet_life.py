@@ -139,6 +139,18 @@ def test_a_job_that_is_added_while_others_start_is_started_too():
     assert second.started
 
 
+@pytest.mark.parametrize("asked", ["jobs", "failures"])
+def test_who_asks_hears_of_a_job_that_has_just_failed(asked):
+    fleet, query = fleet_of(round_s=60.0), Running()
+    fleet.add(Job(queries=[query]))
+    fleet.start()
+    assert fleet.jobs == {"job": JobState.RUNNING}
+    query.isActive, query.failure = False, RuntimeError("the disk is full")
+    told = getattr(fleet, asked)["job"]
+    fleet.stop(5.0)
+    assert told is JobState.FAILED if asked == "jobs" else "the disk is full" in told
+
+
 def test_a_job_that_is_removed_while_it_starts_is_stopped():
     go = threading.Event()
     job, fleet = Job(go=go), fleet_of(round_s=60.0)

@@ -403,6 +403,20 @@ def test_steps_need_what_computes_and_what_notes_and_nothing_else(tmp_path: Path
     assert notes.did == ["done 0 in 1"]
 
 
+def test_a_clock_that_is_put_back_does_not_put_timers_back(tmp_path: Path) -> None:
+    computation, times = OnlyComputes(), []
+    checkpoint = Checkpoint(tmp_path)
+    JOB[:] = [checkpoint.open({})]
+    computation.manifest = lambda begun, reports: (
+        times.append(begun.timestamp_ms) or FakeWork().manifest(begun, reports)
+    )
+    steps: Any = Steps(computation, FakeWork(), checkpoint, None, FakeSink([]), lambda: False)
+    for batch, started_ms in enumerate((1_000.7, 400.0, 1_000.9, 2_000.0)):
+        steps.run(None, batch, 0, started_ms=started_ms)
+    steps.close()
+    assert times == [1_000, 1_000, 1_000, 2_000]
+
+
 def test_the_ports_of_work_share_no_member() -> None:
     ports = [
         {name for name in vars(port) if not name.startswith("_")}

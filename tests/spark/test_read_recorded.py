@@ -68,6 +68,8 @@ class Names:
         said = str(text).replace(self._folder, "DIR")
         said = re.sub(r" at 0x[0-9a-f]+", "", said)
         said = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", self._number, said)
+        # Spark numbers the frames of a session
+        said = re.sub(r"(CollectMetrics .*\], )\d+$", r"\1N", said)
         said = re.sub(r"(?<=#)\d+", self._number, said).rstrip()
         rest = said[WIDTH:]
         return said[:WIDTH] + (f" + {zlib.crc32(rest.encode()):08x}" if rest else "")

@@ -207,6 +207,21 @@ def work_whose_stage(attempts, split):
     return work
 
 
+def test_behind_a_quiet_batch_an_operator_is_as_late_as_what_it_reads():
+    heard = {}
+    ops = [SimpleNamespace(id=name, behind_us=us) for name, us in (("join", 0), ("counts", 30))]
+    work = object.__new__(StatefulWork)
+    work.query = SimpleNamespace(operators=ops)
+    work.states = {
+        op.id: SimpleNamespace(nothing_due=lambda us, of=op.id: heard.update({of: us}))
+        for op in ops
+    }
+    work._quiet_batches = 0
+    work._observer = SimpleNamespace(quiet=lambda read_ms: None)
+    assert not work.quiet(100, 0.0, 5.0)
+    assert heard == {"join": 100, "counts": 70}
+
+
 def reports_of(stage):
     return [
         SimpleNamespace(operator=NAME, slot=slot, token=str(slot), consumed=(), stage=stage)

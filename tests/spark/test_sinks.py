@@ -124,6 +124,30 @@ def table_source(spark: SparkSession) -> str:
     return "one_file_table"
 
 
+def test_a_thread_that_writes_knows_the_session_and_the_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "metadata").write_text('{"id": "the query"}')
+    other, frame = spark.newSession(), spark.range(1)
+    stream, within = (sparksinks.WrittenStream(s, tmp_path) for s in (spark, other))
+    within.early = True
+    property_of = spark.sparkContext.getLocalProperty
+    assert sparksinks.program_of_thread() is None
+    assert not sparksinks.is_early_in_thread()
+    with stream.numbered(7, frame):
+        assert sparksinks.program_of_thread() is spark
+        assert not sparksinks.is_early_in_thread()
+        with within.numbered(8, frame):
+            assert sparksinks.program_of_thread() is other
+            assert sparksinks.is_early_in_thread()
+            assert property_of("streaming.sql.batchId") == "8"
+        assert sparksinks.program_of_thread() is spark
+        assert property_of("streaming.sql.batchId") == "7"
+        assert property_of("sql.streaming.queryId") == "the query"
+    assert sparksinks.program_of_thread() is None
+    assert property_of("streaming.sql.batchId") is None
+
+
 @pytest.mark.parametrize("write", [plain, elastic])
 def test_complete_mode_replaces_a_table_that_can_be_truncated(
     events: DataFrame, table_source: str, tmp_path: Path, write: Write

@@ -220,16 +220,12 @@ def rehome(
     while node != NONE:
         following = links[node, NEXT]
         target = share(shares, dealt, links[node, GROUP])
-        if target == slot:
-            previous = places[slot, TAIL]
-            after = NONE
-        else:
-            previous = moved[target]
-            after = places[target, HEAD] if previous == NONE else links[previous, NEXT]
-            while after != NONE and stamps[after, ARRIVAL] <= stamps[node, ARRIVAL]:
-                previous = after
-                after = links[after, NEXT]
-            moved[target] = node
+        previous = moved[target]
+        after = places[target, HEAD] if previous == NONE else links[previous, NEXT]
+        while after != NONE and stamps[after, ARRIVAL] <= stamps[node, ARRIVAL]:
+            previous = after
+            after = links[after, NEXT]
+        moved[target] = node
         links[node, NEXT] = after
         if previous == NONE:
             places[target, HEAD] = node

@@ -167,7 +167,6 @@ class Member:
         now_s = time.monotonic()
         if granted != self._granted:
             self._granted, self._granted_s = dict(granted), now_s
-            self._spent.clear()
         self._spent.append((now_s, self.slots))
         while self._spent[0][0] < now_s - seconds:
             self._spent.popleft()
