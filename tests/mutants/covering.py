@@ -352,6 +352,11 @@ class Covering:
         """Return how long a test took when it was recorded."""
         return self._recordings[kind].seconds.get(test, 0.0)
 
+    def longest_s(self, kind: str, test: str) -> float:
+        """Return how long the longest test of a test's file took: a fixture may be behind any of them."""
+        seconds, file = self._recordings[kind].seconds, _file_of(test)
+        return max(s for other, s in seconds.items() if _file_of(other) == file)
+
     def as_python(self, change: Change) -> bool:
         """Return whether kernels must run as Python, so that none compiled before is taken."""
         if change.file in self.compiled:

@@ -146,7 +146,7 @@ class Trials:
         if began >= until_s:
             return None
         tests = {
-            name: max(120.0, 10 * self._covering.seconds("spark", name))
+            name: max(120.0, 3 * self._covering.longest_s("spark", name))
             for name in self._covering.tests("spark", change)
         }
         if not tests:

@@ -320,15 +320,29 @@ def test_a_checkpoint_of_two_sources_is_not_taken_for_one(
     hg.adopt(writer, str(tmp_path / "plain"))
 
 
-def test_a_place_without_state_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """Nothing else says so: what reads state is asked after the checkpoint was looked through."""
+@pytest.mark.parametrize("text", ["", "v1\n{nonsense", "v9\n{}"])
+def test_metadata_of_state_that_are_damaged_are_one_sentence(
+    spark: SparkSession, tmp_path: Path, text: str
+) -> None:
+    metadata = tmp_path / "state" / "0" / "_metadata" / "metadata"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(text)
+    with pytest.raises(CheckpointError, match=r"the state below .* cannot be read \(") as raised:
+        state_metadata(spark, tmp_path)
+    said = str(raised.value)
+    assert "\n" not in said
+    assert len(said) < 500
+    assert "Task 0" not in said
+
+
+def test_state_of_which_nothing_was_committed_is_one_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with pytest.raises(
-        CheckpointError, match=r"the state below .*nowhere cannot be read"
-    ) as raised:
-        state_metadata(spark, tmp_path / "nowhere")
-    assert "\n" not in str(raised.value)
-    with pytest.raises(CheckpointError, match=r"the state of operator 0 below .* cannot be read"):
-        state_rows(spark, tmp_path, 0, 0).collect()
+        CheckpointError, match=r"state of operator 0 below .* cannot be read"
+    ) as said:
+        state_rows(spark, tmp_path, 0, 0)
+    assert "\n" not in str(said.value)
 
 
 @pytest.mark.thorough

@@ -229,6 +229,23 @@ def test_freezing_gives_up_what_was_asked_for_and_ends_by_itself():
     assert not c.frozen
 
 
+def test_nothing_is_decided_while_slots_are_frozen(tmp_path):
+    policy = Grow(2)
+    job = Job(tmp_path, policy)
+    for number in range(4):
+        job.batch(number)
+    assert policy.observed
+    job.commands.do(Command("freeze", "user"))
+    asked = len(policy.observed)
+    for number in range(4, 8):
+        job.batch(number)
+    assert len(policy.observed) == asked
+    job.commands.do(Command("thaw", "user"))
+    for number in range(8, 12):
+        job.batch(number)
+    assert len(policy.observed) > asked
+
+
 def test_a_policy_sees_what_nobody_has_read_until_the_source_is_quiet(tmp_path):
     policy = Grow(2)
     job = Job(tmp_path, policy)

@@ -192,4 +192,5 @@ def test_what_arrived_is_the_sources_by_the_rows_they_brought(rows, shares):
         two, span(*[read(n, float(n), n + 0.5, op=(100, 80)) for n in range(3)]), {}, lag
     )
     executed = sum(flow.executed for flow in flows)
+    assert executed == pytest.approx(160)
     assert tuple(flow.executed / executed for flow in flows) == pytest.approx(shares)

@@ -28,6 +28,7 @@ from headgate.spark.job.pools import PoolConfig, PoolState, stride
 from headgate.spark.job.reports import Payload, ReplicaReport
 from headgate.spark.pools.pool_record import PoolRecorder
 from headgate.spark.step.outcome import Outcome
+from headgate.spark.worker import replica
 from headgate.spark.worker.replica import ARRIVED, Feed, _backlog, _kept
 
 CONFIG = PoolConfig(least=1, most=4, start=2, interval_s=1.0)
@@ -91,6 +92,15 @@ def test_beyond_its_quota_what_came_is_left_and_what_waited_stays_where_it_is() 
     assert values(left) == [3, 4, 5]
     assert left[0].column(ARRIVED).to_pylist() == [7.0] * 3
     assert feed.served == 2
+
+
+def test_many_rows_are_given_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "_CHUNK_ROWS", 4)
+    feed = Feed([rows(0, 10)], [rows(10, 3)], None, None, 0.0)
+    pieces = list(feed)
+    assert [piece.num_rows for piece in pieces] == [4, 4, 2, 3]
+    assert values(pieces) == list(range(13))
+    assert (feed.finish(), feed.served) == ([], 13)
 
 
 def test_a_batch_that_came_may_be_cut() -> None:

@@ -66,16 +66,17 @@ class Names:
     def plain(self, text: object) -> str:
         """Return a text without what another run would say otherwise."""
         said = str(text).replace(self._folder, "DIR")
-        said = re.sub(r" at 0x[0-9a-f]+", "", said)
+        said = re.sub(r" at 0x[0-9a-f]+|(?<=;)@[0-9a-f]+", "", said)
         said = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", self._number, said)
         # Spark numbers the frames of a session
         said = re.sub(r"(CollectMetrics .*\], )\d+$", r"\1N", said)
-        said = re.sub(r"(?<=#)\d+", self._number, said).rstrip()
+        said = re.sub(r"(?<=#)\d+|(?<=\b[xyz]_)\d+", self._number, said).rstrip()
         rest = said[WIDTH:]
         return said[:WIDTH] + (f" + {zlib.crc32(rest.encode()):08x}" if rest else "")
 
     def _number(self, match: re.Match[str]) -> str:
-        return str(self._numbers.setdefault(match.group(), len(self._numbers)))
+        name = match.string[: match.start()][-1:] + match.group()
+        return str(self._numbers.setdefault(name, len(self._numbers)))
 
 
 def of_operator(op: PlannedOperator) -> Iterator[str]:

@@ -26,6 +26,9 @@ from headgate.spark.jvm.sessions import clone_of
 _NOT_LOADED = re.compile(r"\[CANNOT_LOAD_STATE_STORE\.\w+\](?:(?!SQLSTATE).){0,200}")
 """How Spark says that it cannot read a store."""
 
+_OF_A_TASK = re.compile(r"^.*most recent failure: .*?\): ")
+"""What Spark says of a task before what it failed with."""
+
 
 def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
     """Return the metadata of a checkpoint's state: a row for each operator and store.
@@ -34,7 +37,7 @@ def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
     """
     try:
         rows = spark.read.format("state-metadata").load(uri(path)).collect()
-    except PySparkException as error:
+    except (PySparkException, JavaError) as error:
         msg = f"the state below {path} cannot be read ({_first_line(error)})."
         raise CheckpointError(msg) from error
     return sorted(rows, key=lambda row: int(row.operatorId))
@@ -218,4 +221,4 @@ _ALL_BYTES = 2**31 - 1
 
 def _first_line(error: Exception) -> str:
     text = str(error.java_exception.toString() if isinstance(error, JavaError) else error)
-    return text.strip().splitlines()[0].removesuffix(".")
+    return _OF_A_TASK.sub("", text.strip().splitlines()[0]).removesuffix(".")
