@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from worlds import World
 
 from headgate.control.slots.hindsight.cost import RecordCost
 from headgate.control.slots.hindsight.demand import Mean, Most, Quantiles
+from headgate.control.slots.hindsight.hindsight import Hindsight
 from headgate.control.slots.hindsight.kernels import pack, play
 from headgate.control.slots.hindsight.rules import Rules
 from headgate.control.slots.unified import Unified
@@ -328,3 +330,19 @@ def test_a_decision_for_64_slots_and_1024_groups_takes_less_than_ten_millisecond
         policy.decide(seen(cycle * 0.1, it=operator))
         took_s.append(time.process_time() - began_s)
     assert float(np.median(took_s)) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("really", "wanted"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), 1.0),
+        ((1.0, 2.0, 0.0, 0.0), 1.0),  # nothing was expected
+        ((0.0, 0.0, 1.0, 2.0), 1.0),  # nothing was measured
+        ((3.0, 4.0, 1.0, 4.0), 3.0),
+    ],
+)
+def test_late_records_are_set_against_those_that_were_expected(
+    really: tuple[float, ...], wanted: float
+) -> None:
+    rules = SimpleNamespace(_really=np.array(really), missed=0.0, _time_s=10.0)
+    assert Hindsight.off.fget(rules) == wanted  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The position of an operator's key groups comes back from a manifest as it was written."""
+"""The position of an operator's key groups comes back as it was written; defaults of a job's settings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from headgate.checkpoint.manifest import Heads, Manifest
 from headgate.core.assignment import Assignment
-from headgate.spark.job.job import OperatorState
+from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.step.commit import assigned
+from headgate.whatif.model import MicroBatch
 
 GROUPS = 4
 
@@ -57,3 +58,7 @@ def test_a_state_comes_back_as_it_was_written() -> None:
 def test_a_fresh_state_does_too() -> None:
     fresh = OperatorState.fresh(2, GROUPS)
     assert OperatorState.recovered(written(fresh, "a"), "a") == fresh
+
+
+def test_a_simulated_job_has_the_defaults_of_a_real_one() -> None:
+    assert MicroBatch().backlog_age_max_s == JobConfig("a").backlog_age_max_s
