@@ -103,3 +103,19 @@ def test_a_query_that_does_not_end_its_batch_is_hung_until_it_does(
     now[0] = 60.0
     at[0] = (4, True)
     assert not tried.refresh(), "it waits for data"
+
+
+def test_a_view_is_of_the_newest_progress() -> None:
+    heard: list[dict[str, int]] = []
+    probe = SimpleNamespace(
+        note_progress=heard.append,
+        values=lambda intents: {intent: len(heard) for intent in intents},
+        operators=dict,
+        input_rate=lambda: 7.0,
+    )
+    query = SimpleNamespace(_slots=Slots(a=1), isActive=True, lastProgress={"batchId": 3})
+    utility = SimpleNamespace(intents=("juice",))
+    tried = Member("job", query, probe, utility, 5.0)  # type: ignore[arg-type]
+    view = tried.view({"a": 1})
+    assert heard == [{"batchId": 3}]
+    assert (view.values, view.input_rate) == ({"juice": 1}, 7.0)
