@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 
 from headgate.spark.read.logical import read, shown
 from headgate.spark.read.meaning import meaning
-from headgate.spark.read.plan import Passed, PlannedOperator, Routed
+from headgate.spark.read.plan import PlannedOperator, Routed
 
 AMONG, QUERIES = 300, 32
-"""So many are drawn, and of them those are kept that bring most alternatives that none before had."""
+"""How many are drawn, and how many of them are kept: each time the one with most that is new."""
 WIDTH = 120
-"""What a line has beyond stands there as a digest: plans are long, and the rest says where to look."""
+"""Characters of a line that are kept; of the rest there is a digest, since plans are long."""
 MINOR = "4.3"
 """Plans read otherwise in other minor releases of Spark."""
 
@@ -92,7 +92,6 @@ def of_operator(op: PlannedOperator) -> Iterator[str]:
         *(op.initial.keys + op.initial.values if op.initial else ()),
     ):
         leaf = column.leaf if isinstance(column, Routed) else "passed"
-        assert isinstance(column, Routed | Passed)
         yield f"{column.name} {leaf}: {column.value}"
     yield f"slice {op.slice_start}, arrival {op.arrival}"
     if op.aggregate is not None:
