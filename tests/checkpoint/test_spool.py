@@ -1,7 +1,6 @@
 """What was read is kept on the local disk."""
 
 import errno
-import os
 import tempfile
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 
 from headgate.checkpoint import spool
 from headgate.checkpoint.spool import Spool
+from headgate_lab.testing.descriptors import held
 
 LARGE = [np.random.default_rng(n).bytes(100_000 + n) for n in range(3)]
 
@@ -24,25 +24,26 @@ def test_what_is_kept_are_the_same_bytes_and_no_memory():
     assert [bytes(view) for view in kept] == LARGE
 
 
-def test_all_of_it_takes_one_descriptor():
+def test_all_of_it_takes_one_descriptor(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     one = Spool()
     one.put(LARGE[0])
-    before = len(os.listdir("/proc/self/fd"))
+    before = held(tmp_path)
     kept = [one.put(data) for data in LARGE * 10]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held(tmp_path) == before
     assert kept
 
 
 def test_its_file_has_no_name_and_is_closed_with_it(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = len(os.listdir("/proc/self/fd"))
+    before = held(tmp_path)
     one = Spool()
     view = one.put(LARGE[0])
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) == before + 2, "the file, and its mapping"
+    assert held(tmp_path) == before + 2, "the file, and its mapping"
     one.clear()
     del view
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held(tmp_path) == before
 
 
 def test_few_bytes_stay_where_they_are():

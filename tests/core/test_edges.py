@@ -40,6 +40,7 @@ from headgate.core.input import (
 )
 from headgate.core.quiet import quiet_stderr
 from headgate.core.slo import ALERT_S, Slo, parse_slo
+from headgate_lab.testing.descriptors import held
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -141,7 +142,7 @@ def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"abc")
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    before = len(os.listdir("/proc/self/fd"))
+    before = held(tmp_path)
     for name, why, number in (
         ("pipe", "it is not a regular file", errno.EINVAL),
         ("link", "it is a symbolic link", errno.ELOOP),
@@ -152,7 +153,7 @@ def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path)
         assert error.value.errno == number
         said = refused(lambda n=name: read_file(tmp_path / n, "the log", follow=False))
         assert said.startswith(f'the log "{tmp_path / name}" cannot be read: ')
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held(tmp_path) == before
     assert read_file(tmp_path / "link", "the log") == b"abc"
     with open_file(tmp_path / "link", "the log") as file:
         assert file.read() == b"abc"
@@ -361,8 +362,8 @@ def test_a_split_is_over_slots_that_there_are(
 
 
 def test_a_filter_of_stderr_leaves_no_descriptor() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = held()
     for _ in range(3):
         with quiet_stderr(5.0):
             os.write(2, b"a line\n")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held() == before

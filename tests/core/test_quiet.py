@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from headgate.core.quiet import quiet_stderr
+from headgate_lab.testing.descriptors import held
 
 NOISE = b'Setting default log level to "WARN".\n'
 
@@ -23,7 +24,7 @@ def test_greetings_stay_out_and_all_else_passes_in_its_order(
     buffered = open(2, "w", closefd=False)
     monkeypatch.setattr(sys, "stderr", buffered)
     print("before", file=sys.stderr)
-    before = os.fstat(2).st_ino, len(os.listdir("/proc/self/fd")), threading.active_count()
+    before = os.fstat(2).st_ino, held(), threading.active_count()
     with quiet_stderr(wait_s=20.0):
         os.write(2, b"first\n" + NOISE + b"Traceback (most recent call last):\n  a\nE: b\n")
         print(NOISE.decode() + "printed", file=sys.stderr)
@@ -31,16 +32,16 @@ def test_greetings_stay_out_and_all_else_passes_in_its_order(
     os.write(2, NOISE + b"behind\n")
     assert (
         os.fstat(2).st_ino,
-        len(os.listdir("/proc/self/fd")),
+        held(),
         threading.active_count(),
     ) == before
     lines = capfd.readouterr().err.splitlines()
     shown = [line for line in lines if not line.startswith("Setting")]
-    held = ["first", "Traceback (most recent call last):", "  a", "E: b"]
+    kept_back = ["first", "Traceback (most recent call last):", "  a", "E: b"]
     if quiet == "0":
-        assert shown == [*held, "before", "printed", "behind"], "as the program wrote"
+        assert shown == [*kept_back, "before", "printed", "behind"], "as the program wrote"
     else:
-        assert shown == ["before", *held, "printed", "behind"]
+        assert shown == ["before", *kept_back, "printed", "behind"]
     assert len(lines) - len(shown) == (3 if quiet == "0" else 1)
 
 

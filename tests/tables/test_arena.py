@@ -14,6 +14,7 @@ import pytest
 from headgate.core.errors import StateError
 from headgate.tables import arena_file
 from headgate.tables.arena import ArenaStore, arena_root, join_run, open_run, sweep
+from headgate_lab.testing.descriptors import held
 from headgate_lab.testing.stores import (
     GROUP,
     LAYOUT,
@@ -246,16 +247,16 @@ def test_without_room_for_undo_a_step_still_runs(directory: Path, monkeypatch: p
 
 def test_mappings_keep_one_descriptor_per_group(directory: Path):
     store = ArenaStore(directory, LAYOUT)
-    before = len(os.listdir("/proc/self/fd"))
+    before = held(directory)
     for group in range(50):
         table = store.acquire(group, "0" * 32, lambda token: [])
         table.begin()
         table.upsert(np.ones((1, 2), dtype=np.int64))
         store.commit(group, fresh_token())
         store.release(group)
-    assert len(os.listdir("/proc/self/fd")) == before + 50
+    assert held(directory) == before + 50
     store.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held(directory) == before
 
 
 def test_runs_in_use_are_kept_and_others_swept(tmp_path: Path):

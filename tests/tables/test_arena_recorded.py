@@ -24,6 +24,7 @@ from headgate.tables import arena, arena_file, room, tiers
 from headgate.tables.arena import ArenaStore
 from headgate.tables.ports import EMPTY_TOKEN
 from headgate.tables.tiers import MemoryBound, Tiers
+from headgate_lab.testing.descriptors import held
 from headgate_lab.testing.stores import (
     LAYOUT,
     Change,
@@ -49,7 +50,6 @@ class Host:
         self.root, self.bound, self.dice, self.patch = root, bound, random.Random(seed), monkeypatch
         for name in ("arena", "spill", "arena/op", "arena/other", "spill/other"):
             (root / name).mkdir(mode=0o700)
-        self.no_descriptor = len(os.listdir("/proc/self/fd"))
         self.known: list[dict[str, Any]] = [{}, {}, {}]
         self.stores = [self.store() for _ in self.known]
         self.held: dict[int, Any] = {}
@@ -228,11 +228,10 @@ class Host:
             sorted(f"{p.split('/')[-3][0]}{Path(p).name}{'*' * f.held}" for p, f in known.items())
             for known in self.known
         ]
-        open_files = len(os.listdir("/proc/self/fd")) - self.no_descriptor
         asked = [t.lstrip("0") for h in self.histories.values() for t in h.asked]
         for history in self.histories.values():
             history.asked.clear()
-        lines = [f"  {', '.join(files)}", f"  {known} {open_files} open, asked {asked}"]
+        lines = [f"  {', '.join(files)}", f"  {known} {held(self.root)} open, asked {asked}"]
         for store in self.stores:
             if store._tiers is not None and (self.step + len(files)) % 3 == 0:
                 told = store.tiering()
@@ -312,8 +311,8 @@ def test_a_worker_finds_the_new_file_of_a_table_whose_old_file_is_held(
         False,
         True,
     ]
-    assert len(os.listdir("/proc/self/fd")) == host.no_descriptor + 3
+    assert held(tmp_path) == 3
     by(1, host.hold)
     for worker in range(3):
         by(worker, host.close)
-    assert len(os.listdir("/proc/self/fd")) == host.no_descriptor
+    assert held(tmp_path) == 0

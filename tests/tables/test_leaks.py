@@ -21,13 +21,10 @@ from headgate.tables.heap import HeapStore
 from headgate.tables.ports import EMPTY_TOKEN
 from headgate.tables.table import initial_bytes
 from headgate.tables.tiers import _heat_file, _heat_seen, _sizes
+from headgate_lab.testing.descriptors import held
 from headgate_lab.testing.stores import GROUP, LAYOUT, History, step
 
 BYTES = initial_bytes(LAYOUT)
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture
@@ -51,14 +48,14 @@ def refuse(*_: Any, **__: Any) -> Any:
 def test_a_file_that_cannot_be_made_leaves_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object], what: str
 ) -> None:
-    before = descriptors()
+    before = held(place)
     if what == "flock":
         monkeypatch.setattr(fcntl, "flock", refuse)
     else:
         monkeypatch.setattr(room if what == "allocate" else arena_file, what, refuse)
     with pytest.raises((OSError, StateError), match="refused"):
         act(str(place / "g1"))
-    assert descriptors() == before
+    assert held(place) == before
     assert list(place.iterdir()) == []
 
 
@@ -87,11 +84,11 @@ def test_a_file_that_cannot_be_mapped_is_closed(
 ) -> None:
     (place / "g1").write_bytes(bytes(BYTES))
     (place / "g1").chmod(0o600)
-    before = descriptors()
+    before = held(place)
     monkeypatch.setattr(arena_file, "map_file", refuse)
     with pytest.raises(OSError, match="refused"):
         ArenaFile.open(str(place / "g1"))
-    assert descriptors() == before
+    assert held(place) == before
 
 
 @pytest.mark.parametrize("why", ["short", "open to others", "a link", "a directory", "missing"])
@@ -106,24 +103,24 @@ def test_what_is_no_table_is_closed_and_not_mapped(place: Path, why: str) -> Non
     elif why != "missing":
         path.write_bytes(bytes(HEADER_BYTES - 1 if why == "short" else BYTES))
         path.chmod(0o640 if why == "open to others" else 0o600)
-    before = descriptors()
+    before = held(place)
     assert ArenaFile.open(str(path)) is None
-    assert descriptors() == before
+    assert held(place) == before
     if why == "short":
         path.write_bytes(bytes(HEADER_BYTES))
         file = ArenaFile.open(str(path))
         assert file is not None
         file.drop()
-        assert descriptors() == before
+        assert held(place) == before
 
 
 def test_what_is_discarded_is_gone_and_dropped(place: Path) -> None:
-    before = descriptors()
+    before = held(place)
     file = ArenaFile.create([str(place / "g1")], BYTES, 5)
     assert (file.nonce, file.held, len(list(place.iterdir()))) == (5, True, 1)
     file.discard()
     assert list(place.iterdir()) == []
-    assert (file.held, descriptors()) == (False, before)
+    assert (file.held, held(place)) == (False, before)
     published = ArenaFile.create([str(place / "g1")], BYTES)
     assert published.publish() is False
     published.discard()
@@ -158,19 +155,19 @@ def test_a_table_that_replaces_another_removes_what_undid_the_others_steps(place
 
 
 def test_a_file_that_grew_elsewhere_is_forgotten_once_it_is_given_up(place: Path) -> None:
-    before = descriptors()
+    before = held(place)
     file = ArenaFile.create([str(place / "g1")], BYTES)
     file.publish()
     arena_file.remember(file)
     file.places = lambda byte_count: [str(place / "g1-elsewhere")]
     file.enlarge(2 * BYTES)
     file.switch()
-    assert (file.path, descriptors()) == (str(place / "g1-elsewhere"), before + 1)
+    assert (file.path, held(place)) == (str(place / "g1-elsewhere"), before + 1)
     assert [one.name for one in place.iterdir()] == ["g1-elsewhere"]
     file.unlock()
     assert file.path not in arena_file._known
     assert str(place / "g1") not in arena_file._known
-    assert descriptors() == before
+    assert held(place) == before
 
 
 def test_a_step_without_moves_removes_halves_of_tables_and_keeps_what_undoes(place: Path) -> None:
@@ -205,13 +202,13 @@ def test_sizes_are_those_of_tables_and_never_of_what_a_link_leads_to(place: Path
 
 
 def test_the_heat_of_groups_is_private_and_shared_by_its_path(place: Path) -> None:
-    before = descriptors()
+    before = held(place)
     heat = _heat_file(place / "heat", 3)
     heat[1] = (5.0, 2.0)
     assert (place / "heat").stat().st_mode & 0o777 == 0o600
     assert _heat_file(place / "heat", 3).tolist() == [[0.0, 0.0], [5.0, 2.0], [0.0, 0.0]]
     assert _heat_seen(place / "heat").tolist() == heat.tolist()
-    assert descriptors() == before
+    assert held(place) == before
     assert _heat_file(place / "none" / "heat", 2).tolist() == [[0.0, 0.0]] * 2
     assert _heat_seen(place / "none").shape == (0, 2)
     (place / "cut").write_bytes(bytes(20))

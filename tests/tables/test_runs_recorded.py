@@ -17,6 +17,7 @@ from headgate.core.errors import HeadgateError
 from headgate.tables import room, runs, tiers
 from headgate.tables.runs import RunDirectory, join_run, open_run, private_directory, sweep
 from headgate.tables.tiers import MemoryBound, Tiers
+from headgate_lab.testing.descriptors import held
 
 Recorded = Callable[[str, Iterable[str]], None]
 
@@ -50,7 +51,7 @@ class Site:
     """Two hosts, of which the second has a spill directory, and the drivers and workers on them."""
 
     def __init__(self, root: Path, dice: random.Random) -> None:
-        self.dice, self.no_descriptor = dice, len(os.listdir("/proc/self/fd"))
+        self.dice, self.root = dice, root
         self.roots, self.spills = [root / "a", root / "b"], [None, root / "b-spill"]
         for directory in (*self.roots, root / "b-spill"):
             directory.mkdir(mode=0o700)
@@ -147,8 +148,7 @@ def test_runs_begin_end_and_are_killed_as_recorded(
         ]
         lines.append(f"  {', '.join(here)}")
         over = "".join("ne"[run.ended] for run in site.open)
-        held = len(os.listdir("/proc/self/fd")) - site.no_descriptor
-        lines.append(f"  {len(list(tmp_path.rglob('lock')))} locks, {held} held, {over}")
+        lines.append(f"  {len(list(tmp_path.rglob('lock')))} locks, {held(site.root)} held, {over}")
     for run in list(site.open):
         run.close()
     lines += tree(tmp_path)
@@ -210,7 +210,7 @@ def test_files_get_their_bytes_at_once(
         room.allocate(descriptor, count)
         assert os.fstat(descriptor).st_size == count + 100
         os.close(descriptor)
-    before = len(os.listdir("/proc/self/fd"))
+    before = held(tmp_path)
     for code in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
 
         def refuse(*_: Any, code: int = code) -> None:
@@ -223,7 +223,7 @@ def test_files_get_their_bytes_at_once(
                 lines.append(told(lambda: room.created(f"{tmp_path}/new", 9, "do so"), tmp_path))
                 lines.append(told(lambda: room.created(f"{tmp_path}/new", 9), tmp_path))
     lines.append(told(lambda: room.created(f"{tmp_path}/4096", 9), tmp_path))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held(tmp_path) == before
     assert not (tmp_path / "new").exists()
     recorded("room", lines)
 
