@@ -122,6 +122,7 @@ def test_a_host_that_cannot_is_told_with_its_reason(copy_thread, host_tasks):
     host_tasks.problem = "no room"
     work = copy_thread.want(("op", 4, "arena-a"), Urgency.INSTALL)
     eventually(lambda: work.problem == "no room")
+    assert work.failures == 3, "it was asked as often as that before"
 
 
 def test_a_host_that_runs_no_task_is_waited_for_and_then_given_up(

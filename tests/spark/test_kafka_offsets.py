@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.checkpoint.manifest import FileEntry, Manifest
 from headgate.journal.schema import Batch
-from headgate.spark.api.verify import carried_starts, kafka_range, start_offsets
+from headgate.spark.api.verify import carried_offsets, carried_starts, kafka_range, start_offsets
 from headgate.spark.step.progress import Progress, lag_of
 
 
@@ -133,3 +133,7 @@ def test_where_a_source_began_is_also_found_in_a_manifest_on_a_store() -> None:
     assert carried_starts(store, latest, 4) == [None, start, None, start]
     assert asked == [(("sources", "f00"), {"length": len(kept), "crc32": zlib.crc32(kept)})]
     assert carried_starts(store, None, 1) == [None]
+
+
+def test_before_the_first_manifest_nothing_is_known_of_offsets() -> None:
+    assert carried_offsets(None, 3) == [None]

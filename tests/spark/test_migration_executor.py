@@ -11,6 +11,7 @@ from fake_copy_thread import FakeCopyThread
 from headgate.core.assignment import Assignment, spread
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
+from headgate.migration.instructions import Prefetch
 from headgate.migration.plan import uniform
 from headgate.spark.api.writer import Writer
 from headgate.spark.move.copy_thread import OF_EPOCHS, Urgency
@@ -352,3 +353,12 @@ def test_how_many_batches_a_migration_takes_at_least(strategy, boundaries):
         strategy, target=uniform(spread(8, 128), 12), slots=8, groups=128, hosts=("a", "b") * 6
     )
     assert len(job.run(boundaries=400)) - 1 == boundaries
+
+
+def test_nothing_is_brought_to_a_host_that_has_gone():
+    job = Job("subscale")
+    job.boundary()
+    wanted = dict(job.copy_thread.works)
+    job.migration._bring(Prefetch(1, (0,), "gone"), 0, Urgency.PREFETCH)
+    assert job.copy_thread.works == wanted
+    assert "gone" not in str(job.migration.to_dict())

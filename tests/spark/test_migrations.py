@@ -351,3 +351,14 @@ def test_steps_without_a_boundary_between_them_are_as_long_as_they_are(monkeypat
     for step in range(3):
         job.migrations.committed(job.step + step)
     assert took_s == [1, 1, 1]
+
+
+def test_a_split_of_a_key_group_is_in_force_at_once_and_says_so():
+    job, before = Job(), spread(2, GROUPS)
+    split = Assignment(before.slot_of, 2, 1, {3: (before.slot_of[3], 1 - before.slot_of[3])})
+    assert job.changes.propose("op", AssignmentRequest(split, "policy", "", (0, 1), decided=True))
+    final = job.boundary()
+    assert final.state is RequestState.IN_FORCE
+    assert (final.before, final.assignment) == (before, job.state.assignment)
+    assert job.state.assignment.split == split.split
+    assert not job.migrations.running

@@ -56,8 +56,9 @@ def figures(progress):
     )
 
 
+@pytest.mark.parametrize("sink", ["ForeachBatchSink", "NoopTable"])
 def test_each_progress_has_the_figures_of_its_batch_for_the_handle_listeners_and_the_jvm(
-    spark, tmp_path
+    spark, tmp_path, sink
 ):
     heard = Heard()
     spark.streams.addListener(heard)  # before the query's own: it is told the same
@@ -66,7 +67,11 @@ def test_each_progress_has_the_figures_of_its_batch_for_the_handle_listeners_and
         keys.write.mode("append").parquet(str(tmp_path / "in"))
     rows = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
     counts = rows.parquet(str(tmp_path / "in")).groupBy("id").count()
-    writer = hg.writeStream(counts).outputMode("update").foreachBatch(lambda frame, batch: None)
+    writer = hg.writeStream(counts).outputMode("update")
+    if sink == "NoopTable":
+        writer.format("noop")
+    else:
+        writer.foreachBatch(lambda frame, batch: None)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         told = heard.until(lambda progress: progress.numInputRows == 0)
@@ -75,11 +80,9 @@ def test_each_progress_has_the_figures_of_its_batch_for_the_handle_listeners_and
         told += heard.until(lambda progress: progress is None)[:-1]
         spark.streams.removeListener(heard)
     with_rows = [figures(p) for p in told if p.numInputRows]
-    assert with_rows == [
-        (n, ROWS, [ROWS], (n + 1) * ROWS, ROWS, "ForeachBatchSink", ROWS) for n in range(FILES)
-    ]
+    assert with_rows == [(n, ROWS, [ROWS], (n + 1) * ROWS, ROWS, sink, ROWS) for n in range(FILES)]
     for progress in told[FILES:]:
-        assert figures(progress)[1:] == (0, [0], FILES * ROWS, 0, "ForeachBatchSink", 0)
+        assert figures(progress)[1:] == (0, [0], FILES * ROWS, 0, sink, 0)
     recent = query.recentProgress
     assert [figures(p) for p in recent] == [figures(p) for p in told]
     assert [p["headgate"]["emitted"] for p in recent] == [figures(p)[-1] for p in told]
