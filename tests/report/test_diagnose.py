@@ -210,6 +210,27 @@ def test_frozen_slots_are_thawed_and_no_floor_of_a_job_behind_is_believed() -> N
     assert diagnosed(late_run({"slo": learnt_behind}))["limit"]["cause"] == "batch"
 
 
+def test_a_bound_that_is_missed_by_more_than_the_floor_is_to_be_raised_above_what_records_take() -> (
+    None
+):
+    unreachable = slo_state(state="unreachable", floor_ms=700.0)
+    found = diagnosed(late_run({"slo": unreachable}))
+    assert found["limit"]["why"].endswith(". Records now take 3,000 ms in the mean")
+    assert found["do"] == ["raise the bound above 3,000 ms"]
+    slow = slo_state(state="unreachable", floor_ms=1_500.0)
+    assert diagnosed(late_run({"slo": slow}))["do"] == ["raise the bound to 3,000 ms or more"]
+
+
+@pytest.mark.parametrize(("bound_ms", "seldom"), [(19_999.0, False), (20_000.0, True)])
+def test_to_write_less_often_is_a_remedy_where_records_may_wait_for_it(
+    bound_ms: float, *, seldom: bool
+) -> None:
+    state = slo_state(bound_ms=bound_ms)
+    found = diagnosed(late_run({"slo": state, "phases_ms": {"sink": 900.0}}))
+    assert found["limit"]["cause"] == "sink"
+    assert any("write less often" in text for text in found["do"]) == seldom
+
+
 def test_one_key_is_told_by_what_arrives_not_by_what_a_budget_lets_through() -> None:
     stats = (SlotStats(0, 64, 50, 9000, 300.0, 3e3), SlotStats(1, 64, 50, 10, 300.0, 3e3))
     change = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from headgate.core.input import shown
-from headgate.core.slo import Slo
+from headgate.core.slo import EACH_OPERATOR, Slo
 from headgate.journal.histogram import merge, percentile_ms
 from headgate.journal.schema import (
     AssignmentChange,
@@ -323,7 +323,11 @@ def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -
     answer["latency_ms"] = None if latency is None else round(latency[1], 1)
     share = ""
     if state is not None and success is not None:
-        share = f"; in all, {success:.1%} of windows met since it began ({state.wanted:.1%} wanted)"
+        each = latency is not None and latency[0].scope == EACH_OPERATOR
+        share = (
+            f"; in all, {success:.1%} of {'the windows of its key groups' if each else 'windows'} "
+        )
+        share += f"met since it began ({state.wanted:.1%} wanted)"
     since = f"since {ago_text(since_ms, now_ms)}"
     verdict = f"{'met' if met else 'MISSED'} {since}"
     if late is None and not met:

@@ -16,7 +16,7 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import HeadgateError
 from headgate.journal.schema import AssignmentChange, ControlAct, Start, Stop
 from headgate.report.format import ago_text, at_text, clock_text, ms_text
-from headgate.report.now import STALE_MS
+from headgate.report.now import STALE_MS, now_of
 from headgate.report.run import Run
 from headgate.report.standing import Standing
 
@@ -35,6 +35,10 @@ _ALONE = 0.8
 
 _TAKEN_MS = 60_000
 """How long after slots were taken a query may turn late by it, in ms. Chosen."""
+
+_SELDOM_MS = 10_000
+"""Time between batches that is proposed where the sink takes most of each, in ms: well above what a sink
+takes as a rule, and no remedy where a record may take less than twice of it. Chosen."""
 
 _AGAIN = "start the query again with its checkpoint: it goes on where it was"
 
@@ -321,7 +325,11 @@ def _slow_sink(case: Case) -> Limit | None:
     quicker = "make the sink, or the function of foreachBatch, quicker: more slots cannot help"
     if real_time:
         return Limit("sink", why, (quicker,))
-    seldom = 'write less often: .trigger(processingTime="10 seconds")'
+    if case.run.slo is not None and case.run.slo.bound_ms < 2 * _SELDOM_MS:
+        return Limit(
+            "sink", why, (quicker,)
+        )  # records would wait for the trigger longer than they may
+    seldom = f'write less often: .trigger(processingTime="{_SELDOM_MS // 1000} seconds")'
     return Limit("sink", why, (quicker, seldom))
 
 
@@ -335,8 +343,12 @@ def _below_floor(case: Case) -> Limit | None:
         f"the bound of {ms_text(state.bound_ms)} ms is less than twice the floor of "
         f"{ms_text(state.floor_ms)} ms, which a record takes in an idle job: slots cannot change that"
     )
-    raised = f"raise the bound to {ms_text(2 * state.floor_ms)} ms or more"
+    least_ms, mean_ms = 2 * state.floor_ms, now_of(case.run).mean_ms or 0.0
+    raised = f"raise the bound to {ms_text(least_ms)} ms or more"
     if not case.piles_up:
+        if mean_ms > least_ms:
+            why += f". Records now take {ms_text(mean_ms)} ms in the mean"
+            raised = f"raise the bound above {ms_text(mean_ms)} ms"
         return Limit("floor", why, (raised,))
     rules = (_one_key, _few_cores, _few_slots)
     other = next((limit for rule in rules if (limit := rule(case)) is not None), None)
