@@ -252,10 +252,11 @@ def status(
         return result
 
     def show(result: dict[str, Any]) -> list[str]:
-        # A file or pipe has no width of its own; the picture's is as good as any.
-        console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
-        run_read = Run.read(result["journal"])
-        console.print(frame(run_read, now_ms=wall_clock_ms(), width=console.width))
+        run_read, console = Run.read(result["journal"]), Console()
+        width = console.width
+        if not sys.stdout.isatty():  # laid out as the picture is, and no line is cut
+            width, console = WIDTH, Console(width=10 * WIDTH)
+        console.print(frame(run_read, now_ms=wall_clock_ms(), width=width))
         return [
             *told_at(run_read, scenarios.written(checkpoint)),
             *([] if svg is None else [f"picture written to {svg}"]),
