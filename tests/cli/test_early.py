@@ -138,3 +138,13 @@ def test_a_host_that_nobody_knows_is_refused_at_once() -> None:
         HdfsFiles("hdfs://nope.invalid:1/x", {}).exists("y")
     with pytest.raises(CheckpointError, match=r"nobody knows the host nope\.invalid"):
         ObjectFiles("s3://b/k", {"endpoint": "http://nope.invalid:9"}).exists("y")
+
+
+def test_who_has_a_proxy_needs_to_know_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ObjectFiles("s3://b/k", {"endpoint": "http://nope.invalid:9"})
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(CheckpointError, match=r"nobody knows the host nope\.invalid"):
+        store._reach("http://nope.invalid:9", first=True)
+    monkeypatch.setenv("Https_Proxy", "http://127.0.0.1:1")
+    store._reach("http://nope.invalid:9", first=True)

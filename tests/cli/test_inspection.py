@@ -156,3 +156,14 @@ def test_each_damage_is_told_as_recorded(
             told = [f"{type(error).__name__}: {error}"]
         lines += [f"    {text.replace(str(place), 'CK').replace(job, 'JOB')}" for text in told]
     recorded("damages", [re.sub(r"[0-9a-f]{32}", "TOKEN", line) for line in lines])
+
+
+def test_a_section_that_a_manifest_lacks_is_a_problem_with_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = checkpoints.of_two_steps(tmp_path / "ck"), Checkpoint.read
+    monkeypatch.setattr(Checkpoint, "read", lambda self, n: replace(real(self, n), sections={}))
+    assert any(
+        "aggregate-0, key group" in text and "step 1 lacks its section" in text
+        for text in hg.inspect(path, verify=True)["problems"]
+    )

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from headgate.checkpoint.command_files import Command, CommandFiles
 from headgate.cli import app
 from headgate.journal import Decided, Wish
+from headgate.journal.parts import SloState
 from headgate.journal.schema import Event
 from headgate.spark.step.stop_requests import StopRequests
 
@@ -204,3 +205,20 @@ def test_an_act_is_told_with_what_exactly_was_done_where_there_is_more_to_say() 
     assert operations._asked_lines(done | {"act": "scale", "detail": "2 to 3"}) == [
         "scale done, asked for by ann: 2 to 3"
     ]
+
+
+def test_a_status_fails_by_a_missed_slo_only_where_it_is_required(tmp_path: Path) -> None:
+    for number, (met, code) in enumerate([(0.5, 4), (1.0, 0)]):
+        share = {"success": met, "success_worst": met, "worst_group": 3, "worst_operator": "a"}
+        windows = {"windows": 10, "windows_empty": 0, "wanted": 0.99, "bound_ms": 1000.0}
+        rest = {"floor_ms": 100.0, "loop_ms": 0.0, "cycles": 0}
+        state = SloState("steady", frozen=False, **share, **windows, **rest)
+        checkpoint = tmp_path / str(number)
+        (checkpoint / "headgate").mkdir(parents=True)
+        start = runs.start(parameters={"slo": ["mean < 1 s over 1 s"]})
+        events = [start, runs.batch(0, slo=state)]
+        runs.journal(checkpoint / "headgate" / "journal.jsonl", events)
+        words = ["status", str(checkpoint), "--json"]
+        plain, required = (CliRunner().invoke(app, [*words, *m]) for m in ([], ["--require-slo"]))
+        assert (plain.exit_code, required.exit_code) == (0, code), required.stdout
+        assert json.loads(required.stdout)["slo_met"] is (code == 0)

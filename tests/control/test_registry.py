@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from control_views import seen, view
@@ -142,3 +145,18 @@ def test_an_unknown_policy_over_pools_is_refused() -> None:
         registry.replica_policy("unified-pools(bands=1)")
     with pytest.raises(ConfigError, match="it takes blend, season"):
         registry.replica_policy("psps(per_minute=1)")
+
+
+def test_a_policy_over_pools_of_ones_own_is_the_one_that_its_package_makes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def mine(replicas: int = 3) -> Any:
+        made.append(replicas)
+        return SimpleNamespace(name=f"mine({replicas})")
+
+    plugin = SimpleNamespace(load=lambda: mine, blamed=lambda _: nullcontext())
+    monkeypatch.setattr(registry, "installed", lambda _: {"mine": plugin})
+    assert registry.replica_policy("mine(replicas=4)").name == "mine(4)"
+    assert made == [4]

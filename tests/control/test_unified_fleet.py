@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.control.fleet.unified_fleet import UnifiedFleet, UnifiedFleetParameters, _service_rate
 from headgate.control.fleet.view import FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.core.utility import Intent, Metric, Utility
 
@@ -176,3 +176,9 @@ def test_who_was_served_is_served_until_rid_of_what_waits() -> None:
     then = policy.decide(FleetView(70.0, {"a": a, "b": job(18.0, 2)}, 4 + 6))
     assert then.rule == "short -> division"
     assert then.slots.get("a", {"work": 4})["work"] >= 4
+
+
+def test_without_a_rate_of_before_lost_records_leave_the_rate_of_the_input() -> None:
+    operator = FleetOperator(2, 1.0, backlog_s=0.0, slots_max=16)
+    assert _service_rate(operator, 20.0, 500.0, 7.0, 10.0) == 7.0
+    assert _service_rate(operator, 20.0, 500.0, None, 10.0) == 10.0

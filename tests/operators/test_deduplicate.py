@@ -89,3 +89,17 @@ def test_a_struct_whose_fields_are_never_null_may_be_null():
     """As a vector of Spark's ML is: Arrow does not cast it to its own type."""
     vector = pa.struct([pa.field("size", pa.int32(), nullable=False)])
     warm(DeduplicateSpec(KEYS, pa.schema([("v0", vector)]), TimeKey(0, 1), None))
+
+
+def test_a_group_is_said_to_be_half_written_before_it_is_committed():
+    operator, state = operator_of(spec(0)), GroupState(EMPTY_TOKEN, 0, 0)
+    store, said = HeapStore(operator.layout.table), []
+
+    def fail(group):
+        said.append(group)
+        raise RuntimeError("in the middle")
+
+    request = Request("1" * 32, 0, {0: state}, lambda _: lambda _: [])
+    with pytest.raises(RuntimeError, match="in the middle"):
+        serve(operator, store, request, arriving([((b"a", 1), 10, 0)]), on_group=fail)
+    assert said == [0]

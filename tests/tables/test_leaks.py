@@ -267,3 +267,13 @@ def test_a_kernel_says_how_far_it_came() -> None:
     found = kernels.intern(index, known, heap, offsets[:3], more, 0, counts, out)
     assert found == (1, kernels.STRINGS_FULL), "an index of eight has room for four"
     assert counts[kernels.STRINGS] == 4
+
+
+def test_a_file_that_is_no_longer_under_its_name_is_left_there_by_a_move(place: Path) -> None:
+    file = ArenaFile.create([str(place / "g1")], BYTES)
+    file.publish()
+    (place / "g1").unlink()
+    (place / "g1").write_bytes(b"another's")
+    file.move(str(place / "moved"))
+    assert (place / "g1").read_bytes() == b"another's"
+    assert (place / "moved").stat().st_size >= BYTES
