@@ -22,10 +22,10 @@ def scenario(**fields: object) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: parse_conf(["a=b"]), '--conf "a=b" is not KEY=VALUE; write spark.sql'),
+        (lambda: parse_conf(["a=b"]), '--conf "a=b" is not KEY=VALUE with a key of Spark'),
         (lambda: parse_conf(["spark.a"]), '--conf "spark.a" is not KEY=VALUE'),
         (lambda: parse_conf(["spark.a=1", "spark.a=2"]), '"spark.a" is given twice; give it once'),
-        (lambda: parse_conf([], ["a:b"]), '--packages "a:b" is not GROUP:NAME:VERSION'),
+        (lambda: parse_conf([], ["a:b"]), '--packages "a:b" is not of the form GROUP:NAME:VERSION'),
         (
             lambda: parse_conf(["spark.jars.packages=a:b:1"], ["c:d:2"]),
             "--packages and --conf spark.jars.packages are both given; give one",

@@ -153,7 +153,7 @@ def test_a_group_that_is_due_is_logged_whole_though_no_row_came() -> None:
     [
         (Op.FIRST, 2, None, "order of the records"),
         (Op.LAST, 2, None, "order of the records"),
-        (Op.MAX_BY, 1, None, "the one that came first"),
+        (Op.MAX_BY, 1, None, "the one that came last"),
         (Op.MAX, 1, TimeKey(10, 10, session=True), "a session grows"),
         (Op.MAX, 1, TimeKey(6, 2), "overlapping windows"),
     ],

@@ -55,15 +55,15 @@ def merged(any_order: bool) -> Aggregate:
         (of(SUM, time=TimeKey(10, 10)), ""),
         (of(SUM, time=TimeKey(10, 5, expires=False)), ""),
         (of(SUM, merged(True)), ""),
-        (of(SUM, kept=(LIST,)), "values of its records are kept themselves"),
+        (of(SUM, kept=(LIST,)), "values of its records are stored one by one"),
         (of(SUM, time=TimeKey(10, 10, session=True)), "a session grows with every record"),
         (of(SUM, time=TimeKey(10, 5)), "a record may be late for one of its overlapping windows"),
         (of(SUM, by(Op.FIRST)), "first and last depend on the order"),
         (of(by(Op.LAST)), "first and last depend on the order"),
-        (of(by(Op.MIN_BY)), "min_by and max_by keep the one that came first"),
-        (of(by(Op.MAX_BY)), "min_by and max_by keep the one that came first"),
+        (of(by(Op.MIN_BY)), "min_by and max_by keep the one that came last"),
+        (of(by(Op.MAX_BY)), "min_by and max_by keep the one that came last"),
         (of(by(Op.REGISTERS)), "a sketch comes as a hash of each record"),
-        (of(merged(True), merged(False)), "nobody says that the order"),
+        (of(merged(True), merged(False)), "may depend on the order of the records"),
         (OperatorSpec(), "only the state of aggregates can be merged from parts"),
     ],
 )
@@ -121,7 +121,7 @@ def test_what_a_checkpoint_depends_on_is_told_as_json() -> None:
 def test_columns_that_are_kept_have_a_limit() -> None:
     kept = (Kept((INTEGER,) * (MAX_KEPT - 1), Keep.BAG),)
     of(SUM, kept=kept)
-    with pytest.raises(UnsupportedQuery, match=f"need {MAX_KEPT + 1} columns here, more than"):
+    with pytest.raises(UnsupportedQuery, match=f"need {MAX_KEPT + 1} columns together, more than"):
         of(SUM, kept=(*kept, LIST))
     many = AggregateSpec((INTEGER,) * (MAX_KEPT + 5), None, (SUM,), OutputMode.UPDATE)
     assert len(many.keys) == MAX_KEPT + 5

@@ -6,7 +6,6 @@ import datetime
 import decimal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.spark.jvm import arrow
 from headgate.spark.jvm.gateway import java_class
-from headgate.spark.jvm.narrow import NarrowPlan, fits
+from headgate.spark.jvm.narrow import NarrowPlan
 from headgate.spark.jvm.plans import (
     analysed,
     internal_rows,
@@ -135,42 +133,3 @@ def test_a_value_that_raises_raises_as_in_a_job_and_the_plan_goes_on(
         plan.rows(rows(3))
     assert plan.rows(rows(3).slice(1)).num_rows == 2
     assert arrow.getAllocatedMemory() == before
-
-
-# -- types of columns, without a session ---------------------------------------------------------------
-
-
-def named(*kinds: pa.DataType) -> pa.Schema:
-    return pa.schema([(f"other{n}", kind) for n, kind in enumerate(kinds)])
-
-
-def test_columns_fit_a_schema_whatever_they_are_called() -> None:
-    schema = T.StructType().add("at", "timestamp").add("local", "timestamp_ntz").add("n", "long")
-    zoned, local, number = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.int64()
-    assert fits(named(zoned, local, number), schema)
-    assert fits(named(pa.timestamp("ns", "Europe/Berlin"), local, pa.int32()), schema)
-    assert not fits(named(local, local, number), schema)
-    assert not fits(named(zoned, zoned, number), schema)
-    assert not fits(named(number, local, number), schema)
-    assert not fits(named(zoned, local), schema)
-
-
-def test_an_older_spark_has_its_timestamps_in_the_zone_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    times = T.StructType().add("at", "timestamp").add("local", "timestamp_ntz").add("n", "long")
-    schema = T.StructType([
-        *times.fields,
-        T.StructField("list", T.ArrayType(T.ArrayType(times))),
-        T.StructField("map", T.MapType(T.TimestampType(), times)),
-    ])  # fmt: skip
-    wanted = arrow.to_arrow_schema(schema, "Europe/Berlin")
-    ours, sparks = arrow.to_arrow_schema, arrow.sparks_own.to_arrow_schema
-    monkeypatch.setattr(arrow, "_TAKES_ZONE", False)
-    older = SimpleNamespace(to_arrow_schema=lambda schema: sparks(schema, timezone="UTC"))
-    monkeypatch.setattr(arrow, "sparks_own", older)
-    assert ours(schema, "Europe/Berlin") == wanted
-    large = pa.large_list(pa.field("element", pa.timestamp("us", "UTC")))
-    older.to_arrow_schema = lambda schema: named(large)
-    (found,) = ours(schema, "Asia/Tokyo").types
-    assert found == pa.large_list(pa.field("element", pa.timestamp("us", "Asia/Tokyo")))

@@ -1,4 +1,4 @@
-"""Tests a store of your own; a class of tests inherits them, whatever runs it.
+"""Holds the tests for a store of your own: a test class of yours inherits them, with any test runner.
 
 ::
 
@@ -28,7 +28,10 @@ class CheckpointStoreContract:
         return self.open_store(f"{self.scheme}://contract/{secrets.token_hex(8)}/headgate")
 
     def test_what_was_written_is_read_by_another_object(self) -> None:
-        """Whole, in part, behind its end, and over an older one; without it there is None."""
+        """It is read whole, in part and past its end, also when it replaced an older one.
+
+        Before it is written there is None.
+        """
         store = self._new()
         assert store.read("output/one") is None
         assert store.read_range("output/one", 0, 1) is None
@@ -41,7 +44,10 @@ class CheckpointStoreContract:
             assert other.read_range("output/one", 10**7, 5) == b""
 
     def test_a_new_file_is_never_written_over(self) -> None:
-        """Not even by the same bytes: headgate looks itself whose they are."""
+        """A second write returns False and changes nothing.
+
+        Headgate itself checks whose bytes are there.
+        """
         store = self._new()
         assert store.write_new("manifests/0", b"mine") is True
         assert store.write_new("manifests/0", b"other") is False
@@ -66,7 +72,7 @@ class CheckpointStoreContract:
         assert [f"writer {n}".encode() for n in won] == [first.read("manifests/7")]
 
     def test_names_and_sizes_are_those_of_a_directory(self) -> None:
-        """Not of one whose name only begins like it, nor of another place."""
+        """Not those of a directory whose name only begins the same, nor those at another URL."""
         store = self._new()
         for number in range(3):
             store.write(f"manifests/{number}", b"x" * number)
@@ -77,7 +83,7 @@ class CheckpointStoreContract:
         assert dict(self._new().sizes("manifests")) == {}
 
     def test_what_is_deleted_is_gone(self) -> None:
-        """And what is not there is no error."""
+        """Deleting what is not there is no error."""
         store = self._new()
         for number in range(5):
             store.write(f"output/{number}", b"x")

@@ -28,7 +28,7 @@ app.add_typer(fleet, name="fleet")
 _LINE = 1000
 """Characters of a line on stderr; a failure may quote a record."""
 
-Description = Annotated[Path, typer.Argument(metavar="FILE.toml", help="What runs.")]
+Description = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The fleet's description.")]
 
 
 @fleet.command(epilog=EXIT_CODES)
@@ -41,7 +41,10 @@ def check(file: Description, as_json: Json = False, debug: Debug = False) -> Non
 def run(
     file: Description,
     duration: Annotated[
-        str, typer.Option(help="How long from the last job's start on, with its unit.")
+        str,
+        typer.Option(
+            help="How long to run after the last job has started, with a unit, such as 5min."
+        ),
     ] = "5min",
     advise: Annotated[
         bool, typer.Option("--advise", help="Decide, write down why, and change nothing.")
@@ -52,7 +55,7 @@ def run(
     kill_host_at: Annotated[
         str | None,
         typer.Option(
-            help="Experiment: kill an executor so long after the last job's start; needs a cluster."
+            help="Experiment: kill an executor this long after the last job has started; needs a cluster."
         ),
     ] = None,
     work: Annotated[
@@ -85,12 +88,15 @@ def run(
 def status(
     journal: Annotated[Path, typer.Argument(help="The fleet's journal, or its directory.")],
     since: Annotated[
-        str | None, typer.Option(help="Only what happened in the last, such as 1h.")
+        str | None, typer.Option(help="Show only this last span of time, such as 1h.")
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say who took slots from whom, with the utility before and after; also of a dead fleet."""
+    """Say who took slots from whom, with the utility before and after.
+
+    This works for a fleet that no longer runs, too.
+    """
 
     def work() -> dict[str, Any]:
         return fleet_status(journal, None if since is None else parse_duration_s(since))
@@ -99,7 +105,7 @@ def status(
 
 
 class FleetProgress:
-    """Shows what is new in a fleet, on stderr: how jobs stand, once each, and rounds."""
+    """Shows what is new in a fleet, on stderr: each change of a job's state, and the newest round."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, str] = {}
@@ -134,7 +140,10 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _jobs(jobs: Any) -> list[str]:
-    """Return a table of jobs: rows as they are, or how each stood last."""
+    """Return a table of jobs.
+
+    `jobs`: rows, which are shown as they are; or jobs by name, each shown in its last state.
+    """
     if not isinstance(jobs, Mapping):
         return _spaced(table(jobs))
     rows = [

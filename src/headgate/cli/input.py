@@ -71,7 +71,10 @@ def parse_options(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name.strip().isidentifier() or len(name) > _NAME_MAX:
-            msg = f'--option "{shown(text, 60)}" is not NAME=VALUE; write it as hot=100.'
+            msg = (
+                f'--option "{shown(text, 60)}" is not NAME=VALUE, such as hot=100, with a name of '
+                "letters, digits and _ (no digit first)."
+            )
             raise ConfigError(msg)
         if name.strip() in options:
             msg = f'--option "{name.strip()}" is given twice; give it once.'
@@ -95,7 +98,7 @@ def _literal(text: str, what: str) -> int | float | bool | str:
 
 
 def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, str]:
-    """Return Spark settings written as ``key=value``, and Maven packages as the setting they are.
+    """Return Spark settings written as ``key=value``, and Maven packages as ``spark.jars.packages``.
 
     Raises `ConfigError`: a text is not KEY=VALUE, a key comes twice, or packages are given as a
     setting as well.
@@ -104,7 +107,10 @@ def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, 
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not _KEY.fullmatch(key):
-            msg = f'--conf "{shown(text, 60)}" is not KEY=VALUE; write spark.sql.shuffle.partitions=8.'
+            msg = (
+                f'--conf "{shown(text, 60)}" is not KEY=VALUE with a key of Spark, such as '
+                "spark.sql.shuffle.partitions=8."
+            )
             raise ConfigError(msg)
         if key in conf:
             msg = f'--conf "{key}" is given twice; give it once.'
@@ -114,7 +120,7 @@ def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, 
     wanted = [name.strip() for text in packages for name in text.split(",")]
     for name in wanted:
         if not _PACKAGE.fullmatch(name):
-            msg = f'--packages "{shown(name, 60)}" is not GROUP:NAME:VERSION; write it so.'
+            msg = f'--packages "{shown(name, 60)}" is not of the form GROUP:NAME:VERSION.'
             raise ConfigError(msg)
     if wanted and _PACKAGES in conf:
         msg = f"--packages and --conf {_PACKAGES} are both given; give one."
@@ -133,7 +139,9 @@ def _check_setting(key: str, value: str) -> None:
         return
     known = available_timezones()
     if known and zone not in known:  # there are none where the system has no database of them
-        msg = f'--conf {key}="{shown(value, 60)}" is no time zone; write it as Europe/Paris.'
+        msg = (
+            f'--conf {key}="{shown(value, 60)}" is not a time zone; name one such as Europe/Paris.'
+        )
         raise ConfigError(msg)
 
 

@@ -1,10 +1,10 @@
 """Lays a processor's entries out in the tables of key groups, and finds the entries of given keys.
 
 A row is ``[meta | key nulls, key words ..., variable, number | nulls, numbers ..., texts ...]``. The
-entries of a key and variable are numbered without gaps, so a lookup of rows finds them, whatever else the
-table holds. The key's *head* (variable -1, number 0) holds the number of entries: two words per list or
-map, the first number and the count. A value is number 0 and needs no head. A list's entries are in the
-order of their numbers; in a map the last entry takes the number of an entry that is removed.
+entries of a key and variable are numbered without gaps, so each can be looked up by its row key, without
+a scan of the table. The key's *head* (variable -1, number 0) holds the number of entries: two words per
+list or map, the first number and the count. A value is number 0 and needs no head. A list's entries are
+in the order of their numbers; in a map the last entry takes the number of an entry that is removed.
 
 All variables share the words of a row: numbers first, then texts, which are interned, so that the words
 that hold texts are the same in every row. An entry with a time to live keeps its end as a number of its
@@ -42,9 +42,9 @@ class Columns:
 
     variable: Variable
     number: int
-    """The word that names it in a row."""
+    """The variable's index, which a row's variable word holds."""
     leaves: tuple[Leaf, ...]
-    """Entry columns, values, then the end where it has a time to live."""
+    """Leaves of the entry's columns, then that of its end, if it has a time to live."""
     at: tuple[int, ...]
     """Word of each leaf within the value part."""
     head_at: int
@@ -70,7 +70,7 @@ class Columns:
         Parameters
         ----------
         words : int64[n, value words]
-        texts : pyarrow large_binary[n * per_row]    What the text words of each row name.
+        texts : pyarrow large_binary[n * per_row]    The strings that each row's text words stand for.
         texts_from : int    The first text word.
         """
         schema = self.variable.schema
@@ -176,12 +176,12 @@ class Found:
     of: I64
     """int64[n]: position of each entry's key among the keys asked for."""
     rows: I64
-    """int64[n, width]: whole rows; per key and variable by number."""
+    """int64[n, width]: whole rows; those of one key and variable in the order of their numbers."""
     heads: I64
     """int64[keys, 2 * headed variables]: first number and count per list or map; 0 where there is
     no head."""
     texts: pa.Array
-    """pyarrow large_binary[n * texts]: what the text words of each row name."""
+    """pyarrow large_binary[n * texts]: the strings that each row's text words stand for."""
 
 
 def find(layout: EntryLayout, table: Table, keys: I64) -> Found:
@@ -234,7 +234,7 @@ def _texts(layout: EntryLayout, table: Table, rows: I64 | list[I64]) -> pa.Array
 
 
 def named(table: Table, ids: I64) -> pa.Array:
-    """Return the strings that words (id + 1, 0 for none) of a table name, as large_binary."""
+    """Return, as large_binary, the strings of a table that `ids` (id + 1, 0 for none) stand for."""
     offsets, data = table.strings()
     pool = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]

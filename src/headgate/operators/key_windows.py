@@ -1,7 +1,7 @@
 """Serves the window instances of one key, record by record: a slot's work with O+.
 
-Algorithm 2 of STRETCH for a single key. A slot has its keys one by one, each with the watermark, so
-that no boundary is looked for among all keys, as `headgate_lab.oplus.reference` does.
+Algorithm 2 of STRETCH for a single key. A slot takes its keys one by one, each with the watermark, so it
+need not search all keys for the next window's end; `headgate_lab.oplus.reference` does search them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KeyWindows:
         return self._states[left]
 
     def take(self, record: Record) -> list[Record]:
-        """Serve a record that no earlier one follows: its time is the watermark.
+        """Serve a record after which no record with an earlier time comes, so its time is the watermark.
 
         References
         ----------

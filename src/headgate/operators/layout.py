@@ -1,7 +1,7 @@
 """Maps each leaf of an `AggregateSpec` to the words of a row, as arrays for the kernels.
 
 A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``; nulls are as
-many words as their bits need (`codec.null_at`). Where values of records are kept themselves
+many words as their bits need (`codec.null_at`). Where values of records are stored one by one
 (`AggregateSpec.kept`), each value has a row of its own. The key of such a row continues with a tag (0 for
 the aggregates' own row, else the number of the value's collection), the place of the record where the
 order counts, and the words of the value; its last value word is the number of equal values.

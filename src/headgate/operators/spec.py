@@ -1,7 +1,7 @@
 """Describes a keyed, windowed aggregate, free of any engine.
 
-An engine turns its own query into an `AggregateSpec`; everything in this package follows from it. All
-values are one of four kinds, so that a row is a few int64 words:
+An engine turns its own query into an `AggregateSpec`; everything in this package follows from it. Every
+value is of one of five kinds, so a row is a few int64 words:
 
 ========  =====================================================  =======  ===================
 kind      carries                                                 words    Arrow type at the edge
@@ -34,7 +34,7 @@ NO_TIME_US = 2**62
 """Stands for a plain event time that is null: after every watermark, so its row is never closed."""
 
 MAX_KEPT = 63
-"""Leaves of keys and of values that are kept: their null bits share one word."""
+"""The most leaves that a key and its kept values may have together: their null bits share one word."""
 
 
 class Kind(IntEnum):
@@ -63,11 +63,12 @@ class Op(IntEnum):
     SUM_DECIMAL = 3
     """leaves: [sum, n]; null with n > 0 means overflow, which stays"""
     MIN = 4
-    """leaves: the value's, compared one after the other, nulls first; null value = none"""
+    """leaves: the value's, compared one after the other, nulls lowest; first leaf null: no value"""
     MAX = 5
     """as MIN"""
     FIRST = 6
-    """leaves: [n, value ...]; n counts the records that qualify"""
+    """leaves: [n, value ...]; n counts the records that pass the filter and, where nulls are ignored,
+    have a value"""
     LAST = 7
     """as FIRST"""
     MIN_BY = 8
@@ -110,7 +111,7 @@ Expression = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Program:
-    """Holds the expressions that merge two buffers of one aggregate that no kernel can merge."""
+    """Holds the expressions that merge two buffers of an aggregate that no other `Op` covers."""
 
     merges: tuple[Expression, ...]
     """One for each leaf; in them ``("left", i)`` and ``("right", i)`` are leaves, and ``("value",
@@ -142,19 +143,22 @@ class Aggregate:
 
 
 class Keep(IntEnum):
-    """Names the number of equal values that are kept."""
+    """Names how values are kept: with or without their order, and with or without repeats."""
 
     LIST = 0
     """Each, in the order in which its record came."""
     BAG = 1
-    """Each, in any order: those that are alike once, with their number."""
+    """Each, in any order: equal values are stored once, with their count."""
     SET = 2
     """One."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Describes values of records that are kept themselves, for aggregates without a smaller buffer."""
+    """Describes record values that are stored one by one, for aggregates such as collect_list.
+
+    These have no buffer that is smaller than the values.
+    """
 
     leaves: tuple[Leaf, ...]
     """Leaves of a record's values."""
@@ -183,8 +187,8 @@ class TimeKey:
     expires: bool = True
     """False where the query has no watermark: rows stay for ever."""
     session: bool = False
-    """True for session windows: `size_us` is the gap, and a record carries its own time. The first
-    aggregate of the spec is the greatest end."""
+    """True for session windows: `size_us` is the gap, and a record carries its own time. The spec's
+    first aggregate is then the maximum of the records' end times."""
 
     @property
     def slice_us(self) -> int:
@@ -214,7 +218,10 @@ class OperatorSpec:
 
     @property
     def holds_us(self) -> int | None:
-        """Return the most that output may be older than the watermark, as `JoinSpec` has it."""
+        """Return the oldest time that output may still have, in microseconds from the watermark.
+
+        Negative where output may be older than the watermark. None: see `JoinSpec.holds_us`.
+        """
         return 0
 
     @property
@@ -229,7 +236,7 @@ class OperatorSpec:
 
     @property
     def unsplittable(self) -> str:
-        """Return the reason why records of one key may not be merged apart; empty where they may."""
+        """Return why several slots may not merge records of one key in parts; empty where they may."""
         return "only the state of aggregates can be merged from parts"
 
 
@@ -244,14 +251,15 @@ class AggregateSpec(OperatorSpec):
     mode: OutputMode
     """APPEND needs a `time` that expires."""
     kept: tuple[Kept, ...] = ()
-    """What is kept beside the aggregates, each an entry of its own behind its key and slice."""
+    """Values kept beside the aggregates, in rows of their own, whose keys begin with key and slice."""
 
     def __post_init__(self) -> None:
         keys = len(self.keys) + sum(len(kept.leaves) for kept in self.kept)
         if self.kept and keys > MAX_KEPT:
             msg = (
-                f"keys and values that are kept need {keys} columns here, more than {MAX_KEPT}; make "
-                "structs of some for collect_list and the like, or split the query."
+                f"the key and the values that collect_list and the like keep need {keys} columns "
+                f"together, more than {MAX_KEPT}, and a struct counts as all of its fields; keep fewer "
+                "of them, or split the query."
             )
             raise UnsupportedQuery(msg)
 
@@ -259,38 +267,40 @@ class AggregateSpec(OperatorSpec):
     def merges(self) -> tuple[Aggregate, ...] | None:
         """Its aggregates: a record comes as a buffer of each, and buffers can be merged anywhere.
 
-        Not where values of records are kept, nor where a record comes as less than a buffer.
+        None where values of records are kept, or where there is a sketch (REGISTERS): there a record
+        brings only a hash, not a buffer.
         """
         ours_only = any(aggregate.op is Op.REGISTERS for aggregate in self.aggregates)
         return None if self.kept or ours_only else self.aggregates
 
     @property
     def unsplittable(self) -> str:
-        """Return the reason why records of one key may not be merged apart; empty where they may."""
+        """Return why several slots may not merge records of one key in parts; empty where they may."""
         if self.kept:
-            return "values of its records are kept themselves, and no two of them can be merged"
+            return "the values of its records are stored one by one, and cannot be merged"
         if self.time is not None and self.time.session:
             return "a session grows with every record, in the order of their times"
         if self.time is not None and self.time.expires and self.time.sliced:
-            # an owner merges its own records before what the other slots sent is out: see note 0104
+            # a split group's windows go out a step later, with what other slots sent; until then its
+            # owner would merge records into windows that they are late for: see note 0104
             return "a record may be late for one of its overlapping windows and not for another"
         ops = {aggregate.op for aggregate in self.aggregates}
         if ops & {Op.FIRST, Op.LAST}:
             return "first and last depend on the order of the records"
         if ops & {Op.MIN_BY, Op.MAX_BY}:
-            return "of equal values min_by and max_by keep the one that came first"
+            return "of records of the same order min_by and max_by keep the one that came last"
         if Op.REGISTERS in ops:
             return "a sketch comes as a hash of each record, and goes out as registers"
         programs = (part.program for part in self.aggregates if part.program is not None)
         if not all(program.any_order for program in programs):
-            return "nobody says that the order of an aggregate's records makes no difference"
+            return "the result of one of its aggregates may depend on the order of the records"
         return ""
 
     @property
     def results_after_us(self) -> int | None:
-        """Return the length of windows that emit results when they are over; None where at once.
+        """Return the length of windows whose results go out when they are over; else None.
 
-        Sessions, which have no length, and plain times count as the latter.
+        None if results go out at once, and also for sessions, which have no length, and plain times.
         """
         time = self.time
         if time is None or time.session or not time.expires or self.mode is not OutputMode.APPEND:

@@ -1,4 +1,7 @@
-"""Draws pictures of figures; the only module that knows matplotlib, which is the extra ``plot``."""
+"""Makes empty figures and saves figures as SVG; the only module that imports matplotlib.
+
+The extra ``plot`` installs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def check_target(path: Path) -> None:
 def write_picture(path: Path, text: str) -> None:
     """Write the text of a picture.
 
-    Raises `ConfigError`: there is something else than a file, or it cannot be written.
+    Raises `ConfigError`: something other than a file is there, or it cannot be written.
     """
     checked_path(path)
     if os.path.lexists(path) and not is_file(path):

@@ -1,4 +1,4 @@
-"""How many descriptors this process holds."""
+"""Counts the descriptors that this process holds."""
 
 from __future__ import annotations
 

@@ -15,55 +15,62 @@ FIXED_MS = 20.0
 """Fixed cost of a task assumed at first: 5 to 30 ms were measured on Spark."""
 
 _FIXED_DECAY = 0.97
-"""Weight of a task against the next one in the fixed cost, which does not drift: some thirty tasks."""
+"""Factor on the weight of a slot's earlier tasks with each new one, in the fixed cost: about the last
+thirty count. The fixed cost is taken not to drift."""
 
 _WARM_BATCHES = 3
 """Batches that say nothing of the fixed cost: workers still load and compile."""
 
 _RECORD_DECAY = 0.9
-"""The same in the cost of a record, for tasks of the usual size: some ten tasks. Chosen, not tuned."""
+"""As `_FIXED_DECAY`, for the cost of a record: about the last ten tasks of the usual size count. Chosen,
+not tuned."""
 
 _MADE_UP = 0.125
-"""Weight of the made-up task: a quarter of one of the usual size. Chosen, not tuned."""
+"""Weight of the made-up task without records (see `TaskCost`), times the usual number of records: a
+quarter of the 0.5 that a task of the usual size has. Chosen, not tuned."""
 
 _LEAST_OF, _SHORT_SHARE = 64, 0.25
-"""Tasks of which the short ones bound the fixed cost: a quartile, since the least may be luck."""
+"""The fixed cost is at most the lower quartile of the last 64 tasks' times; the shortest alone may be
+luck."""
 
 _DRIFT_DECAY = 0.6
-"""The same while cost drifts: some three tasks."""
+"""`_RECORD_DECAY` falls towards this while the cost drifts: then about the last three tasks count."""
 
 _SIDE_WEIGHT, _SIDE_CHANCE = 0.2, 0.5
-"""Batches on one side of what was expected: how the last ones count, and up to what mean of their signs
-chance may be to blame. A sign and not its size, since one dear record is no drift. Chosen, not tuned."""
+"""Weight of the newest batch in the mean of signs (+1: took longer than expected, -1: less), and the size
+of this mean up to which it may be chance. Only the sign of the difference counts, not its size, since one
+expensive record is no drift. Chosen, not tuned."""
 
 _RECORDS_SHARE_MIN = 0.05
 """The records' share of what tasks take, at least; keeps their cost away from zero."""
 
 _RATIO, _LINE = 4, 5
-"""Rows of the sums below."""
+"""Numbers of rows of `_ratio` and `_line`."""
 
 
 class TaskCost:
     """Fits ``time = a + b x records`` over the recent tasks of an operator's slots.
 
     The fixed cost `a` is one for all slots, the cost of a record `b` is each slot's own: keys may differ.
-    The time of n records, each drawn for itself, varies by the square root of n. So
+    If records cost independently of each other, the standard deviation of the time of n records grows
+    with the square root of n. So
 
-    - `a` is fitted by least squares, all slots together, a task weighing less the more records it has. It
-      takes tasks of different sizes to tell; where all are alike, a made-up task without records and
-      of 20 ms, or the shortest one seen, decides. No task was shorter than `a`.
-    - `b` is the sum of what tasks took above `a` over the sum of their records, the best there is for
-      such times, where a line's slope would hang on the few records that are dear.
-    - What chance may explain of the differences between slots is taken to be chance: each slot's `b` is
-      drawn towards that of all slots, the more so the fewer records it had and the more they vary.
+    - `a` is fitted by least squares, all slots together, a task weighing less the more records it has.
+      Only tasks of different sizes tell `a`; where all are alike, a made-up task without records
+      decides, which takes 20 ms or the lower quartile of the last 64 tasks' times, whichever is less.
+      `a` is never above that quartile.
+    - `b` is the sum of the tasks' times above `a`, divided by the sum of their records. For such times
+      that is the best estimate; the slope of a line would depend on a few expensive records.
+    - Differences between slots that chance can explain are treated as chance: each slot's `b` is pulled
+      towards that of all slots, the more so the fewer records it had and the more their cost varies.
 
     Tasks are forgotten as records come: one with a tenth of the usual records forgets a tenth as much, so
     that nearly empty tasks do not wash out what full ones said.
 
     References
     ----------
-    The last is the credibility estimator of Bühlmann and Straub (1970). StreamSwitch 4.2 has mu =
-    completions / useful time, with no fixed cost.
+    Pulling each slot's `b` towards that of all slots is the credibility estimator of Bühlmann and Straub
+    (1970). StreamSwitch 4.2 has mu = completions / useful time, with no fixed cost.
     """
 
     def __init__(self) -> None:
@@ -80,12 +87,12 @@ class TaskCost:
 
     @property
     def fixed_ms(self) -> float:
-        """The fixed cost a of a task, in ms."""
+        """`a`, the fixed cost of a task, in ms."""
         return self._fixed_ms
 
     @property
     def record_ms(self) -> F64:
-        """The cost b of a record by slot, in ms; 0 while nothing is known of any slot."""
+        """`b`, the cost of a record, by slot, in ms; 0 while nothing is known of any slot."""
         return self._record_ms
 
     def widen(self, slots: int) -> None:
@@ -111,8 +118,8 @@ class TaskCost:
     def add(self, tasks: Sequence[tuple[int, float, float]]) -> None:
         """Take the tasks of a batch into account.
 
-        `tasks` (sequence of (slot, records, ms)): one without records says nothing about them, and
-        may have spared itself work.
+        `tasks` (sequence of (slot, records, ms)): a task without records is ignored: it says nothing
+        about a record's cost, and may have skipped part of the fixed work.
         """
         self._follow(tasks)
         self._batches += any(records > 0 for _, records, _ in tasks)

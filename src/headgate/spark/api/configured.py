@@ -35,7 +35,10 @@ def cores_of(spark: SparkSession) -> int:
 
 
 def machine_cores(spark: SparkSession) -> int | None:
-    """Return the cores of this machine where all of Spark is on it, whatever Spark was promised."""
+    """Return the cores that this process may use, whatever number Spark was given.
+
+    None unless Spark's master is local.
+    """
     if not str(spark.sparkContext.master).startswith("local"):
         return None
     affinity = getattr(os, "sched_getaffinity", None)
@@ -125,10 +128,10 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
 def sink(
     spark: SparkSession, settings: QuerySettings, plan: PlannedQuery, where: Place
 ) -> sinks.Sink:
-    """Return where the rows of `plan` go, in columns with the nulls of the user's query."""
+    """Return the sink of `plan`'s rows; its columns are nullable where those of the user's query are."""
     options = settings.sink_options
     if settings.name:
-        options["queryName"] = settings.name  # as Spark's writer, and some sinks read it
+        options["queryName"] = settings.name  # as Spark's writer does; some sinks read it
     target = sinks.Target(
         file_format=settings.format,
         mode=settings.mode,
@@ -158,7 +161,7 @@ def delivered(where: Place) -> int:
     """Return the number of the newest output that no start delivers again, -1 for none."""
     store = Checkpoint(where.url or where.path, where.options)
     latest = store.latest() if store.files.is_there() else None
-    # without a manifest, of a query without state, an output has the number of Spark's batch
+    # a query without state has no manifest; its outputs have the numbers of Spark's batches
     return (
         newest_commit(where.path) if latest is None else delivered_output(store, latest, where.path)
     )
@@ -199,8 +202,8 @@ def pool_config(
 ) -> PoolConfig:
     """Return the settings of pools.
 
-    `slots`: least, most and first number of replicas; most is "auto" for the cores granted, at
-    least 4, first is "auto" for the least. `box_s`: time a replica may serve per batch. Raises
+    `slots`: least, most and first number of replicas. As the most, "auto" means the cores granted, but
+    at least 4; as the first, it means the least. `box_s`: time a replica may serve per batch. Raises
     `ConfigError`: the numbers are not ascending, or an option is no duration.
     """
     least, most, first = slots

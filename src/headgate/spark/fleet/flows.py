@@ -49,8 +49,7 @@ class Graph:
     parents: Mapping[str, str]
     """Of each operator that reads another one."""
     lossless: Collection[str] = ()
-    """Operators that get every row which their parent puts out: what is between drops and makes
-    none."""
+    """Operators that get as many rows as their parent puts out: nothing between drops or adds any."""
     windows_us: Mapping[str, int] = field(default_factory=dict)
     """As `Origins` has it."""
 
@@ -85,7 +84,10 @@ class Graph:
         return cls(tuple(entrances), parents, lossless, results_after_us(operators))
 
     def at_once(self) -> set[str]:
-        """Return the operators whose results go out with the records: no windows, and none above."""
+        """Return the operators whose results go out with the records.
+
+        They read a source, wait for no window's end, and feed no other operator.
+        """
         followed = {*self.parents.values(), *self.windows_us}
         return {entrance.operator for entrance in self.entrances} - followed
 
@@ -127,17 +129,20 @@ class Span:
     reads: Sequence[Read]
     """Those since; one or more."""
     read_s: float
-    """Up to when all that arrived was read; later than the last step where nothing arrived after
-    it."""
+    """Time up to which everything that arrived has been read; later than the last step's if nothing
+    arrived after that."""
     now_s: float
 
     @property
     def seconds(self) -> float:
-        """Return the records read between the first step and the last."""
+        """Return the seconds from the reading of the step before the window to that of its last step.
+
+        0 without a step before.
+        """
         return self.reads[-1].read_s - self.before.read_s if self.before is not None else 0.0
 
     def unread_s(self) -> float:
-        """Return by how many seconds' arrivals more were unread at its end than at its beginning.
+        """Return how much the unread input grew over the window, in seconds of arrivals.
 
         A batch under way counts once it takes longer than any before it: what arrived since the last
         one was read is in it, or waits behind it.
@@ -173,14 +178,14 @@ def flows_of(
 ) -> tuple[list[Flow], float]:
     """Return the flow along each edge, and the records per second that arrived at the sources.
 
-    `waiting`: records that slots have and have not served, by operator and its input.
+    `waiting`: records in the slots' backlog, by operator and its input.
 
     References
     ----------
-    Henge 6, where T is what a parent sent, counted at the parent: what a source sent is what was read
-    of it, and by how much what was not has grown. A record that is turned away as late was processed.
-    Differs: what an operator executed of several streams that are merged below it is shared out by what
-    they sent.
+    Henge 6, where T is what a parent sent, counted at the parent: for a source, T is what was read from
+    it plus the growth of what was not read. A record dropped as late counts as processed. Differs: where
+    several streams are merged before an operator, what it executed is divided among them in proportion
+    to what they sent.
     """
     flows: list[Flow] = []
     per_s = 0.0
@@ -259,7 +264,7 @@ def _shares(sources: tuple[int, ...], span: Span, lag: SourceLag) -> dict[int, f
 
 
 def _grown(entrance: Entrance, source: int, part: float, span: Span, lag: SourceLag) -> float:
-    """Return by how many records what a source has and was not read has grown, by its offsets."""
+    """Return by how many records the unread part of a source has grown, from its offsets."""
     if source < 0 or not lag.tells(source):
         return 0.0
     first = span.reads[0] if span.before is None else span.before
@@ -272,7 +277,10 @@ def _grown(entrance: Entrance, source: int, part: float, span: Span, lag: Source
 
 
 def _grown_by_arrival(entrance: Entrance, arrived: float, span: Span) -> float:
-    """Return the same by when records arrived: they are older each time where a job falls behind."""
+    """Return the same from the times of arrival.
+
+    If a job falls behind, the records it reads are older at each step.
+    """
     if span.before is None:
         return 0.0
     known = [
@@ -302,7 +310,7 @@ def _sum(counts: InputCounts, other: InputCounts) -> InputCounts:
 
 
 def _number(leaf: Jvm, distinct: list[Jvm]) -> int:
-    """Return the number of a stream among those before it that are not equal; it may be a new one."""
+    """Return the index of a stream in `distinct`, in which equal streams are one; add it if it is new."""
     for number, other in enumerate(distinct):
         if leaf.equals(other):
             return number

@@ -15,8 +15,8 @@ class RequestState(StrEnum):
     """Names how far a requested assignment is.
 
     ``REQUESTED`` comes into force at the next batch boundary. ``WAITING`` does so as soon as there are
-    executors for its slots. A migration carries ``MOVING`` out. ``DROPPED`` ended otherwise: its migration
-    failed. A request that is given up before it moves is forgotten, and has no state.
+    executors for its slots. A migration carries ``MOVING`` out. ``DROPPED`` ended otherwise: its
+    migration failed. A request that is given up before it moves is forgotten, and has no state.
     """
 
     REQUESTED = "requested"

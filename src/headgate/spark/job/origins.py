@@ -1,8 +1,8 @@
 """Measures the age of results: from the newest input of a result until its output.
 
-A column with the time of arrival through all operators would be exact, for a column in every row,
-exchange, backlog and state. So the driver keeps the newest arrival by key group and slice: a result is
-at most a window's length younger here than it is.
+Carrying the time of arrival through all operators would be exact, but cost a column in every row,
+exchange, backlog and state. So the driver keeps the newest arrival by key group and slice: the age
+measured here is at most a window's length below the true one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headgate.journal import histogram
 from headgate.spark.job.reports import Report
 
 _KEPT_STEPS = 1000
-"""Steps of an operator in which what waits behind it may have been put out; older ones count as the
-oldest. Chosen, not tuned."""
+"""How many of an operator's last steps are remembered; what it put out earlier counts as from the oldest
+of them. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class _Kept:
 class Origins:
     """Follows results of a chain of operators back to the source.
 
-    A result of a window is charged its wait: it is as old as the newest record of the window in the
-    result's key group. What is put out with the records that cause it is as old as these. Behind
-    another operator the age of what was put out there is added.
+    A window's result includes its wait for the window's end: its age counts from the window's newest
+    record in the result's key group. What is put out with the records that cause it is as old as these.
+    For an operator that reads another one, the age of what that one put out is added.
 
-    Kept in memory: of windows begun before a start nothing is known, and they are not counted.
+    All this is kept in memory only: results of a window and key group that got no record since the start
+    are not counted.
 
     `parents`: which operators each one reads, upstream first; none where it reads the source.
     `windows_us`: lengths of the windows of operators that put results out when their time is over.
@@ -62,7 +63,7 @@ class Origins:
     References
     ----------
     Henge 3, StreamSwitch 6.6. Differs: the newest record is that of the result's key group, not of its
-    key alone; and results that an operator puts out in one step are alike to the next.
+    key alone; and all results that an operator puts out in one step count alike for the next operator.
     """
 
     def __init__(self, parents: Mapping[str, Sequence[str]], windows_us: Mapping[str, int]) -> None:
@@ -70,7 +71,7 @@ class Origins:
         self._kept = {name: _Kept(windows_us.get(name)) for name in parents}
 
     def judges(self, operator: str) -> bool:
-        """Return whether results differ in age from what the operator's own records tell."""
+        """Return whether the age of an operator's results may differ from its own records' latency."""
         operator_state = self._kept[operator]
         return operator_state.window_us is not None or bool(self._parents[operator])
 
@@ -110,7 +111,7 @@ class Origins:
             total = sum(edge * count for edge, count in report.histogram)
             scale = report.latency_sum_ms / total if total else 0.0
             own = [(edge * scale, count) for edge, count in report.histogram]
-            # what took so long here was put out above so long ago
+            # what took `own_ms` here was put out upstream that long before
             return [
                 Finished(at_ms, own_ms + _age_ms(parents, at_ms - own_ms, newest=False), count)
                 for own_ms, count in own
@@ -145,7 +146,10 @@ def sparse(finished: Sequence[Finished]) -> histogram.Sparse:
 
 
 def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:
-    """Return how old what came from above at `at_ms` was then; 0 from a source."""
+    """Return how old the results were that came last from upstream up to `at_ms`; 0 if there are none.
+
+    Their mean age when they were put out; with `newest` the least.
+    """
     ages = []
     for parent in parents:
         if parent.put_out:

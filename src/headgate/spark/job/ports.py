@@ -25,11 +25,11 @@ class Observer(Protocol):
     def assigned(self, operator: str, request: AssignmentRequest) -> None:
         """Take note that the step about to begin runs under a new assignment.
 
-        While the request moves, it is on the way to the one requested.
+        While the request is moving, this assignment is a step on the way to the requested one.
         """
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
-        """Take note of a committed step; parameters as of `Controller.committed`."""
+        """Take note of a committed step; for the parameters see `SparkMetrics.committed`."""
 
     def quiet(self, horizon_ms: float) -> None:
         """Take note of a batch with nothing to do."""
@@ -77,7 +77,10 @@ class Executors(Protocol):
         """Take note that a change to `slots` is requested: more executors may have to come."""
 
     def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
-        """Take note that a step was committed with `slots` slots, which are on `hosts` by wish."""
+        """Take note that a step was committed with `slots` slots.
+
+        `hosts` returns the hosts on which they should run; none where Spark places them.
+        """
 
 
 class SlotHolder(Protocol):
@@ -87,7 +90,7 @@ class SlotHolder(Protocol):
         """Return the slots in force, by operator."""
 
     def holds(self) -> dict[str, float]:
-        """Return the end of the hold on each operator's slots, seconds since 1970."""
+        """Return until when each held operator keeps its number of slots, seconds since 1970."""
 
     def changing(self) -> bool:
         """Return whether slots that were asked for are not in force yet."""
@@ -122,15 +125,15 @@ class NoObserver:
         """Do nothing."""
 
     def bound_ms(self, operator: str) -> float:
-        """Return that nothing is counted."""
+        """Return 0: nothing is counted."""
         return 0.0
 
     def asks_origins(self) -> bool:
-        """Return that it looks at nothing."""
+        """Return False: it looks at nothing."""
         return False
 
     def state(self) -> SloState | None:
-        """Return that there is no SLO."""
+        """Return None: there is no SLO."""
         return None
 
 
@@ -152,7 +155,7 @@ class NoPoolObserver:
 
 @dataclass(frozen=True)
 class SameExecutors:
-    """Executors that slots do not change; an `Executors`."""
+    """Executors that stay the same whatever the number of slots; an `Executors`."""
 
     cores: int = 1
 

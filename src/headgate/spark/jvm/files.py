@@ -11,7 +11,7 @@ from headgate.spark.jvm.gateway import Jvm, jvm
 
 @dataclass(frozen=True)
 class Uri:
-    """A location of Hadoop's."""
+    """A URI as Hadoop has it, in parts and as a whole."""
 
     scheme: str | None
     path: str
@@ -22,8 +22,8 @@ class Uri:
 class HadoopPath:
     """A path that may lie on any file system that Spark knows.
 
-    `*parts` (str): a path as a user writes it, or a directory and a name in it; what is no path
-    raises what Java raises.
+    `*parts` (str): a path as a user writes it, or a directory and a name in it; a text that is not a
+    path raises Java's own error.
     """
 
     def __init__(self, spark: SparkSession, *parts: str) -> None:
@@ -66,7 +66,7 @@ def path_of(spark: SparkSession, location: Jvm) -> str:
 
 
 def default_file_system(spark: SparkSession) -> Uri:
-    """Return where a path without a scheme lies to Spark."""
+    """Return the URI of the file system in which Spark looks for a path without a scheme."""
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     return _uri(jvm(spark).org.apache.hadoop.fs.FileSystem.getDefaultUri(conf))
 

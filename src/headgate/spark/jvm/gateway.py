@@ -30,14 +30,17 @@ def require_classic(spark: object) -> None:
 
 
 def require_session(spark: object, what: str) -> None:
-    """Refuse what is no classic session; `what` names the function and its argument."""
+    """Raise an error unless `spark` is a classic session; `what` names the function and its argument."""
     require_classic(spark)
     acts_as_one = hasattr(spark, "sparkContext")
     require(acts_as_one, what, spark, "a SparkSession, such as hg.session()")
 
 
 def require_frame(df: object, what: str) -> None:
-    """Refuse what is no DataFrame of a classic session; `what` names the function and its argument."""
+    """Raise an error unless `df` is a DataFrame of a classic session.
+
+    `what` names the function and its argument.
+    """
     require_classic(getattr(df, "sparkSession", None))
     require(isinstance(df, DataFrame), what, df, "a DataFrame of PySpark")
 
@@ -67,7 +70,10 @@ def jvm(spark: SparkSession) -> Jvm:
 
 
 def active_jvm() -> Jvm:
-    """Return that entry where no session is at hand, but one runs."""
+    """Return the entry to the JVM's classes without a session at hand.
+
+    A Spark context must be running.
+    """
     context = SparkContext._active_spark_context
     assert context is not None
     return _jvm_of(context)
@@ -77,7 +83,7 @@ def _jvm_of(context: SparkContext) -> Jvm:
     """Return the entry to the classes of a context's JVM."""
     java = context._jvm
     if id(java) not in _names:
-        _names[id(java)] = _Names(java)  # which keeps `java`, and with it its number
+        _names[id(java)] = _Names(java)  # which keeps `java` alive, so its id is not used again
     return _names[id(java)]
 
 
@@ -112,7 +118,7 @@ def scala_map(spark: SparkSession, items: Mapping[str, str]) -> Jvm:
 
 
 def string_map(spark: SparkSession, items: Mapping[str, str]) -> Jvm:
-    """Return options as newer sources take them: keys in any case."""
+    """Return options as newer sources take them, in a map whose keys ignore upper and lower case."""
     made = jvm(spark).java.util.HashMap()
     for key, value in items.items():
         made.put(key, value)

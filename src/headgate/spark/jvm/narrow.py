@@ -1,7 +1,7 @@
 """Computes a plan of `select` and `where` over a few rows, in the calling thread and without a job.
 
-Catalyst compiles the plan once. A new plan for the rows of each epoch takes tens of milliseconds,
-and a job some more.
+Catalyst compiles the plan once. Planning anew for the rows of each epoch would take tens of
+milliseconds, and a job some more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARROW = "org.apache.spark.sql.execution.arrow.ArrowConverters"
 _ZONE = "UTC"
 _KEPT = "__headgate_kept"
 _MOST_ROWS, _MOST_BYTES = 2**31 - 1, 2**40
-"""Of one Arrow batch of results: there is always one only."""
+"""Limits of one Arrow batch of results, so high that all results are in one."""
 _LENGTH_BYTES = 4
 
 
@@ -43,7 +43,8 @@ class NarrowPlan:
     schema : StructType
         Schema of the leaf's rows.
     file : Path
-        Where the JVM may write rows, and, with another ending, read them; on this host.
+        On this host. The JVM writes the plan's rows to this file, and Python reads them. Python writes
+        the leaf's rows to another, whose name has ``-given`` at its end, and the JVM reads them.
     """
 
     def __init__(self, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> None:
@@ -54,7 +55,7 @@ class NarrowPlan:
             self._project = make.create(plan.projectList(), leaf.output())
         self._into = to_arrow_schema(schema, _ZONE)
         self._drops = frame.columns[-1] == _KEPT
-        # a large answer of py4j's would wait 40 ms for TCP's acknowledgement, so a file has it
+        # a large answer through py4j would wait 40 ms for TCP's acknowledgement, so rows go through files
         self._given, self._made = file.with_name(f"{file.name}-given"), file
         self._compute = self._composed(spark, plan.schema())
 
@@ -72,12 +73,12 @@ class NarrowPlan:
         mapped = bound(method("scala.collection.Iterator", "map("), 1, self._project)
         to_arrow = bound(method(f"{_ARROW}$", "toBatchWithSchemaIterator("), 0, arrow)
         to_arrow = bound(to_arrow, 1, schema, _MOST_ROWS, _MOST_BYTES, _ZONE, False, False)
-        # it appends, so that it writes from the start again once the file was cut off
+        # opened to append, so that it writes from the start again after the file is truncated
         out = java_class(spark, "java.io.FileOutputStream")(str(self._made), True)
         stream = java_class(spark, "java.io.DataOutputStream")(out)
         write = method("org.apache.spark.api.python.PythonRDD", "writeIteratorToStream(")
         write = bound(write, 1, stream)
-        # both are closed at their ends
+        # both iterators close themselves at their ends; so they are closed here only after an error
         write = composer.closing(write, method(f"{_ARROW}$ArrowBatchIterator", "close("))
         compute = then(then(mapped, to_arrow), write)
         close = method(f"{_ARROW}$InternalRowIteratorFromIPCStream", "close(")
@@ -128,7 +129,7 @@ class NarrowPlan:
 
 
 def _tables(content: bytes) -> Iterator[pa.Table]:
-    """Return the tables of a file: of each its length, and an Arrow stream."""
+    """Return the tables of a file, in which each is its length followed by an Arrow stream."""
     start = _LENGTH_BYTES
     while start <= len(content):
         length = int.from_bytes(content[start - _LENGTH_BYTES : start], "big")
@@ -140,7 +141,7 @@ def _tables(content: bytes) -> Iterator[pa.Table]:
 def _guarded(spark: SparkSession, leaf: Jvm, values: list[Jvm], *, drops: bool) -> DataFrame:
     """Return the frame of values over a leaf, which computes none of them for a row that is dropped.
 
-    A value may raise of such a row.
+    A value might raise an error for such a row.
     """
     below = of_rows(spark, leaf)
     if not drops:
@@ -149,16 +150,3 @@ def _guarded(spark: SparkSession, leaf: Jvm, values: list[Jvm], *, drops: bool) 
     names = [value.name() for value in values[:-1]]
     made = [F.when(condition, output).alias(n) for output, n in zip(projected, names, strict=True)]
     return below.select(*made, condition.alias(_KEPT))
-
-
-def fits(kinds: pa.Schema, schema: StructType) -> bool:
-    """Return whether columns of Arrow are those of a schema but for the names and sizes of their types.
-
-    A timestamp without a zone would stand for another time in Spark.
-    """
-    wanted = to_arrow_schema(schema, _ZONE)
-    return len(kinds) == len(wanted) and all(
-        not pa.types.is_timestamp(new.type)
-        or (pa.types.is_timestamp(old.type) and (old.type.tz is None) == (new.type.tz is None))
-        for old, new in zip(kinds, wanted, strict=True)
-    )

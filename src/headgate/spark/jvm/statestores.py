@@ -1,4 +1,7 @@
-"""Reads state of plain Spark's streaming queries by Spark's sources; writes it by `StateRewriter`."""
+"""Reads the state of plain Spark's streaming queries, and writes it.
+
+It is read with Spark's data sources, and written with Spark's `StateRewriter`.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ _NOT_LOADED = re.compile(r"\[CANNOT_LOAD_STATE_STORE\.\w+\](?:(?!SQLSTATE).){0,2
 """How Spark says that it cannot read a store."""
 
 _OF_A_TASK = re.compile(r"^.*most recent failure: .*?\): ")
-"""What Spark says of a task before what it failed with."""
+"""What Spark puts before the error of a failed task."""
 
 
 def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
     """Return the metadata of a checkpoint's state: a row for each operator and store.
 
-    Raises `CheckpointError`: it says nothing.
+    Raises `CheckpointError`: the metadata cannot be read.
     """
     try:
         rows = spark.read.format("state-metadata").load(uri(path)).collect()
@@ -64,7 +67,7 @@ def state_rows(
 
 @contextmanager
 def state_read(path: Path) -> Iterator[None]:
-    """Within, what Spark says of state that it cannot read is one sentence.
+    """Turn Spark's error about state that it cannot read into one sentence, in the ``with`` block.
 
     Raises `CheckpointError`: a file of the state below `path` is missing or damaged.
     """
@@ -111,7 +114,7 @@ def _functions(spark: SparkSession, expression: Jvm, names: dict[str, str]) -> N
 _REWRITING = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.offsetLog.formatVersion": "1",
-    # the one that Spark's rewriter writes; which it is stands in the log, so a later start knows
+    # the one store format that Spark's rewriter writes; the log names it, so a later start knows
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -127,10 +130,10 @@ def rewriting_session(spark: SparkSession) -> SparkSession:
 
 
 class _Function:
-    """A function of Python's that Scala calls with one argument."""
+    """A Python function that Scala calls with one argument."""
 
     Java = SimpleNamespace(implements=("scala.Function1",))
-    """What Py4J makes of it."""
+    """Tells Py4J which Java interface it implements."""
 
     def __init__(self, function: Callable[[Jvm], Jvm]) -> None:
         self._function = function
@@ -147,12 +150,14 @@ def rewrite(
     batch: int,
     stores: Mapping[tuple[int, str], DataFrame],
 ) -> None:
-    """Write state below `target`, as that after a batch, of the same form as the state below `origin`.
+    """Write the state after `batch` below `target`, in the form of the state below `origin`.
 
     Parameters
     ----------
     origin : Path    A checkpoint of the same query with a batch 0.
-    target : Path    With the offsets of `batch`, and what Spark says of operators' state.
+    target : Path
+        A checkpoint that already has the offsets of `batch`, and Spark's metadata and schemas of the
+        operators' state.
     stores : mapping of (int, str) to DataFrame
         Entries as `entry_bytes` makes them, by Spark's number of the operator and name of the store.
     """
@@ -160,7 +165,7 @@ def rewrite(
     session = spark._jsparkSession
 
     def transformed(read: Jvm) -> Jvm:
-        # of the very schema that was read, whose columns say more of nulls than ours
+        # with exactly the schema that was read: its nullability differs from ours
         options = next(each(read.queryExecution().analyzed().collectLeaves())).options()
         store = int(options.get("operatorId")), str(options.get("storeName") or "default")
         made = computed_rows(stores[store])
@@ -184,7 +189,7 @@ def rewrite(
 
 
 def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> DataFrame:
-    """Return entries of state as bytes, where Spark's own hash of their keys puts them.
+    """Return state entries as bytes, each in the partition where Spark's hash of its key puts it.
 
     Parameters
     ----------
@@ -206,7 +211,8 @@ def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> Dat
 
 
 _BEFORE_ROW = 40
-"""Bytes before a struct in the bytes of `as_bytes`: of a row of one array, and of that array of one."""
+"""Bytes before the struct in what `as_bytes` returns: those of a row with one array, and of that array
+with one element."""
 
 
 def _row_bytes(kind: T.StructType, columns: list[Column]) -> Column:

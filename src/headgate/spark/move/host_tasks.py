@@ -1,8 +1,8 @@
-"""Runs Spark tasks beside the batches that copy key groups to a host, or delete them there.
+"""Runs Spark tasks that copy key groups to a host, or delete them there, beside the batches.
 
 A host task is a small Spark job of its own with a task per host. It works under the rules of any slot
-task (token, lock, a new file rather than a foreign one), so a task that Spark has given up, or runs
-twice, harms nobody.
+task (tokens, locks, and a new file where the old one is locked or has another token), so a task that
+Spark has given up, or runs twice, does no harm.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class TaskAnswer:
     arena: str
     """Of `host`."""
     done: tuple[OrderDone, ...] = ()
-    """tuple of Done: in the order of what was asked, as far as the time slice went."""
+    """Of the orders begun within the time slice, in the order asked."""
     problem: str = ""
-    """Why nothing was done, where it did not run on `wished` and that is known."""
+    """Why it did not run on `wished`, if that is known; else empty."""
 
 
 class HostTasks:
@@ -158,9 +158,9 @@ def carry_out(
     host: str,
     orders: Sequence[GroupOrder],
 ) -> TaskAnswer:
-    """Copy or delete key groups on this host, as far as the time goes.
+    """Copy or delete key groups on this host until the time slice is over, but at least the first.
 
-    `facts`: as of `HostTasks`, and ``slice_s``. `host`: the name of this host.
+    `facts`: those of `HostTasks`, and ``slice_s``. `host`: the name of this host.
     """
     run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
     checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], store)
@@ -201,7 +201,7 @@ def _bring(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> int:
 
 @dataclass
 class _Applied:
-    """Counts the sections last asked for: what was asked for before them was of no use."""
+    """Counts the bytes of the sections asked for last; those asked for earlier were not used."""
 
     byte_count: int = field(default=0)
 

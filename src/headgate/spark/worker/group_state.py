@@ -1,7 +1,7 @@
 """Runs the function of ``applyInPandasWithState`` as a processor, with PySpark's own ``GroupState``.
 
-A key's state is one value, and its timeout one timer: a call that does not set it takes it back, as in
-Spark. Imported in Python workers.
+A key's state is one value, and its timeout one timer: a call that does not set the timeout cancels it, as
+in Spark. Imported in Python workers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GroupStateProcessor(StatefulProcessor):
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Any]:
         """Call the function for a timeout."""
-        # columns without a type, as Spark's
+        # in pandas all columns are of type object, as in Spark
         nothing = pa.schema([(name, pa.string()) for name in self.columns]).empty_table()
         return self._call(tuple(key), iter([nothing.to_pandas()]), timerValues, timed_out=True)
 
@@ -95,5 +95,5 @@ class GroupStateProcessor(StatefulProcessor):
         for at_ms in list(self._handle.listTimers()):
             self._handle.deleteTimer(at_ms)
         if change.timeout_ms is not None:
-            # a timeout is over when its time has passed, a timer when it has come
+            # a timeout fires after its time, a timer at its time: hence 1 ms later
             self._handle.registerTimer(change.timeout_ms + 1)

@@ -35,8 +35,8 @@ _CHUNK_ROWS = 1024
 """The most rows that the function is given at once. Chosen, not tuned."""
 
 _FIRST_ROWS, _CHUNK_SHARE = 16, 0.1
-"""Of what may take so long only: rows that it is given first, and then the share of its time that rows
-given at once should take. Chosen, not tuned."""
+"""Only if time is limited (`box_s`): rows that the function is given first, and then the share of that
+time that the rows given at once should take. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ReplicaTask:
     sender: Any
     """The report channel's sending end."""
     feeds: bool
-    """Whether another stage reads what this one puts out, and when it had come."""
+    """Whether another stage reads this one's output, which then carries the rows' times of arrival."""
     store: Mapping[str, str] = field(repr=False)
     """Options of the checkpoint's store."""
 
@@ -119,8 +119,8 @@ class Feed:
     backlog, arriving : list of RecordBatch    The last column is `ARRIVED`.
     quota : int or None    The most rows to hand out.
     box_s : float or None
-        How long to hand out rows from the first time on that it is asked for some, in seconds: what
-        the function sets up before does not count, or it might never be given a row.
+        For how many seconds rows are handed out, from when the function first asks for some: its
+        set-up before that does not count, or it might never be given a row.
     now_ms : float    For rows that do not say when they arrived.
     timeout_s : float or None
         t_out: a row that is older when its turn comes is dropped, and takes no time.
@@ -189,7 +189,7 @@ class Feed:
         return next_rows
 
     def _most_rows(self) -> int:
-        """Return how many rows to hand out at most: of slow ones few, so that time is not overrun."""
+        """Return the most rows to hand out at once: few if rows are slow, so that time is not overrun."""
         if self._box_s is None:
             return _CHUNK_ROWS
         if not self.served:
@@ -211,8 +211,9 @@ class Feed:
     def dated(self, output: pa.RecordBatch) -> pa.RecordBatch:
         """Return the function's output with the rows' time of arrival in the query as the last column.
 
-        As many rows as it was given last are taken to be those. Otherwise nobody knows which came of
-        which, and they count as young as the youngest they may have come of.
+        An output with as many rows as the function was given last is taken to be those rows, in their
+        order. Otherwise it is unknown which row came from which, and all get the newest arrival among
+        the rows given last.
         """
         came_ms = self._given_ms
         if len(came_ms) != output.num_rows:
@@ -241,7 +242,7 @@ class Feed:
     def finish(self) -> list[pa.RecordBatch]:
         """Return the rows that were not handed out; none if the function stopped early.
 
-        What waited before and still does stays where it is kept.
+        Rows of the old backlog that still wait are not returned: they stay in their files.
         """
         self._settle()
         self.useful_s = time.perf_counter() - self._began_s

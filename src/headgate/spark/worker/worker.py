@@ -36,18 +36,18 @@ def operator_named(name: str, spec: Spec) -> Operator:
 def run_named(
     root: str | None, run_id: str, memory: Mapping[str, Any] | None = None
 ) -> RunDirectory:
-    """Return this host's directory of a run, joined.
+    """Join a run on this host, once, and return its directory there.
 
     `root`: the driver's arena root where driver and workers share a host; None: this host's own.
-    `memory`: where it is bounded, as `SlotFacts.memory`.
+    `memory`: as `SlotFacts.memory`; None if memory is not bounded.
     """
     if run_id not in _runs:
         _leave_ended_runs()
         here = arena_root() if root is None else Path(root)
-        # held as long as the run lasts: the lock keeps a sweep away from this host's files
         spill = None
         if memory is not None:
             spill = spill_root() if root is None else Path(memory["spill_root"])
+        # kept in `_runs` while the run lasts: its lock keeps sweeps away from this host's files
         _runs[run_id] = join_run(here, run_id, spill)
         if root is None:
             # no driver ever starts on this host to do it
@@ -94,9 +94,10 @@ def _leave(run_id: str) -> None:
 
 
 def checkpoint_at(path: str, run_id: str, options: Mapping[str, str] | None = None) -> Checkpoint:
-    """Return this run's view of a checkpoint; another run's caches may be of one that was replaced.
+    """Return this run's view of a checkpoint, made once.
 
-    That other run is over: on a host of its own its driver could not say so.
+    Views that other runs had of it are dropped: their caches may be of a checkpoint that was replaced.
+    Such a run is over, so it is left too; its driver, on another host, could not tell this worker.
 
     `path`: `Checkpoint.location`. `options`: options of a store. They come with the task's
     function, which Spark does not log.
