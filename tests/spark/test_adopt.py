@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import answers
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.core.errors import CheckpointError, HeadgateError, UnsupportedQuery
 from headgate.spark.jvm.statestores import state_metadata, state_rows
+from headgate.spark.plain.adopting import paired
 
 PROVIDERS = {"hdfs": carry.HDFS, "rocksdb": carry.ROCKSDB}
 SHOWN: dict[str, list[tuple[str, str]]] = {
@@ -379,3 +381,26 @@ def test_a_place_that_cannot_be_is_refused(plain: tuple[DataFrame, Path], tmp_pa
     with pytest.raises(CheckpointError, match=r"cannot be used .Not a directory.: make it a dir"):
         adopted(tmp_path / "file" / "ours", str(checkpoint))
     assert not (checkpoint / "sub").exists()
+
+
+def operators(*parents: list[str]) -> list[Any]:
+    return [SimpleNamespace(parents=names) for names in parents]
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        (SimpleNamespace(operators=[], last=["a"]), "0 stateful operators, so there is no state"),
+        (
+            SimpleNamespace(operators=operators([], [], ["a", "b"]), last=["c"]),
+            "3 stateful operators, which do not follow each other",
+        ),
+        (
+            SimpleNamespace(operators=operators([], []), last=["a", "b"]),
+            "2 stateful operators, which do not follow each other",
+        ),
+    ],
+)
+def test_what_has_no_state_or_branches_is_not_carried(query: Any, why: str) -> None:
+    with pytest.raises(UnsupportedQuery, match=why):
+        paired(query, [])

@@ -227,3 +227,18 @@ def test_executors_get_the_mark_of_the_checkpoint(
     [text] = doctor(cluster.session, checkpoint=str(tmp_path))["problems"]
     assert text.startswith("executor 1 on h1 writes to a checkpoint directory that the driver does")
     assert set(cluster.marks) == set(seen)
+
+
+def test_a_session_of_its_own_is_asked_what_was_asked_for_and_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    did: list[Any] = []
+    made = SimpleNamespace(stop=lambda: did.append("stopped"))
+    monkeypatch.setattr(doctors, "session", lambda *a, **k: did.append((a, k)) or made)
+    monkeypatch.setattr(doctors, "doctor", lambda *a, **k: did.append((a, k)))
+    doctors.run("local[3]", state="2 GB", checkpoint="ck", conf={"a": "b"})
+    assert did == [
+        (("local[3]",), {"name": "headgate-doctor", "a": "b"}),
+        ((made,), {"state": "2 GB", "checkpoint": "ck"}),
+        "stopped",
+    ]

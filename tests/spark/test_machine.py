@@ -12,6 +12,7 @@ import pytest
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.manifest import Manifest
+from headgate.checkpoint.spark_log import STEP, newest_note
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.job.ports import Ports
 from headgate.spark.step.machine import StepMachine
@@ -156,6 +157,9 @@ def test_a_step_is_committed_before_its_sink_has_it_and_a_quiet_batch_is_none(
     log = {"batch": 0, "files": {}}
     assert made.checkpoint.read_intent(0) == {"step": 0, "spark_batch": 0, "more": 0, "log": log}
     assert (made.batches_begun, made.settled_batch) == (2, 2)
+    note = newest_note(made.checkpoint, None)
+    assert note is not None
+    assert note[STEP] == 0, "a start knows by it which step was final"
 
 
 def test_a_batch_follows_at_once_only_what_has_brought_records_or_the_watermark_on(

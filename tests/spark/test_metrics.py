@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control.estimators.examiner import Examiner
+from headgate.control.sample import Sample
 from headgate.control.success import success_rates
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
@@ -446,3 +447,16 @@ def test_the_alert_threshold_rises_with_the_floor_unless_the_user_set_it():
 def test_an_slo_that_cannot_be_steered_by_is_refused(text, message):
     with pytest.raises(ConfigError, match=message):
         steering.targets_of([parse_slo(text)], ["aggregate-0"])
+
+
+def test_the_last_sample_of_a_job_with_one_operator_tells_how_its_batches_spend_their_time():
+    batch = object()
+    useful = SimpleNamespace(batch=lambda: batch)
+    metrics = SparkMetrics(0.25, 0.0)
+    metrics.add_operator("o", spread(2, GROUPS), np.zeros(GROUPS), useful, None, alone=True)
+    nothing, slots = np.zeros(GROUPS), np.zeros(2)
+    told = [Sample(n, spread(2, GROUPS), (0, 1), nothing, nothing, slots) for n in range(4)]
+    metrics._operators["o"].samples.extend(told)
+    collected = metrics.collect()["o"]
+    assert [sample.tick for sample in collected] == [0, 1, 2, 3]
+    assert [sample.batch for sample in collected] == [None, None, None, batch]
