@@ -17,6 +17,7 @@ import headgate as hg
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.cluster.doctor import doctor
 from headgate.spark.cluster.location import Place, check_seen, place, resolved
+from headgate.spark.jvm.files import HadoopPath
 
 CONF = "spark.sql.streaming.checkpointLocation"
 
@@ -197,3 +198,15 @@ def test_a_query_to_files_needs_a_checkpoint(
     made = hg.writeStream(spark.readStream.schema("k int").json(f"{tmp_path}/numbers"))
     with pytest.raises(ConfigError, match=r'add \.option\("checkpointLocation"'):
         made.format("parquet").start(str(tmp_path / "out"))
+
+
+def test_names_in_a_directory_are_those_of_its_files_and_none_in_an_empty_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    seen = HadoopPath(spark, str(tmp_path / "log"))
+    assert seen.names() == []
+    (tmp_path / "log").mkdir()
+    assert seen.names() == []
+    for name in ("0", "1.compact", "[a]", ".hidden"):
+        (tmp_path / "log" / name).touch()
+    assert sorted(seen.names()) == [".hidden", "0", "1.compact", "[a]"]

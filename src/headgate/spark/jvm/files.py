@@ -57,7 +57,7 @@ class HadoopPath:
         objects = self._gateway.new_array(java.java.lang.Object, len(paths))
         java.java.lang.System.arraycopy(paths, 0, objects, 0, len(paths))
         text = str(java.java.util.Arrays.toString(objects))
-        return [path.rpartition("/")[2] for path in text.strip("[]").split(", ")]
+        return [path.rpartition("/")[2] for path in text[1:-1].split(", ") if path]
 
 
 def path_of(spark: SparkSession, location: Jvm) -> str:
