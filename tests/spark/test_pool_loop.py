@@ -188,3 +188,8 @@ def test_requests_beyond_the_grant_are_written_when_they_change(
     assert made.loop.requests() == {"a": 4}
     requests = [event for event in made.written if isinstance(event, SlotRequest)]
     assert requests == [SlotRequest({"a": 4}, {"a": 2, "b": 2})]
+
+
+def test_the_newest_decisions_are_remembered_and_no_more(made: Made) -> None:
+    made.loop.decisions.extend((float(n), "") for n in range(pool_loop._KEPT + 2))
+    assert (len(made.loop.decisions), made.loop.decisions[0][0]) == (pool_loop._KEPT, 2.0)

@@ -76,3 +76,17 @@ def test_the_next_process_takes_away_what_a_killed_one_left(place: Path) -> None
         child.stdout.close()
     assert not left.exists()
     assert made.exists()
+
+
+def test_where_the_temporary_directory_has_no_room_a_killed_processs_directory_goes_too(
+    place: Path,
+) -> None:
+    deep = place / ("d" * 90)
+    deep.mkdir()
+    child, made = _holder(deep)
+    with child:
+        child.kill()
+    assert made.parent == Path("/tmp")
+    assert list(deep.iterdir()) == []
+    assert made in sweep(Path("/tmp"))
+    assert not made.exists()
