@@ -30,7 +30,7 @@ class CheckpointStoreContract:
     def test_what_was_written_is_read_by_another_object(self) -> None:
         """It is read whole, in part and past its end, also when it replaced an older one.
 
-        Before it is written there is None.
+        Before it is written, reading returns None.
         """
         store = self._new()
         assert store.read("output/one") is None

@@ -40,7 +40,7 @@ def checkpoint_place(text: str) -> Path:
 
 
 def checkpoint_text(text: str) -> str:
-    """Return the text of a checkpoint's place; refused where `checkpoint_place` refuses it."""
+    """Return the text unchanged; raises what `checkpoint_place` raises."""
     checkpoint_place(text)
     return text
 
@@ -154,7 +154,7 @@ MASTER = re.compile(
 _OFFSET = re.compile(
     r"(UTC|GMT|UT|Z)?([+-]\d{1,2}(:\d{2}(:\d{2})?)?)?|[A-Z]{3}|System/.+|SystemV/.+"
 )
-"""Offsets, and the short names that Java knows beside those of the database."""
+"""Offsets, and the short names that Java knows besides those of the database."""
 
 _FORMS = (
     (re.compile(r"spark\.master"), MASTER, "a Spark master such as local[2] or spark://host:7077"),

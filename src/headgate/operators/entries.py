@@ -2,13 +2,13 @@
 
 A row is ``[meta | key nulls, key words ..., variable, number | nulls, numbers ..., texts ...]``. The
 entries of a key and variable are numbered without gaps, so each can be looked up by its row key, without
-a scan of the table. The key's *head* (variable -1, number 0) holds the number of entries: two words per
-list or map, the first number and the count. A value is number 0 and needs no head. A list's entries are
+a scan of the table. A key's *head* (variable -1, number 0) has two words per list or map: the number of
+its first entry, and how many entries it has. A value is number 0 and needs no head. A list's entries are
 in the order of their numbers; in a map the last entry takes the number of an entry that is removed.
 
-All variables share the words of a row: numbers first, then texts, which are interned, so that the words
-that hold texts are the same in every row. An entry with a time to live keeps its end as a number of its
-own, after its columns.
+The columns of every variable share the same words: first those that are not texts, then the interned
+texts, from the same word on for all variables. So the text words are the same in every row. An entry with
+a time to live has one more word, after its other non-text columns: when it ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Columns:
     at: tuple[int, ...]
     """Word of each leaf within the value part."""
     head_at: int
-    """Word of its first number in a head's value part; its count follows. 0 for a value."""
+    """Word in a head's value part that holds the number of this variable's first entry; the count is in
+    the next word. 0 for a single value, which needs no head."""
 
     @property
     def ends_at(self) -> int:
@@ -119,7 +120,7 @@ class EntryLayout:
 
     @property
     def texts(self) -> int:
-        """Text words of a row."""
+        """Number of text words of a row."""
         return len(self.table.fresh) - self.texts_from
 
     @property

@@ -1,7 +1,8 @@
 """Serves the window instances of one key, record by record: a slot's work with O+.
 
-Algorithm 2 of STRETCH for a single key. A slot takes its keys one by one, each with the watermark, so it
-need not search all keys for the next window's end; `headgate_lab.oplus.reference` does search them.
+Algorithm 2 of STRETCH for a single key. A slot goes through its keys one by one and advances each to the
+watermark, so it need not search all keys for the next window's end; `headgate_lab.oplus.reference` does
+search them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ MAX_KEPT = 63
 
 
 class Kind(IntEnum):
-    """Names the storage and the order of a leaf."""
+    """Names how a leaf is stored and how its values compare."""
 
     INTEGER = 0
     FLOAT = 1
@@ -57,13 +57,14 @@ class Op(IntEnum):
     COUNT = 0
     """leaves: [n]"""
     SUM_INTEGER = 1
-    """leaves: [sum]; null until a value came"""
+    """leaves: [sum]; null until a value has come"""
     SUM_FLOAT = 2
-    """leaves: [sum]; null until a value came"""
+    """leaves: [sum]; null until a value has come"""
     SUM_DECIMAL = 3
-    """leaves: [sum, n]; null with n > 0 means overflow, which stays"""
+    """leaves: [sum, n]; null with n > 0 means that it overflowed; it then stays null"""
     MIN = 4
-    """leaves: the value's, compared one after the other, nulls lowest; first leaf null: no value"""
+    """leaves: those of the value, compared in turn, a null below everything else; if the first leaf is
+    null, there is no value"""
     MAX = 5
     """as MIN"""
     FIRST = 6
@@ -78,7 +79,7 @@ class Op(IntEnum):
     MERGED = 10
     """leaves: a declarative aggregate's buffer; merged by its `Program`"""
     REGISTERS = 11
-    """leaves: [registers]; of each the greatest stays"""
+    """leaves: [registers]; merging keeps the larger value of each register"""
 
 
 class OutputMode(IntEnum):
@@ -95,7 +96,7 @@ class Leaf:
 
     kind: Kind
     scale: int = 0
-    """Digits after the point, of a DECIMAL; words, of REGISTERS."""
+    """For a DECIMAL, the digits after the point; for REGISTERS, the number of words."""
 
     @property
     def words(self) -> int:
@@ -117,7 +118,7 @@ class Program:
     """One for each leaf; in them ``("left", i)`` and ``("right", i)`` are leaves, and ``("value",
     x)`` a constant (None: null)."""
     initial: tuple[float | int | None, ...]
-    """The leaves of a buffer that nothing has come to."""
+    """The leaves of a buffer before any value is merged into it."""
     any_order: bool
     """Whether it makes no difference which of two buffers is the left one."""
 
@@ -150,7 +151,7 @@ class Keep(IntEnum):
     BAG = 1
     """Each, in any order: equal values are stored once, with their count."""
     SET = 2
-    """One."""
+    """Equal values are stored once, without a count."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class TimeKey:
     """`size_us`, `advance_us`: length of a window and distance between two, microseconds. ``size_us
     == 0`` for a plain time."""
     offset_us: int = 0
-    """Start of some window, microseconds."""
+    """Start of any one window, microseconds; the others start whole multiples of `advance_us` from it."""
     expires: bool = True
     """False where the query has no watermark: rows stay for ever."""
     session: bool = False
@@ -192,7 +193,7 @@ class TimeKey:
 
     @property
     def slice_us(self) -> int:
-        """Length of a slice: the greatest that all window edges are multiples of."""
+        """Length of a slice: the greatest length that divides both `size_us` and `advance_us`."""
         return gcd(self.size_us, self.advance_us)
 
     @property
@@ -209,7 +210,7 @@ class TimeKey:
 
 
 class OperatorSpec:
-    """Describes an operator of any kind; a property that some kinds lack has its usual value here."""
+    """Describes an operator of any kind; the properties below are defaults that a kind may override."""
 
     @property
     def shared(self) -> bool:
@@ -218,7 +219,7 @@ class OperatorSpec:
 
     @property
     def holds_us(self) -> int | None:
-        """Return the oldest time that output may still have, in microseconds from the watermark.
+        """Return the earliest event time that later output may have, in microseconds from the watermark.
 
         Negative where output may be older than the watermark. None: see `JoinSpec.holds_us`.
         """
@@ -236,7 +237,10 @@ class OperatorSpec:
 
     @property
     def unsplittable(self) -> str:
-        """Return why several slots may not merge records of one key in parts; empty where they may."""
+        """Return why the records of one key must not be split among several slots and merged afterwards.
+
+        Empty if they may be.
+        """
         return "only the state of aggregates can be merged from parts"
 
 
@@ -265,7 +269,7 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def merges(self) -> tuple[Aggregate, ...] | None:
-        """Its aggregates: a record comes as a buffer of each, and buffers can be merged anywhere.
+        """The aggregates: a record arrives as one buffer for each, and buffers can be merged anywhere.
 
         None where values of records are kept, or where there is a sketch (REGISTERS): there a record
         brings only a hash, not a buffer.
@@ -275,14 +279,17 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def unsplittable(self) -> str:
-        """Return why several slots may not merge records of one key in parts; empty where they may."""
+        """Return why the records of one key must not be split among several slots and merged afterwards.
+
+        Empty if they may be.
+        """
         if self.kept:
             return "the values of its records are stored one by one, and cannot be merged"
         if self.time is not None and self.time.session:
             return "a session grows with every record, in the order of their times"
         if self.time is not None and self.time.expires and self.time.sliced:
-            # a split group's windows go out a step later, with what other slots sent; until then its
-            # owner would merge records into windows that they are late for: see note 0104
+            # a split group's windows are put out one step late, when the other slots' parts are there;
+            # meanwhile the owner would still merge late records into them (note 0104)
             return "a record may be late for one of its overlapping windows and not for another"
         ops = {aggregate.op for aggregate in self.aggregates}
         if ops & {Op.FIRST, Op.LAST}:

@@ -44,7 +44,10 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def check_target(path: Path) -> None:
-    """Raise ConfigError unless a picture could be written to `path`: before the work, not after."""
+    """Raise ConfigError if `path` is not fit for a picture or matplotlib is missing.
+
+    To be called before the work, not after.
+    """
     checked_path(path)
     if path.suffix != ".svg":
         msg = f'"{shown(path)}" is not a name of an SVG file; end it with ".svg".'

@@ -15,19 +15,21 @@ FIXED_MS = 20.0
 """Fixed cost of a task assumed at first: 5 to 30 ms were measured on Spark."""
 
 _FIXED_DECAY = 0.97
-"""Factor on the weight of a slot's earlier tasks with each new one, in the fixed cost: about the last
-thirty count. The fixed cost is taken not to drift."""
+"""With each new task of a slot, its earlier tasks' weight in the fit of the fixed cost is multiplied by
+this, so about the last thirty count. The fixed cost is assumed not to drift."""
 
 _WARM_BATCHES = 3
-"""Batches that say nothing of the fixed cost: workers still load and compile."""
+"""Number of first batches with records that are left out of the fit of the fixed cost: workers are still
+loading and compiling."""
 
 _RECORD_DECAY = 0.9
 """As `_FIXED_DECAY`, for the cost of a record: about the last ten tasks of the usual size count. Chosen,
 not tuned."""
 
 _MADE_UP = 0.125
-"""Weight of the made-up task without records (see `TaskCost`), times the usual number of records: a
-quarter of the 0.5 that a task of the usual size has. Chosen, not tuned."""
+"""Weight of the made-up task without records (see `TaskCost`), in units of 1 / the usual number of
+records. In this unit a task of the usual size weighs 0.5; this is a quarter of that. Chosen, not
+tuned."""
 
 _LEAST_OF, _SHORT_SHARE = 64, 0.25
 """The fixed cost is at most the lower quartile of the last 64 tasks' times; the shortest alone may be
@@ -37,12 +39,13 @@ _DRIFT_DECAY = 0.6
 """`_RECORD_DECAY` falls towards this while the cost drifts: then about the last three tasks count."""
 
 _SIDE_WEIGHT, _SIDE_CHANCE = 0.2, 0.5
-"""Weight of the newest batch in the mean of signs (+1: took longer than expected, -1: less), and the size
-of this mean up to which it may be chance. Only the sign of the difference counts, not its size, since one
-expensive record is no drift. Chosen, not tuned."""
+"""A batch's sign is +1 if it took longer than expected, -1 if less. First: the newest batch's weight in
+the running mean of signs. Second: the absolute mean up to which it is put down to chance. Only the sign
+of the difference counts, not its size, since one expensive record is no drift. Chosen, not tuned."""
 
 _RECORDS_SHARE_MIN = 0.05
-"""The records' share of what tasks take, at least; keeps their cost away from zero."""
+"""The least share of the tasks' time that is ascribed to their records; keeps a record's cost above
+zero."""
 
 _RATIO, _LINE = 4, 5
 """Numbers of rows of `_ratio` and `_line`."""
@@ -56,7 +59,7 @@ class TaskCost:
     with the square root of n. So
 
     - `a` is fitted by least squares, all slots together, a task weighing less the more records it has.
-      Only tasks of different sizes tell `a`; where all are alike, a made-up task without records
+      Only tasks of different sizes reveal `a`; where all are alike, a made-up task without records
       decides, which takes 20 ms or the lower quartile of the last 64 tasks' times, whichever is less.
       `a` is never above that quartile.
     - `b` is the sum of the tasks' times above `a`, divided by the sum of their records. For such times
@@ -64,8 +67,8 @@ class TaskCost:
     - Differences between slots that chance can explain are treated as chance: each slot's `b` is pulled
       towards that of all slots, the more so the fewer records it had and the more their cost varies.
 
-    Tasks are forgotten as records come: one with a tenth of the usual records forgets a tenth as much, so
-    that nearly empty tasks do not wash out what full ones said.
+    For `b`, a new task makes the slot's earlier tasks count less, and the fewer records it has (below the
+    usual number), the less so; nearly empty tasks thus do not wash out full ones.
 
     References
     ----------
@@ -80,7 +83,7 @@ class TaskCost:
         self._line: F64 = np.zeros((_LINE, 0))
         """By slot, weighted: 1, x, y, x*x, x*y."""
         self._side, self._decay = 0.0, _RECORD_DECAY
-        """Smoothed sign of what batches took more than expected, and the decay that follows from it."""
+        """Smoothed sign of (time taken - time expected) per batch, and the decay that follows from it."""
         self._batches = 0
         self._fixed_ms = FIXED_MS
         self._record_ms: F64 = np.zeros(0)

@@ -46,7 +46,7 @@ def machine_cores(spark: SparkSession) -> int | None:
 
 
 def job_config(settings: QuerySettings, cores: int) -> JobConfig:
-    """Return the settings of a job on so many cores.
+    """Return the settings of a job that has `cores` cores.
 
     Raises `ConfigError`: numbers of slots are not in order, or exceed the key groups.
     """
@@ -158,7 +158,7 @@ def last_output(where: Place) -> int | None:
 
 
 def delivered(where: Place) -> int:
-    """Return the number of the newest output that no start delivers again, -1 for none."""
+    """Return the number of the newest output that a restart will not deliver again; -1 if none."""
     store = Checkpoint(where.url or where.path, where.options)
     latest = store.latest() if store.files.is_there() else None
     # a query without state has no manifest; its outputs have the numbers of Spark's batches

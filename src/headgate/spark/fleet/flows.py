@@ -1,11 +1,11 @@
-"""Counts the records along each edge of a query's graph, those that wait at sources too, for its juice.
+"""Counts the records along each edge of a query's graph, including those that wait at its sources.
 
-A query serves whatever a batch brings, so what it has served of what came is no measure of whether it
-keeps up. What it has not read yet is known in three ways: a source whose batches are limited tells its
-newest offset (`lag`); a record may say when it arrived; and what arrives while a batch runs can only be
-in the next one. Backlog over arrivals would be no measure: a job that once fell behind and keeps up now
-has juice 1 in the paper too. A source that limits its batches, tells no newest offset, and has records
-without a time of arrival hides what waits.
+The query's juice is computed from them. A query serves all that a batch brings, so the share of its input
+that it has served does not show whether it keeps up. What it has not read yet is known in three ways: a
+source whose batches are limited tells its newest offset (`lag`); a record may say when it arrived; and
+what arrives while a batch runs can only be in the next one. Dividing the backlog by the arrivals would
+not do: a job that once fell behind and keeps up now has juice 1 in the paper too. A source that limits
+its batches, tells no newest offset, and has records without a time of arrival hides what waits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Entrance:
     name: str
     """Name of the source, if Spark reports nothing of it."""
     sources: tuple[int, ...] = ()
-    """The sources that feed it, by their places among those of Spark's progress."""
+    """The sources that feed it, as indices of the query's distinct streams; `flows_of` matches them with
+    the sources in Spark's progress."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class Graph:
         for operator_id, place, name, leaves in origins:
             sources = tuple(_number(leaf, distinct) for leaf in leaves)
             entrances.append(Entrance(operator_id, place, name, sources))
-        # of several the first: what one of two inputs lets through says nothing of the other
+        # of several parents only the first is followed: how much of one input gets through says
+        # nothing about the other
         below = [(o, o.parents[0]) for o in operators if o.parents]
         lossless = {
             o.id
@@ -129,8 +131,8 @@ class Span:
     reads: Sequence[Read]
     """Those since; one or more."""
     read_s: float
-    """Time up to which everything that arrived has been read; later than the last step's if nothing
-    arrived after that."""
+    """Time up to which everything that arrived has been read; later than the last step's
+    `read_s` if nothing more had arrived by then."""
     now_s: float
 
     @property
@@ -144,8 +146,8 @@ class Span:
     def unread_s(self) -> float:
         """Return how much the unread input grew over the window, in seconds of arrivals.
 
-        A batch under way counts once it takes longer than any before it: what arrived since the last
-        one was read is in it, or waits behind it.
+        A batch under way adds only the time by which it exceeds the longest cycle before it in the
+        window: what arrived since the last one was read is in it, or waits behind it.
         """
         last, before = self.reads[-1], self.before
         at_end_s = 0.0 if self.read_s > last.read_s else last.done_s - last.read_s

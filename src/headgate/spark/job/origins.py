@@ -17,8 +17,8 @@ from headgate.journal import histogram
 from headgate.spark.job.reports import Report
 
 _KEPT_STEPS = 1000
-"""How many of an operator's last steps are remembered; what it put out earlier counts as from the oldest
-of them. Chosen, not tuned."""
+"""How many of an operator's last steps are remembered; results needed from an earlier
+step are taken to have the age of those of the oldest one. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class _Kept:
 class Origins:
     """Follows results of a chain of operators back to the source.
 
-    A window's result includes its wait for the window's end: its age counts from the window's newest
-    record in the result's key group. What is put out with the records that cause it is as old as these.
-    For an operator that reads another one, the age of what that one put out is added.
+    The age of a window's result includes the wait for the window's end: it counts from the window's
+    newest record in the result's key group. A result that goes out together with the records that cause
+    it is as old as those records. For an operator that reads another one, the age of what that one put
+    out is added.
 
     All this is kept in memory only: results of a window and key group that got no record since the start
     are not counted.
@@ -146,9 +147,10 @@ def sparse(finished: Sequence[Finished]) -> histogram.Sparse:
 
 
 def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:
-    """Return how old the results were that came last from upstream up to `at_ms`; 0 if there are none.
+    """Return the age of what the parents had last put out by `at_ms`; 0 if they put out nothing.
 
-    Their mean age when they were put out; with `newest` the least.
+    If all remembered steps are later, that of the oldest one. Their mean age when they were put out; with
+    `newest` the least.
     """
     ages = []
     for parent in parents:
@@ -163,7 +165,7 @@ def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:
 
 
 def _forget(kept: _Kept, own: Sequence[Report]) -> None:
-    """Forget slices of which every window is out."""
+    """Forget slices all of whose windows have been put out."""
     if kept.window_us is None or not own:
         return
     out_us = min(report.holds_us for report in own)

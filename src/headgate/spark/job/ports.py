@@ -25,7 +25,7 @@ class Observer(Protocol):
     def assigned(self, operator: str, request: AssignmentRequest) -> None:
         """Take note that the step about to begin runs under a new assignment.
 
-        While the request is moving, this assignment is a step on the way to the requested one.
+        While the request is moving, this is an intermediate assignment on the way to the requested one.
         """
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
@@ -38,13 +38,13 @@ class Observer(Protocol):
         """Take note that a slot's executor or Python worker was lost; its work is done again."""
 
     def bound_ms(self, operator: str) -> float:
-        """Return the latency that an operator's records are counted against; 0 for none."""
+        """Return the latency within which an operator's records count as in time, ms; 0 for no bound."""
 
     def asks_origins(self) -> bool:
         """Return whether it looks at `Report.inputs`, `newest_ms` and `results`."""
 
     def state(self) -> SloState | None:
-        """Return the state of the SLO for the next batch line; None without an SLO."""
+        """Return the state of the SLO for the journal's next `batch` line; None without an SLO."""
 
 
 class PoolObserver(Protocol):

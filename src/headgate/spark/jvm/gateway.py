@@ -46,7 +46,10 @@ def require_frame(df: object, what: str) -> None:
 
 
 class _Names:
-    """Packages and classes of the JVM, each asked for once: a dot is a call, and looks into all jars."""
+    """Packages and classes of the JVM, each looked up once.
+
+    In plain py4j, every dot of a name is a call to the JVM, which searches all jars.
+    """
 
     def __init__(self, known: Jvm) -> None:
         self._known = known
@@ -118,7 +121,7 @@ def scala_map(spark: SparkSession, items: Mapping[str, str]) -> Jvm:
 
 
 def string_map(spark: SparkSession, items: Mapping[str, str]) -> Jvm:
-    """Return options as newer sources take them, in a map whose keys ignore upper and lower case."""
+    """Return options as newer sources take them, in a map with case-insensitive keys."""
     made = jvm(spark).java.util.HashMap()
     for key, value in items.items():
         made.put(key, value)

@@ -1,7 +1,7 @@
 """Computes a plan of `select` and `where` over a few rows, in the calling thread and without a job.
 
-Catalyst compiles the plan once. Planning anew for the rows of each epoch would take tens of
-milliseconds, and a job some more.
+Catalyst compiles the plan once. Planning anew for each set of rows would take tens of
+milliseconds, and a job more still.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class NarrowPlan:
         return cls(_guarded(spark, leaf, every, drops=condition is not None), leaf, schema, file)
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """Return the rows that the plan makes of those of the leaf."""
+        """Return the plan's result for `table`, the rows of the leaf."""
         table = without_hidden_nulls(table).cast(self._into).combine_chunks()
         with (
             pa.OSFile(str(self._given), "wb") as given,
@@ -139,9 +139,9 @@ def _tables(content: bytes) -> Iterator[pa.Table]:
 
 
 def _guarded(spark: SparkSession, leaf: Jvm, values: list[Jvm], *, drops: bool) -> DataFrame:
-    """Return the frame of values over a leaf, which computes none of them for a row that is dropped.
+    """Return a frame of `values` over the leaf; for rows that the condition drops, it computes no other.
 
-    A value might raise an error for such a row.
+    Another value might raise an error for such a row.
     """
     below = of_rows(spark, leaf)
     if not drops:

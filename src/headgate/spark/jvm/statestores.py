@@ -51,7 +51,7 @@ def state_rows(
 ) -> DataFrame:
     """Return an operator's state after a batch, as Spark's source ``statestore`` reads it.
 
-    `operator`: Spark's number of it. `options` (str): options of the source: ``joinSide``,
+    `operator`: Spark's number for it. `options` (str): options of the source: ``joinSide``,
     ``stateVarName``, ``storeName`` and so on. Raises `CheckpointError`: it cannot be read, for
     instance because Spark has removed files of that batch.
     """
@@ -84,7 +84,8 @@ def state_read(path: Path) -> Iterator[None]:
 def aggregates_as_run(spark: SparkSession, plan: Jvm) -> list[list[str]]:
     """Return the classes of the functions of each Aggregate, as Spark's optimizer leaves them.
 
-    From the sink down, and each node's in the order in which Spark lays out their buffers.
+    The nodes come from the sink down; the functions of each, in the order in which Spark lays out their
+    buffers.
     """
     optimised = spark._jsparkSession.sessionState().optimizer().execute(plan)
     aggregates: list[list[str]] = []
@@ -114,7 +115,8 @@ def _functions(spark: SparkSession, expression: Jvm, names: dict[str, str]) -> N
 _REWRITING = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.offsetLog.formatVersion": "1",
-    # the one store format that Spark's rewriter writes; the log names it, so a later start knows
+    # the one store format that Spark's rewriter writes; the log records it, so a
+    # later start uses the same format
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -159,7 +161,7 @@ def rewrite(
         A checkpoint that already has the offsets of `batch`, and Spark's metadata and schemas of the
         operators' state.
     stores : mapping of (int, str) to DataFrame
-        Entries as `entry_bytes` makes them, by Spark's number of the operator and name of the store.
+        Entries as `entry_bytes` makes them, by Spark's number for the operator and the name of the store.
     """
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     session = spark._jsparkSession
@@ -203,7 +205,9 @@ def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> Dat
     kinds = [T.StructType(part) for part in (rows.schema.fields[:keys], rows.schema.fields[keys:])]
     spread = rows.repartition(partitions, *key[:hashed]) if hashed else rows.coalesce(1)
     return spread.select(
-        F.lit(None).alias("partition_key"),  # needed to distribute entries again
+        # Spark's rewriter expects this column, by which Spark would distribute entries; null, since
+        # these are in their partitions already
+        F.lit(None).alias("partition_key"),
         _row_bytes(kinds[0], key).alias("key_bytes"),
         _row_bytes(kinds[1], value).alias("value_bytes"),
         F.lit("default").alias("column_family_name"),
@@ -211,8 +215,8 @@ def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> Dat
 
 
 _BEFORE_ROW = 40
-"""Bytes before the struct in what `as_bytes` returns: those of a row with one array, and of that array
-with one element."""
+"""Bytes before the struct in what `as_bytes` returns: the header of a row that holds one array,
+and the header of that array of one element."""
 
 
 def _row_bytes(kind: T.StructType, columns: list[Column]) -> Column:

@@ -1,8 +1,8 @@
 """Runs Spark tasks that copy key groups to a host, or delete them there, beside the batches.
 
-A host task is a small Spark job of its own with a task per host. It works under the rules of any slot
-task (tokens, locks, and a new file where the old one is locked or has another token), so a task that
-Spark has given up, or runs twice, does no harm.
+A host task is a small Spark job of its own with a task per host. It follows the same rules as a
+slot task (tokens, locks, and a new file where the old one is locked or has another token), so a task that
+Spark has given up on, or runs twice, does no harm.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class TaskAnswer:
     arena: str
     """Of `host`."""
     done: tuple[OrderDone, ...] = ()
-    """Of the orders begun within the time slice, in the order asked."""
+    """The results of the orders begun within the time slice, in the sequence in which they were asked
+    for."""
     problem: str = ""
     """Why it did not run on `wished`, if that is known; else empty."""
 
@@ -96,9 +97,9 @@ class HostTasks:
     def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
         """Do what is asked of each host; returns when all tasks have ended.
 
-        `work`: by host. `slice_s`: how long a task may hold a core that a slot could want; it ends
-        after the key group that it is at. Raises `Exception`: whatever Spark says of a job that
-        failed.
+        `work`: by host. `slice_s`: how long a task may occupy a core that a slot might need; when that
+        time is over it finishes the current key group and ends. Raises `Exception`: whatever Spark says
+        of a job that failed.
         """
         hosts = tuple(sorted(work))
         asked = {host: [asdict(order) for order in work[host]] for host in hosts}

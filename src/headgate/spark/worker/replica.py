@@ -35,8 +35,8 @@ _CHUNK_ROWS = 1024
 """The most rows that the function is given at once. Chosen, not tuned."""
 
 _FIRST_ROWS, _CHUNK_SHARE = 16, 0.1
-"""Only if time is limited (`box_s`): rows that the function is given first, and then the share of that
-time that the rows given at once should take. Chosen, not tuned."""
+"""If time is limited (`box_s`): how many rows the function gets first; after that, it gets as many at
+once as should take this share of the time. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,11 @@ class ReplicaTask:
     """Options of the checkpoint's store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Serve this task's replica; the rows go into the report, not down the plan."""
+        """Do the work of this task's replica.
+
+        Its output goes into the report or into a checkpoint file that the report names, not down the
+        plan.
+        """
         began_ms = time.time() * 1e3
         context = TaskContext.get()
         assert context is not None
@@ -112,7 +116,7 @@ class ReplicaTask:
 
 
 class Feed:
-    """The rows that a function is given: first what waited, then what came, until time is up.
+    """The rows that a function is given: what waited, then what came, until time or quota is used up.
 
     Parameters
     ----------
@@ -160,7 +164,7 @@ class Feed:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        """Return some more rows; those handed out before are served now."""
+        """Return some more rows; being asked again means that the rows handed out before are done."""
         self._settle()
         while True:
             if self._at == len(self._batches):
@@ -240,9 +244,10 @@ class Feed:
         self._given = None
 
     def finish(self) -> list[pa.RecordBatch]:
-        """Return the rows that were not handed out; none if the function stopped early.
+        """Return the rows held back because the quota or the time was used up.
 
-        Rows of the old backlog that still wait are not returned: they stay in their files.
+        If the function itself stopped asking, all rows count as served and none are returned. Rows of the
+        old backlog that still wait are not returned: they stay in their files.
         """
         self._settle()
         self.useful_s = time.perf_counter() - self._began_s

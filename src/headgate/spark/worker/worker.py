@@ -50,7 +50,7 @@ def run_named(
         # kept in `_runs` while the run lasts: its lock keeps sweeps away from this host's files
         _runs[run_id] = join_run(here, run_id, spill)
         if root is None:
-            # no driver ever starts on this host to do it
+            # a driver sweeps when it starts, but none need ever start on this host
             for directory in (here, spill):
                 if directory is not None:
                     sweep(directory)
@@ -97,7 +97,8 @@ def checkpoint_at(path: str, run_id: str, options: Mapping[str, str] | None = No
     """Return this run's view of a checkpoint, made once.
 
     Views that other runs had of it are dropped: their caches may be of a checkpoint that was replaced.
-    Such a run is over, so it is left too; its driver, on another host, could not tell this worker.
+    Such a run has ended, so this worker leaves it too: a driver on another host has no way to tell the
+    worker.
 
     `path`: `Checkpoint.location`. `options`: options of a store. They come with the task's
     function, which Spark does not log.
