@@ -433,3 +433,13 @@ def test_a_result_is_cast_to_what_a_record_has(spark: SparkSession, tmp_path: Pa
     assert columns(rows.drop("headers", "key")) == {
         name: kind for name, kind in whole.items() if name != "key"
     }
+
+
+def test_a_call_has_the_time_that_is_left_and_no_more_than_ten_seconds(kafka: FakeKafka) -> None:
+    given: list[float] = []
+    writer, now_s = KafkaWriter(TARGET, "job"), time.monotonic()
+    for left_s in (60.0, 5.0, -1.0):
+        writer._call(given.append, now_s + left_s)
+    assert given[0] == 10.0
+    assert 4.0 < given[1] <= 5.0
+    assert given[2] == 0.1

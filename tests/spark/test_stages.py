@@ -154,7 +154,9 @@ KINDS = {
     ),
     "a pandas UDF": lambda rows: rows.withColumn("x", F.pandas_udf(long_text, "string")("v")),
     "kinds side by side": lambda rows: rows.select(
-        F.udf(lambda v, w=1: v + w, "long")("v", w=F.col("v")).alias("x"),
+        F.udf(lambda v, w=1, u=2: v + 7 * w - u, "long")("v", u=F.col("v") % 3, w=F.col("v")).alias(
+            "x"
+        ),
         F.pandas_udf(long_text, "string")("v").alias("y"),
         F.udf(lambda: 5, "int")().alias("z"),
         F.pandas_udf(running, "long")("v").alias("iterated"),
