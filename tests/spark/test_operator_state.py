@@ -62,3 +62,13 @@ def test_a_fresh_state_does_too() -> None:
 
 def test_a_simulated_job_has_the_defaults_of_a_real_one() -> None:
     assert MicroBatch().backlog_age_max_s == JobConfig("a").backlog_age_max_s
+
+
+def test_where_little_changes_full_sections_are_written_in_few_steps() -> None:
+    state = OperatorState.fresh(2, GROUPS)
+    state.steps, state.full_steps = [400] * GROUPS, [0] * GROUPS
+    state.rows, state.changed_rows = [10**6] * GROUPS, 1.0  # a full section each 128 steps
+    assert [bool(state.due_for_snapshot(step, None)) for step in (399, 400, 401, 404)] == [
+        False, True, False, True,
+    ]  # fmt: skip
+    assert state.due_for_snapshot(401, 8), "a number of the user's is taken at each step"
