@@ -323,11 +323,11 @@ def _slo(read: DiagnosisReader, limit: Limit, late: Limit | None, now_ms: int) -
     answer["latency_ms"] = None if latency is None else round(latency[1], 1)
     share = ""
     if state is not None and success is not None:
-        each = latency is not None and latency[0].scope == EACH_OPERATOR
+        by_group = latency is not None and latency[0].scope == EACH_OPERATOR
+        windows = "the windows of its key groups" if by_group else "windows"
         share = (
-            f"; in all, {success:.1%} of {'the windows of its key groups' if each else 'windows'} "
+            f"; in all, {success:.1%} of {windows} met since it began ({state.wanted:.1%} wanted)"
         )
-        share += f"met since it began ({state.wanted:.1%} wanted)"
     since = f"since {ago_text(since_ms, now_ms)}"
     verdict = f"{'met' if met else 'MISSED'} {since}"
     if late is None and not met:

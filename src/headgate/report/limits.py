@@ -38,7 +38,7 @@ _TAKEN_MS = 60_000
 
 _SELDOM_MS = 10_000
 """Time between batches that is proposed where the sink takes most of each, in ms: well above what a sink
-takes as a rule, and no remedy where a record may take less than twice of it. Chosen."""
+usually takes. It is proposed only if a record may take twice as long or more. Chosen."""
 
 _AGAIN = "start the query again with its checkpoint: it goes on where it was"
 
@@ -326,9 +326,8 @@ def _slow_sink(case: Case) -> Limit | None:
     if real_time:
         return Limit("sink", why, (quicker,))
     if case.run.slo is not None and case.run.slo.bound_ms < 2 * _SELDOM_MS:
-        return Limit(
-            "sink", why, (quicker,)
-        )  # records would wait for the trigger longer than they may
+        # records would wait for the trigger longer than they may
+        return Limit("sink", why, (quicker,))
     seldom = f'write less often: .trigger(processingTime="{_SELDOM_MS // 1000} seconds")'
     return Limit("sink", why, (quicker, seldom))
 

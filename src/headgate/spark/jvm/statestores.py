@@ -115,8 +115,7 @@ def _functions(spark: SparkSession, expression: Jvm, names: dict[str, str]) -> N
 _REWRITING = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.offsetLog.formatVersion": "1",
-    # the one store format that Spark's rewriter writes; the log records it, so a
-    # later start uses the same format
+    # the one format that Spark's rewriter writes; the log records it, so a later start uses it too
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
