@@ -41,6 +41,7 @@ from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.run_slots import PipeLost
 from headgate.spark.realtime.words import Meeting
+from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.step.commit import delivers
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import QueryFailed
@@ -122,10 +123,18 @@ def test_slots_change_again_and_again_without_waiting_for_one_another(
     "name", [pytest.param(n, marks=[] if n in SHORT else [pytest.mark.thorough]) for n in FORMS]
 )
 def test_a_query_of_any_kind_answers_as_sparks_batch(
-    spark: SparkSession, tmp_path: Path, name: str
+    spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form = FORMS[name]
     rows = Rows()
+    by_jobs: list[str] = []
+    fed = RealTimeWork._fed
+
+    def feed(work: RealTimeWork, session: Any, operator: Any, read: Any) -> Any:
+        by_jobs.append(operator.id)
+        return fed(work, session, operator, read)
+
+    monkeypatch.setattr(RealTimeWork, "_fed", feed)
     pipelined = driver_conf(spark).get(PIPELINED, "false")
     if name == "python below" and not adapter().pipelines_python:
         with pytest.raises(UnsupportedQuery, match=r"Spark 4\.3"):
@@ -138,6 +147,8 @@ def test_a_query_of_any_kind_answers_as_sparks_batch(
         done = rows.count
         wait_until(lambda: rows.count > done + 60 // len(query.assignment()) ** 5, query)
     assert driver_conf(spark).get(PIPELINED, "false") == pipelined
+    # a job for each epoch would be most of its time
+    assert not by_jobs
     found = rows.last_by(spark, *form.keys) if form.keys else rows.frame(spark)
     verified = hg.verify(
         spark, form.answer or form.build, checkpoint=str(tmp_path), output=found, mode=form.mode

@@ -21,7 +21,7 @@ from headgate.spark.jvm.composed import Composer
 from headgate.spark.jvm.expressions import column
 from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class
 from headgate.spark.jvm.planned import planned_per_batch
-from headgate.spark.jvm.plans import analysed, of_rows, optimised
+from headgate.spark.jvm.plans import analysed, collapsed, of_rows, optimised
 from headgate.spark.jvm.sessions import active
 
 _ARROW = "org.apache.spark.sql.execution.arrow.ArrowConverters"
@@ -101,7 +101,7 @@ class NarrowPlan:
         spark = frame.sparkSession
         if planned_per_batch(spark, analysed(frame)):
             return None
-        plan = optimised(frame)
+        plan = collapsed(spark, optimised(frame))
         values, condition = plan.output(), None
         if class_name(plan) == "Project":
             values, plan = plan.projectList(), plan.child()

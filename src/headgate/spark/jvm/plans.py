@@ -26,6 +26,16 @@ def optimised(df: DataFrame) -> Jvm:
     return df._jdf.queryExecution().optimizedPlan()
 
 
+def collapsed(spark: SparkSession, plan: Jvm) -> Jvm:
+    """Return a plan in which projections that lie one on another are one.
+
+    Catalyst leaves them apart where a costly value would be written twice, as a window is in its start
+    and its end. A compiled projection computes such a value once.
+    """
+    rule = java_class(spark, "org.apache.spark.sql.catalyst.optimizer.CollapseProject$.MODULE$")
+    return rule.apply(plan, True)
+
+
 def optimised_stream(df: DataFrame) -> Jvm:
     """Return the logical plan of a streaming frame as Catalyst rewrites it for a batch."""
     return df.sparkSession._jsparkSession.sessionState().optimizer().execute(analysed(df))
