@@ -406,6 +406,10 @@ def _time(run: Run, *, ended: bool) -> dict[str, Any] | None:
     }
 
 
+_HOT = 0.5
+"""A key group is hot from so many even shares of a slot on. Chosen: it alone fills half a slot."""
+
+
 def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
     hottest = hottest_of(run)
     if hottest is None or run.start is None:
@@ -418,6 +422,8 @@ def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
     # journals of the first versions name no operator
     whose = f" of {operator}" if operator else ""
     text = f"key group {group}{whose} has {share:.1%} of the records"
+    if not is_limit and over == 1 and share * run.recent[-1].slots < _HOT:
+        text = f"nothing: key group {group}{whose} has the most records, {share:.1%}"
     text += f", split over {over} slots" if over > 1 else ""
     if key is not None:
         text += f"; the most frequent key of the last batch: {key}"

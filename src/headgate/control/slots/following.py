@@ -242,8 +242,8 @@ class FollowsRules:
             return None
         self._moved_s = time_s
         reason = (
-            f"slot {worst} has {busiest:.0%} of what it can serve and the mean of {view.slots} slots is "
-            f"{mean:.0%}: key groups move until the busiest has {after:.0%}"
+            f"slot {worst} has {_multiple(busiest)} what it can serve and the mean of {view.slots} slots "
+            f"is {mean:.0%}: key groups move until the busiest has {after:.0%}"
         )
         numbers = {"slots": float(view.slots), "busiest": busiest, "mean": mean, "after": after}
         return RuleChange(change, "hindsight, balance", reason, numbers)
@@ -262,7 +262,7 @@ class FollowsRules:
             if group is not None and strategy is not None and strategy.split is not None:
                 share = rates[group] * cost_s
                 reason = (
-                    f"key group {group} alone brings {share:.0%} of what a slot can serve: split over "
+                    f"key group {group} alone brings {_multiple(share)} what a slot can serve: split over "
                     f"{len(strategy.split[group])} slots"
                 )
                 return _of(view, strategy, "hindsight, split", reason)
@@ -288,6 +288,11 @@ def misses_price(misses: F64) -> F64:
 
 def _of(view: OperatorView, strategy: UnitStrategy, rule: str, reason: str) -> RuleChange:
     return RuleChange(change_of(view, strategy), rule, reason, {"slots": float(view.slots)})
+
+
+def _multiple(share: float) -> str:
+    """Return a share as "90% of" or "93 times"; a percentage beyond some hundreds is hard to read."""
+    return f"{share:.0%} of" if share < 10.0 else f"{share:.0f} times"
 
 
 def _within_s(view: OperatorView) -> float:
