@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +168,52 @@ def test_a_slot_that_cannot_be_forked_is_told_as_one_that_has_ended(
     assert number == 3
     assert code not in (None, 0)
     assert "a slot cannot be started" in capfd.readouterr().err
+
+
+@pytest.mark.jit
+def test_a_server_tells_that_it_compiles_and_then_that_it_has_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A first start takes half a minute, which must not look like a fault."""
+    import numba
+
+    monkeypatch.setattr(fork_server, "warm", numba.njit(lambda spec: spec))
+    ours, theirs = multiprocessing.Pipe()
+    ours.send(([1], ["json"]))
+    fork_server._load(theirs)
+    theirs.close()
+    word, line, _ = ours.recv()
+    assert word == fork_server._SAYS
+    assert "compiling its kernels" in line
+    assert ours.recv()[0] == fork_server._LOADED
+    with pytest.raises(EOFError):
+        ours.recv()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_whoever_waits_for_a_server_hears_that_it_can_start_slots_or_is_gone(
+    driver: Driver, dies: bool
+) -> None:
+    if dies:
+        driver.server.close()
+    waiting = threading.Thread(target=driver.server.wait_until_loaded, daemon=True)
+    waiting.start()
+    waiting.join(LIMIT_S)
+    assert not waiting.is_alive()
+
+
+def test_what_a_server_says_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = ForkServer([])
+    ours, theirs = multiprocessing.Pipe()
+    server.close()
+    monkeypatch.setattr(server, "_channel", ours)
+    theirs.send((fork_server._SAYS, "compiling", None))
+    theirs.close()
+    with caplog.at_level("WARNING", "headgate"):
+        server._listen()
+    assert caplog.messages == ["compiling"]
 
 
 def test_a_process_that_never_began_has_ended(driver: Driver) -> None:

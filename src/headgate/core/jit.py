@@ -53,23 +53,23 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @contextmanager
-def announce_compiling() -> Iterator[None]:
-    """Log one line if kernels are compiled meanwhile, so that the wait does not look like a fault."""
+def announce_compiling(say: Callable[[str], None] = _LOG.warning) -> Iterator[None]:
+    """Say one line if kernels are compiled meanwhile, so that the wait does not look like a fault."""
     if not jit_enabled():
         yield
         return
     from numba.core import event  # noqa: PLC0415 - as in `jit`
 
     class FirstCompilation(event.Listener):
-        """Logs the first compilation; numba does not tell of kernels that it loads."""
+        """Tells of the first compilation; numba does not tell of kernels that it loads."""
 
         said = False
 
         def on_start(self, _: event.Event) -> None:
-            """Log it."""
+            """Say the line."""
             if not self.said:
                 self.said = True
-                _LOG.warning(
+                say(
                     "headgate: compiling its kernels, once per machine and kind of query: about 30 s."
                 )
 

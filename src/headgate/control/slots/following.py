@@ -55,6 +55,9 @@ _GAIN = 0.75
 """If the busiest slot ends with at most so much of its load. With 0.95 most changes relieved a slot of
 what chance had brought it. Chosen."""
 
+_READABLE = 10.0
+"""A larger share is told as a multiple: 93 times, in place of 9300%."""
+
 _SOON = 4.0
 """A slot that will be rid of what waits within so many times a change's own time, or within a bound, is
 not relieved. Chosen."""
@@ -262,8 +265,8 @@ class FollowsRules:
             if group is not None and strategy is not None and strategy.split is not None:
                 share = rates[group] * cost_s
                 reason = (
-                    f"key group {group} alone brings {_multiple(share)} what a slot can serve: split over "
-                    f"{len(strategy.split[group])} slots"
+                    f"key group {group} alone brings {_multiple(share)} what a slot can serve: split "
+                    f"over {len(strategy.split[group])} slots"
                 )
                 return _of(view, strategy, "hindsight, split", reason)
         if not view.assignment.split or not float(view.backlog.sum()) <= view.group_rate.sum():
@@ -291,8 +294,8 @@ def _of(view: OperatorView, strategy: UnitStrategy, rule: str, reason: str) -> R
 
 
 def _multiple(share: float) -> str:
-    """Return a share as "90% of" or "93 times"; a percentage beyond some hundreds is hard to read."""
-    return f"{share:.0%} of" if share < 10.0 else f"{share:.0f} times"
+    """Return a share as "90% of" or "93 times"."""
+    return f"{share:.0%} of" if share < _READABLE else f"{share:.0f} times"
 
 
 def _within_s(view: OperatorView) -> float:

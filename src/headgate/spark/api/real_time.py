@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -75,6 +76,14 @@ class RealTimeFlow:
                 "whose number it has; leave it out, or write to Kafka or by foreachBatch."
             )
             raise ConfigError(msg)
+
+    def prepare_slots(self, work: StatefulWork, undo: ExitStack) -> bool:
+        """Return whether slots are being prepared, outside of Spark's workers; `undo` ends them."""
+        assert isinstance(work, RealTimeWork)
+        if not work.prepare_slots():
+            return False
+        undo.callback(work.close)
+        return True
 
     def begin(
         self, machine: StepMachine[Report], work: StatefulWork, settings: QuerySettings

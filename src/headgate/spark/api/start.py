@@ -265,13 +265,15 @@ def _start_slots(
         job = LiveJob.begin(plan, config, latest, executors, recorder)
         controller, commands = _steering(spark, settings, job, executors, checkpoint)
         ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
-        does = StatefulWork if flow is None else RealTimeWork
-        work = does(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
+        work = (StatefulWork if flow is None else RealTimeWork)(
+            spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports
+        )
         machine = StepMachine(
             spark, work, checkpoint, latest, sink, ports, held=_needs_records(spark, settings)
         )
         undo.callback(machine.close)
-        warming.load(specs)
+        if flow is None or not flow.prepare_slots(work, undo):
+            warming.load(specs)
         work.rehearse()
         parameters = {
             **configured.parameters(settings, config, cores, configured.machine_cores(spark)),

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import itertools
+import logging
 import multiprocessing
 import os
 import shutil
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from headgate.core.jit import announce_compiling
 from headgate.operators.build import Spec
 from headgate.operators.processor import ProcessorSpec
 from headgate.operators.warm import warm
@@ -36,8 +38,12 @@ from headgate.spark.realtime.slot_process import SlotProcess
 from headgate.tables import heap
 
 _START, _KILL = "start", "kill"
+_LOADED, _SAYS = -1, -2
+"""In place of a slot's number: the server can start slots; a line for the user."""
 LOST = -1
 """Exit code of a process that nobody can tell of any more."""
+
+_LOG = logging.getLogger("headgate")
 
 _HEEDS_S = 5.0
 """How long the server may take to end a slot; then it is ended itself, with all of them. Chosen."""
@@ -103,6 +109,7 @@ class ForkServer:
         self._numbers = itertools.count()
         self._processes: dict[int, ForkedProcess] = {}
         self._lock = threading.Lock()
+        self._loaded = threading.Event()
         self._say(_loaded_ahead(specs))
         threading.Thread(target=self._listen, name="headgate-fork-server", daemon=True).start()
 
@@ -115,6 +122,10 @@ class ForkServer:
     def is_alive(self) -> bool:
         """Return whether it can start slots."""
         return self._program.poll() is None
+
+    def wait_until_loaded(self) -> None:
+        """Wait until slots start at once, or the program is gone; to compile kernels takes long."""
+        self._loaded.wait()
 
     def start(
         self, meeting: words.Meeting, operator: str, slot: int, store: Mapping[str, str]
@@ -170,12 +181,17 @@ class ForkServer:
         with contextlib.suppress(OSError, EOFError):
             while True:
                 number, process, code = self._channel.recv()
-                if code is None:
+                if number == _LOADED:
+                    self._loaded.set()
+                elif number == _SAYS:
+                    _LOG.warning(process)
+                elif code is None:
                     self._processes[number].pid = process
                 else:
                     with self._lock:
                         ended = self._processes.pop(number)
                     ended.end(code)
+        self._loaded.set()
         with self._lock:
             left, self._processes = list(self._processes.values()), {}
         for ended in left:
@@ -315,9 +331,9 @@ def _forked() -> int:
         return os.fork()
 
 
-def main() -> None:
-    """Serve whoever holds the other end of the channel that the argument names."""
-    with contextlib.suppress(OSError, EOFError), Connection(int(sys.argv[1])) as starter:
+def _load(starter: Connection) -> None:
+    """Load what slots use; say when kernels are compiled, and at the end."""
+    with announce_compiling(lambda line: starter.send((_SAYS, line, None))):
         heap.warm()
         specs, modules = starter.recv()
         for name in modules:
@@ -325,6 +341,13 @@ def main() -> None:
         for spec in specs:
             with contextlib.suppress(Exception):  # a slot does it again, and says what is wrong
                 warm(spec)
+    starter.send((_LOADED, 0, None))
+
+
+def main() -> None:
+    """Serve whoever holds the other end of the channel that the argument names."""
+    with contextlib.suppress(OSError, EOFError), Connection(int(sys.argv[1])) as starter:
+        _load(starter)
         gc.collect()
         gc.freeze()
         _Server(starter).run()

@@ -102,6 +102,7 @@ class OneHost:
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
         """Return where the driver of a run is met, and its door."""
         del lost
+        self._server.wait_until_loaded()
         directory = tempfile.mkdtemp(prefix="headgate-")
         if len(os.fsencode(directory)) > _LENGTH_MAX:
             os.rmdir(directory)

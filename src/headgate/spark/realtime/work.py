@@ -70,6 +70,16 @@ class RealTimeWork(StatefulWork):
     delivered: int
     before_commit: Callable[[Manifest], None]
 
+    _hosts: OneHost | Agents
+    _agents: Agents | None = None
+
+    def prepare_slots(self) -> bool:
+        """Start the program that forks slots, if they run on this host; it loads their code meanwhile."""
+        if not self._is_local:
+            return False
+        self._hosts = OneHost([o.spec for o in self.query.operators], self.checkpoint.options)
+        return True
+
     def begin(self, plan: PipePlan, feeds: Feeds, next_us: int) -> None:
         """Make the pipe, which nothing flows through yet.
 
@@ -93,9 +103,8 @@ class RealTimeWork(StatefulWork):
         for branch, share in zip(plan.branches, feeds.shares, strict=True):
             routers[branch.operator] += share.count
         self._copy_thread.lags = OF_EPOCHS
-        self._agents = None if self._is_local else self._agents_of(name)
-        specs = [operator.spec for operator in operators]
-        self._hosts = self._agents or OneHost(specs, self.checkpoint.options)
+        if not self._is_local:
+            self._hosts = self._agents = self._agents_of(name)
         try:
             job = SparkJob(self.spark, plan, feeds, shared, self._hosts.meeting, name)
             self.pipe = Pipe(job, feeds, tasks, routers, name, self._hosts)
