@@ -66,8 +66,8 @@ class Changes:
     def freeze(self, until_s: float = float("inf")) -> list[str]:
         """Forbid changes before `until_s`, seconds since 1970, and drop the requests.
 
-        Announced requests still come into force: records are on their way by them. Returns the operators
-        that now have no change under way; a control loop that waits for one must be notified.
+        Announced requests still come into force: feeders route records by them already. Returns the
+        operators that lose their only change; a control loop that waits for it must be notified.
         """
         with self._lock:
             self._frozen_until_s = until_s
@@ -360,7 +360,7 @@ class Changes:
             return in_force
 
     def put_in_force(self, kept: Collection[str] = ()) -> dict[str, AssignmentRequest]:
-        """Put requested changes in force; return them by operator. `kept`: as of `announce`."""
+        """Put requested changes in force; return them by operator. `kept`: see `announce`."""
         with self._lock:
             self.announce(kept)
             return self.put_announced()

@@ -152,11 +152,11 @@ class OperatorState:
         }
 
     def waiting_rows(self) -> int:
-        """Return how many rows wait in the backlog."""
+        """Return the number of rows in the backlog."""
         return sum(segment[2] for segments in self.backlog.values() for segment in segments)
 
     def waiting_rows_of(self, group: int) -> int:
-        """Return how many rows of one key group wait in the backlog."""
+        """Return the number of rows of one key group in the backlog."""
         return sum(segment[2] for segment in self.backlog.get(group, ()))
 
     def apply(self, report: Report, step: int, now_ms: int) -> None:

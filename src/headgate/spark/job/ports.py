@@ -1,4 +1,4 @@
-"""Declares the ports between a job's batches and those who watch and steer the job."""
+"""Declares the ports through which a job's batches reach observers, commands, executors and the fleet."""
 
 from __future__ import annotations
 

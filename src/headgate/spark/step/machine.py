@@ -160,7 +160,7 @@ class StepMachine(Generic[R]):
         """Return whether the query was stopped within a batch, by headgate's or Spark's handle."""
         try:
             return self.interrupted.is_set() or not (self._drains or self.log.active)
-        except Exception:  # the JVM is gone, or no batch has begun
+        except Exception:  # the JVM has ended, or no batch has begun
             return False
 
     @property
