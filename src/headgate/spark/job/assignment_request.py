@@ -42,8 +42,8 @@ class AssignmentRequest:
     """True if the control loop decided the change; the loop is notified when it is in force."""
     state: RequestState = RequestState.REQUESTED
     before: Assignment | None = None
-    """The assignment that this one or its migration replaces; None until then. In results of
-    `Migrations.begin`: the assignment in force before the batch that begins."""
+    """The assignment in force before this one or its migration; None while requested or waiting. In
+    results of `Migrations.begin`: the assignment in force before the batch that begins."""
     numbers: tuple[int, ...] = ()
     """By slot of the requested assignment: the slot's number until the migration ends."""
     moved_bytes: int = 0

@@ -241,7 +241,7 @@ class Changes:
     def propose(self, operator: str, request: AssignmentRequest) -> bool:
         """Request the change that a policy decided.
 
-        False if frozen, out of date, above the grant, beside another change, or against a hold.
+        Returns False if a freeze, a hold, the grant or another change forbids it, or it is out of date.
         """
         with self._lock:
             held, new = self._states[operator].assignment, request.assignment

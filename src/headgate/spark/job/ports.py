@@ -35,7 +35,7 @@ class Observer(Protocol):
         """Take note of a batch with nothing to do."""
 
     def lost(self, operator: str, slot: int) -> None:
-        """Take note that a slot lost its executor or Python worker; another one repeats its work."""
+        """Take note that a slot lost its executor or Python worker; its work is run again."""
 
     def bound_ms(self, operator: str) -> float:
         """Return the latency within which an operator's records count as in time, ms; 0 for no bound."""

@@ -35,8 +35,8 @@ from headgate.spark.realtime.fork_server import LOST, ForkedProcess
 from headgate.spark.realtime.run_slots import PartLost
 
 _COMES_S, _COMES_AGAIN_S = 60.0, 10.0
-"""Longest wait for the first agents, and for an agent on a later host; meanwhile no record is served.
-Chosen, not tuned."""
+"""Longest wait of `gather` for agents: while the query has none, and otherwise. Chosen, not
+tuned."""
 
 _LOOK_S = 0.05
 _COMERS_S = 10.0

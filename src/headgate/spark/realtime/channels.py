@@ -34,7 +34,7 @@ _TRIES_S = 30.0
 """Time for which a caller tries again while its connections are closed early. Chosen, not tuned."""
 
 _STRANGERS_MAX = 64
-"""Connections that may be in the proof of the key; a further one closes the oldest. Chosen, not tuned."""
+"""Most connections that have not proved the key yet; a further one closes the oldest. Not tuned."""
 
 _PAUSE_S = 0.05
 """Pause of a door after a failed accept, and of a caller before it tries again. Chosen, not tuned."""

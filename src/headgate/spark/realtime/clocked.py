@@ -75,7 +75,7 @@ class ClockFeed:
         return offsets
 
     def newest(self, since: str) -> str:
-        """Return the offsets behind all events that are due now."""
+        """Return the offsets after all events that are due now."""
         event, base_us = _read_event(since)
         due = self.settings.due(time.time_ns() // 1000 - base_us)
         return self.offsets(max(event, due), base_us)
@@ -91,7 +91,7 @@ class ClockFeed:
         return only
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are as far as `wanted`."""
+        """Return whether `offsets` are at or after `wanted`."""
         return _read_event(offsets)[0] >= _read_event(wanted)[0]
 
     def offsets(self, event: int, base_us: int) -> str:

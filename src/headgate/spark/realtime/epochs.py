@@ -339,7 +339,7 @@ class Epochs:
         return self._work.feeds.reached(there, wanted) and not self._has_work()
 
     def newest(self) -> str:
-        """Return the offsets behind the sources' newest records."""
+        """Return the offsets after the sources' newest records."""
         return self._work.feeds.newest(self._committed())
 
     @property

@@ -115,6 +115,6 @@ class EvenOrder:
         return bool(self._held.get(partition)) and self._fetched(partition, 0) >= until
 
     def _fetched(self, partition: Partition, start: int) -> int:
-        """Return the offset behind the last held record; `start` if none is held."""
+        """Return the offset after the last held record; `start` if none is held."""
         held = self._held.get(partition)
         return held[-1].offset() + 1 if held else start

@@ -26,7 +26,7 @@ class Reader(Protocol):
         """
 
     def offsets(self) -> str:
-        """Return the offsets behind the records that `poll` has returned."""
+        """Return the offsets after the records that `poll` has returned."""
 
     def close(self) -> None:
         """Release the reader's resources."""
@@ -45,7 +45,7 @@ class SourceFeed(Protocol):
 
     @property
     def keeps_first(self) -> bool:
-        """Return whether Spark's own source writes the first offsets into its log."""
+        """Return whether the first offsets are kept in Spark's log, as Spark's own source does."""
 
     def first(self) -> str:
         """Return the offsets at which a query begins."""
@@ -54,7 +54,7 @@ class SourceFeed(Protocol):
         """Return `offsets`, with the beginnings of the source's new partitions."""
 
     def newest(self, since: str) -> str:
-        """Return the offsets behind the source's newest records, at least `since`."""
+        """Return the offsets after the source's newest records, at least `since`."""
 
     def reader(self, start: str, number: int, count: int) -> Reader:
         """Return one of `count` readers that share the records from the offsets `start` on."""
@@ -63,7 +63,7 @@ class SourceFeed(Protocol):
         """Return the offsets of all readers together."""
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are at or behind `wanted`; raise ConfigError if not readable."""
+        """Return whether `offsets` are at or after `wanted`; raise ConfigError if not readable."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Feeds:
         return self.each(offsets, lambda feed, one: feed.grown(one))
 
     def newest(self, since: str) -> str:
-        """Return the offsets behind the sources' newest records."""
+        """Return the offsets after the sources' newest records."""
         return self.each(since, lambda feed, one: feed.newest(one))
 
     def merged(self, parts: Iterable[str]) -> str:
@@ -159,6 +159,6 @@ class Feeds:
         self.reached(offsets, offsets)
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are at or behind `wanted` in all sources."""
+        """Return whether `offsets` are at or after `wanted` in all sources."""
         both = zip(self.feeds, json.loads(offsets), json.loads(wanted), strict=True)
         return all(feed.reached(one, other) for feed, one, other in both)

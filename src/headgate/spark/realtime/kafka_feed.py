@@ -191,7 +191,7 @@ class KafkaFeed:
         Raises
         ------
         UnsupportedQuery
-            An option has no meaning here.
+            Real time does not support an option.
         """
         given = {key.lower(): value for key, value in options.items()}
         for name in options:
@@ -323,7 +323,7 @@ class KafkaFeed:
         return json.dumps(dict(sorted(ordered.items())), separators=(",", ":"))
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are as far as `wanted`, in partitions that are still there."""
+        """Return whether `offsets` are at or after `wanted`, in partitions that both have."""
         have: Ends = json.loads(offsets)
         return all(
             have.get(topic, {}).get(number, end) >= end

@@ -181,7 +181,7 @@ class _Routing:
 def to_slots(
     table: pa.Table, slot_of: np.ndarray, slots: int, *, shared: bool
 ) -> dict[int, pa.Table]:
-    """Return each slot's rows by the slot's number, sorted by key group; slots without rows are left out.
+    """Return each slot's rows by the slot's number, sorted by key group if divided among several slots.
 
     Parameters
     ----------

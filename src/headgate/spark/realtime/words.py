@@ -97,7 +97,7 @@ class Meeting:
         return json.dumps([self.run.hex(), self.driver, self.directory])
 
     def of_told(self, told: str) -> Meeting:
-        """Return the meeting of a run from a text of `told`; this is the query's meeting."""
+        """Return the meeting of a run from a text of `told`; must be called on the query's meeting."""
         run, driver, directory = json.loads(told)
         return replace(self.of_run(bytes.fromhex(run), driver), directory=directory)
 

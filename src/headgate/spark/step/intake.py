@@ -77,7 +77,7 @@ class Intake:
         self._session = _prepared(self._results)
 
     def enter(self) -> None:
-        """Make the batches' session the active session of this thread, which is none of Spark's."""
+        """Make the batches' session the active session of this thread, which Spark did not start."""
         assert self._session is not None
         make_active(self._session)
 

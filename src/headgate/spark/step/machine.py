@@ -43,7 +43,7 @@ _QUIET_S = 0.8
 class StepMachine(Generic[R]):
     """Runs the steps of one query; its sink sees each step exactly once.
 
-    `held`: whether due work waits for a batch with new records. Waiting records never do.
+    `held`: whether due work waits for a batch with new records; the backlog is served in any case.
 
     Attributes
     ----------

@@ -140,7 +140,7 @@ class Progress:
             self._done.append(done)
 
     def _of(self, batch: int) -> _Done:
-        """Return the figures of a batch; zeros if it had no step."""
+        """Return the figures of a batch; if the batch had no step, the work in them is 0."""
         with self._lock:
             before = [done for done in self._done if done.batch <= batch]
         if not before:

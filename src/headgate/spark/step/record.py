@@ -49,7 +49,7 @@ from headgate.tables.tiers import Tiering
 _HOTTEST = 5
 
 VERSIONS = {
-    # not its metadata: a headgate that was shipped as a file of modules has none
+    # not from the package's metadata, which a headgate shipped as a file of modules lacks
     "headgate": str(importlib.import_module("headgate").__version__),
     "spark": pyspark.__version__,
     "python": platform.python_version(),

@@ -74,7 +74,7 @@ class Steps(Generic[R]):
         self._traffic = Traffic()
 
     def begin_batch(self, batch_id: int) -> None:
-        """Note a batch of Spark's."""
+        """Take note of a batch that Spark has begun."""
         if self._keeper is not None:
             self._keeper.begun(batch_id)
 
