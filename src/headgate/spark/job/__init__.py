@@ -2,6 +2,6 @@
 
 Belongs here: assignments in force and requested (changes), pools of replicas (pools), the reports
 that tasks send to the driver (reports), the time that each phase of a batch took (phases), the age
-of results (origins), faults that a test requests (faults). Does not belong here: the run of a batch
-(step), the reason of a change (steer).
+of results (origins), faults that a test requests (faults). Does not belong here: running a batch
+(step), deciding a change (steer).
 """

@@ -1,4 +1,4 @@
-"""Follows one change of an operator's assignment from the request until it is in force, or dropped."""
+"""Describes a requested assignment of an operator, from the request until it is in force or dropped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headgate.migration.protocol import assignment_of, plain
 
 
 class RequestState(StrEnum):
-    """Names how far a requested assignment is.
+    """Names the stages of a requested assignment.
 
-    ``REQUESTED`` comes into force at the next batch boundary. ``WAITING`` does so as soon as there are
-    executors for its slots. A migration carries ``MOVING`` out. ``DROPPED`` ended otherwise: its
-    migration failed. A request that is given up before it moves is forgotten, and has no state.
+    ``REQUESTED`` comes into force at the next batch boundary. ``WAITING`` needs executors for its slots
+    first. A migration carries ``MOVING`` out. ``DROPPED``: the migration failed. A request that is
+    given up before it moves has no state: `Changes` forgets it.
     """
 
     REQUESTED = "requested"
@@ -28,11 +28,11 @@ class RequestState(StrEnum):
 
 @dataclass(frozen=True)
 class AssignmentRequest:
-    """Holds a requested assignment of one operator, and how far it is."""
+    """Holds a requested assignment of one operator, with its state."""
 
     assignment: Assignment
-    """What is requested; of a change that moves or is in force, what holds with the batch that
-    begins."""
+    """The requested assignment. Once in force, and in results of `Migrations.begin`: the assignment
+    in force in the batch that begins, which a migration may replace by further ones."""
     by: str
     reason: str
     """`by`, `reason`: source and reason of the request, for the journal."""
@@ -42,23 +42,23 @@ class AssignmentRequest:
     """True if the control loop decided the change; the loop is notified when it is in force."""
     state: RequestState = RequestState.REQUESTED
     before: Assignment | None = None
-    """What held when it came into force or began to move; None until then. While it moves, and only
-    of what `Migrations.begin` returns, what held before the batch that begins."""
+    """The assignment in force before this one or its migration; None while requested or waiting. In
+    results of `Migrations.begin`: the assignment in force before the batch that begins."""
     numbers: tuple[int, ...] = ()
-    """By slot of the requested assignment: the number that it has until its migration ends."""
+    """By slot of the requested assignment: the slot's number until the migration ends."""
     moved_bytes: int = 0
-    """Of state, by a migration."""
+    """Bytes of state that the migration moved."""
 
     @property
     def target(self) -> Assignment:
-        """Return the requested assignment, with slots as they are numbered while key groups move."""
+        """Return the requested assignment with the slot numbers of the migration."""
         if not self.numbers:
-            return self.assignment  # no key group moves: a split, or its end
+            return self.assignment  # no key group moves: a split begins or ends
         slot_of = tuple(self.numbers[slot] for slot in self.assignment.slot_of)
         return Assignment(slot_of, max(self.numbers) + 1, self.assignment.epoch)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the manifest carries of a change that moves."""
+        """Return the entry of a moving request in the manifest."""
         assert self.before is not None
         return {
             "by": self.by,
@@ -71,7 +71,7 @@ class AssignmentRequest:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AssignmentRequest:
-        """Return the change that a manifest carries."""
+        """Return the moving request of a manifest's entry."""
         return cls(
             assignment_of(data["wanted"]),
             data["by"],

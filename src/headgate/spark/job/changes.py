@@ -18,8 +18,8 @@ from headgate.spark.job.ports import Executors, SameExecutors
 _PLANNERS = {"minimal": rescale, "uniform": uniform}
 
 _EPOCHS_KEPT = 32
-"""Epochs that a rollback finds at once. Chosen: the journal, which is looked into for older ones, has
-them all."""
+"""Newest epochs that stay in memory for a rollback; the journal has the older ones. Chosen, not
+tuned."""
 
 
 class Changes:
@@ -27,9 +27,9 @@ class Changes:
 
     Parameters
     ----------
-    states : mapping of str to OperatorState    By operator; changed by `put_in_force` only.
-    slots_max : int    The most slots that may be asked for.
-    executors : Executors    Says whether the slots of a change have executors; it waits otherwise.
+    states : mapping of str to OperatorState    By operator; only this class changes assignments in it.
+    slots_max : int    The most slots that a user may request.
+    executors : Executors    Says whether the slots of a change have executors; if not, the change waits.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Changes:
         self._asked: dict[str, AssignmentRequest] = {}
         self._moving: dict[str, AssignmentRequest] = {}
         self._announced: dict[str, tuple[AssignmentRequest | None, AssignmentRequest]] = {}
-        """What was asked for, and what comes of it."""
+        """By operator: its request in `_asked`, or None, and the request that comes into force."""
         self._frozen_until_s: float | None = None
         self._held_until_s: dict[str, float] = {}
         self._held: dict[int, dict[str, Assignment]] = {}
@@ -64,10 +64,10 @@ class Changes:
         return until_s is not None and time.time() < until_s
 
     def freeze(self, until_s: float = float("inf")) -> list[str]:
-        """Forbid changes before `until_s`, seconds since 1970; what is asked for already is given up.
+        """Forbid changes before `until_s`, seconds since 1970, and drop the requests.
 
-        What is announced comes into force all the same: records are on their way by it. Operators of
-        which something was given up. A control loop that waits for it has to be told.
+        Announced requests still come into force: feeders route records by them already. Returns the
+        operators that lose their only change; a control loop that waits for it must be notified.
         """
         with self._lock:
             self._frozen_until_s = until_s
@@ -83,9 +83,9 @@ class Changes:
         self._frozen_until_s = None
 
     def hold(self, until_s: Mapping[str, float]) -> None:
-        """Keep the number of slots of operators, from policies and fleets, in place of earlier holds.
+        """Forbid policies and fleets to change operators' number of slots; replace earlier holds.
 
-        `until_s`: by operator, seconds since 1970; operators that are absent are not held.
+        `until_s`: end of the hold by operator, seconds since 1970; absent operators are not held.
         """
         with self._lock:
             self._held_until_s = dict(until_s)
@@ -97,11 +97,11 @@ class Changes:
             return {name: until for name, until in self._held_until_s.items() if until > now_s}
 
     def limit(self, grant: Grant) -> None:
-        """Hold no more slots than `grant` allows: what is above goes at the next boundary.
+        """Limit operators to the slots of `grant`; slots above it end at the next boundary.
 
-        Key groups of slots that go are spread over those that stay, unless a policy says better in time.
-        While assignments are frozen they stay as they are, until the thaw, and slots that a user holds
-        until the hold ends.
+        The remaining slots take their key groups, unless a policy requests a fitting assignment before.
+        Frozen assignments keep their slots until the thaw, and operators with a hold until the hold
+        ends.
         """
         with self._lock:
             self._grant = grant
@@ -111,7 +111,7 @@ class Changes:
         return self._grant.most(operator, self._slots_max)
 
     def _requests(self) -> dict[str, AssignmentRequest]:
-        """Return what shall come into force: what was asked for, and slots above the grant given up."""
+        """Return the requests, each cut to the grant; an operator above the grant has one as well."""
         requests = dict(self._asked)
         if self._grant is UNLIMITED or self.frozen:
             return requests
@@ -165,7 +165,7 @@ class Changes:
         return {name: planned(self.newest(name), slots) for name in names}
 
     def _check_granted(self, operator: str, slots: int) -> None:
-        """Raise ConfigError where a fleet grants an operator fewer slots than these."""
+        """Raise ConfigError if the fleet grants the operator fewer than `slots` slots."""
         if slots > self._grant.slots.get(operator, slots):
             msg = (
                 f"slots={slots} exceeds the {self.most(operator)} that the fleet grants {operator}; "
@@ -174,7 +174,7 @@ class Changes:
             raise ConfigError(msg)
 
     def check_operator(self, operator: str | None) -> None:
-        """Raise ConfigError if there is nothing to change, or not that operator."""
+        """Raise ConfigError if the query has no stateful operator, or none of this name."""
         if not self._states:
             msg = "this query has no stateful operator, so there are no slots to change."
             raise ConfigError(msg)
@@ -192,8 +192,8 @@ class Changes:
     ) -> dict[str, Assignment]:
         """Return the assignments of an earlier epoch, for a rollback.
 
-        `past`: what came into force with epochs that are not remembered any more, from wherever it
-        was written down; only looked at. Raises `ConfigError`: the epoch is unknown.
+        `past`: older epochs, each with the assignments that came into force with it, as the journal
+        has them. Raises `ConfigError`: the epoch is unknown.
         """
         held: dict[int, dict[str, Assignment]] = {}
         with self._lock:
@@ -210,19 +210,19 @@ class Changes:
         return {name: replace(a, epoch=self.newest(name).epoch + 1) for name, a in in_force.items()}
 
     def remember(self, epoch: int, held: Mapping[str, Assignment]) -> None:
-        """Keep what came into force with an epoch, for `at`; the oldest go, whole as they are kept."""
+        """Keep the assignments that an epoch brought into force, for `at`; merge the oldest epochs."""
         with self._lock:
             self._held[epoch] = self._held.get(epoch, {}) | dict(held)
             while len(self._held) > _EPOCHS_KEPT:
                 oldest, second = sorted(self._held)[:2]
-                # operators that did not change in the second oldest epoch keep the oldest assignment
+                # an operator without a change in the second oldest epoch keeps its oldest assignment
                 self._held[second] = self._held.pop(oldest) | self._held[second]
 
     def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
-        """Ask for new assignments in which slots keep their numbers.
+        """Request new assignments in which slots keep their numbers.
 
-        Requests of a policy are dropped. Raises `ConfigError`: assignments are frozen, or a fleet
-        grants fewer slots.
+        They replace the operators' earlier requests. Raises `ConfigError`: assignments are frozen, or
+        a fleet grants fewer slots.
         """
         with self._lock:
             if self.frozen:
@@ -234,14 +234,14 @@ class Changes:
                 self._asked[name] = AssignmentRequest(new, by, reason, self._survivors(name, new))
 
     def _survivors(self, operator: str, new: Assignment) -> tuple[int | None, ...]:
-        """Return which slots of those in force an assignment has, where slots keep their numbers."""
+        """Return the survivors of an assignment in which slots keep their numbers."""
         before = self._states[operator].assignment.slots
         return tuple(slot if slot < before else None for slot in range(new.slots))
 
     def propose(self, operator: str, request: AssignmentRequest) -> bool:
         """Request the change that a policy decided.
 
-        False if it is out of date or not granted, a user has asked, or the slots are held.
+        Returns False if a freeze, a hold, the grant or another change forbids it, or it is out of date.
         """
         with self._lock:
             held, new = self._states[operator].assignment, request.assignment
@@ -255,7 +255,7 @@ class Changes:
             return True
 
     def arrange(self) -> None:
-        """Ask for the executors that requested changes need; called by the batches' thread."""
+        """Request the executors that requested changes need; called in the batches' thread."""
         with self._lock:
             requests = self._requests()
             slots = self._most_slots(requests)
@@ -264,12 +264,12 @@ class Changes:
 
     @property
     def pending(self) -> bool:
-        """Return whether something will change at the next boundary."""
+        """Return whether an assignment changes at the next boundary."""
         with self._lock:
             return bool(self._ready())
 
     def _ready(self) -> dict[str, AssignmentRequest]:
-        """Return the requests that need not wait for executors: all of them or none."""
+        """Return all requests if their slots have executors, otherwise none."""
         requests = self._requests()
         if requests and self._executors.ready(self._most_slots(requests)):
             return requests
@@ -279,12 +279,12 @@ class Changes:
         return max((self._newest(name, requests).slots for name in self._states), default=0)
 
     def requested(self, operator: str) -> AssignmentRequest | None:
-        """Return the change of an operator that comes into force next; None while it waits or moves."""
+        """Return an operator's request that comes into force next; None while it waits or moves."""
         with self._lock:
             return self._ready().get(operator)
 
     def request(self, operator: str) -> AssignmentRequest | None:
-        """Return the newest change of an operator that is not in force yet, whatever its state."""
+        """Return an operator's newest request that is not in force yet, in any state."""
         with self._lock:
             request = self._requests().get(operator)
             if request is None:
@@ -292,7 +292,7 @@ class Changes:
             return request if self._ready() else replace(request, state=RequestState.WAITING)
 
     def moves(self, operator: str, request: AssignmentRequest) -> None:
-        """Hand an operator's change over to a migration, perhaps one that an earlier run began."""
+        """Note that a migration, perhaps of an earlier run, carries out an operator's change."""
         with self._lock:
             self._asked.pop(operator, None)
             self._moving[operator] = replace(request, state=RequestState.MOVING)
@@ -318,9 +318,9 @@ class Changes:
             return new
 
     def announce(self, kept: Collection[str] = ()) -> dict[str, Assignment]:
-        """Return the requested assignments, which `put_announced` puts in force whatever is asked since.
+        """Fix the requests that `put_announced` will put in force; return their assignments.
 
-        `kept`: operators that are left alone: their changes are carried out by a migration.
+        `kept`: operators to leave out, because a migration carries out their changes.
         """
         with self._lock:
             self._announced = {
@@ -331,12 +331,12 @@ class Changes:
             return {name: request.assignment for name, (_, request) in self._announced.items()}
 
     def withdraw(self) -> None:
-        """Forget what was announced: it is requested as before."""
+        """Forget the announcement; its requests remain requested."""
         with self._lock:
             self._announced = {}
 
     def put_announced(self) -> dict[str, AssignmentRequest]:
-        """Put what was announced in force; return it by operator."""
+        """Put the announced requests in force; return them by operator."""
         with self._lock:
             announced, self._announced = self._announced, {}
             epoch, in_force = self.epoch + 1, {}
@@ -353,14 +353,14 @@ class Changes:
                 new = in_force[name].assignment
                 state.assign(new, request.survivors)
                 self.remember(epoch, {name: new})
-                if name in self._asked:  # a user's, since; it was asked for beside other slots
+                if name in self._asked:  # a user's later request, made for the previous assignment
                     since = self._asked[name]
                     survivors = self._survivors(name, since.assignment)
                     self._asked[name] = replace(since, survivors=survivors)
             return in_force
 
     def put_in_force(self, kept: Collection[str] = ()) -> dict[str, AssignmentRequest]:
-        """Put requested changes in force; return them by operator. `kept`: as of `announce`."""
+        """Put requested changes in force; return them by operator. `kept`: see `announce`."""
         with self._lock:
             self.announce(kept)
             return self.put_announced()

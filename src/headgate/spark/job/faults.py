@@ -1,7 +1,7 @@
-"""Faults that a test asked for: slots that fail, die, pause or dawdle, and drivers that die on the spot.
+"""Injects the faults that a test requests: slots fail, die, pause or slow down, and drivers die.
 
-Nothing here acts by itself. Slots get their faults through `JobConfig.faults`, which
-`headgate_lab.testing.faults` fills; a driver dies where the environment variable ``HEADGATE_CRASH`` says.
+Slots read their faults from `JobConfig.faults`, which `headgate_lab.testing.faults` fills. The
+environment variable ``HEADGATE_CRASH`` names the point at which a driver dies.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from typing import Any
 from headgate.core.errors import ConfigError, EngineError
 
 CRASH = "HEADGATE_CRASH"
-"""``POINT:STEP`` or ``random:SEED``, either with ``:driver`` (Python only) or ``:group`` behind it (its
-process group, the JVM with it; the default)."""
+"""Variable with ``POINT:STEP`` or ``random:SEED``; then ``:driver`` kills only the Python process, and
+``:group``, the default, the process group with the JVM."""
 
 POINTS = ("after-intent", "before-manifest", "after-manifest", "after-sink")
-"""Where a driver can be made to die; between *after-manifest* and *after-sink* a step is committed
-and perhaps not delivered."""
+"""Points at which a driver can die. Between *after-manifest* and *after-sink* a step is committed, and
+the sink may not have its rows."""
 
 MIGRATION_POINTS = tuple(
     f"migration-{what}"
     for what in ("started", "held", "caught-up", "routed", "installed", "released")
 )
-"""Likewise, as a subscale of a migration passes; ``STEP`` counts from 0 how often that has happened."""
+"""Points of a subscale at which a driver can die; ``STEP`` counts from 0 how often it was reached."""
 
 _WITHIN_POINTS = 40
-"""``random:SEED`` dies at one of the first so many points that are reached."""
+"""``random:SEED`` kills the driver at one of the first 40 points of `POINTS` that it reaches."""
 
 
 class SlotFaults:
     """Holds the faults to inject into one slot's work in one attempt of a step.
 
-    `faults`: each with ``kind`` and ``slot``; optionally ``step`` or ``from_step`` (default: every
-    step), ``attempts`` (the first so many attempts of a step, default 1) and ``groups`` (key groups
-    written before it strikes, default 1). Kinds: ``raise`` (once the file ``after`` is there, where
-    one is named); ``kill`` (SIGKILL to itself); ``pause`` (SIGSTOP until the file ``until`` is
-    there; afterwards it goes on, as a zombie if the step was retried); ``slow`` (``us_per_row`` more
-    for each row served, in every attempt). With ``trace`` (a path) it notes what it does there.
+    `faults`: each has ``kind`` and ``slot``; optional are ``step`` or ``from_step`` (default: every
+    step), ``attempts`` (number of first attempts with the fault, default 1) and ``groups`` (key groups
+    written before the fault, default 1). Kinds: ``raise`` (an error; if ``after`` names a file, once
+    the file exists); ``kill`` (SIGKILL to itself); ``pause`` (SIGSTOP until the file ``until``
+    exists); ``slow`` (``us_per_row`` more for each row served, in every attempt). The file
+    ``trace``, if named, gets a line for each action.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SlotFaults:
 
     @property
     def on_group(self) -> Callable[[int], None] | None:
-        """Return the function that `serve` calls while a key group is half written; None for none."""
+        """Return the function that `serve` calls for each key group before its commit, or None."""
         return self._strike if self._strikes else None
 
     def _strike(self, group: int) -> None:
@@ -90,7 +90,7 @@ class SlotFaults:
             file.write(json.dumps(note | self._where) + "\n")
 
     def dawdle(self, rows: int) -> None:
-        """Take the extra time for `rows` served."""
+        """Sleep for the extra time of `rows` served rows."""
         for fault in self._mine:
             if fault["kind"] == "slow":
                 time.sleep(rows * fault["us_per_row"] * 1e-6)
@@ -101,15 +101,15 @@ def _in_step(fault: Mapping[str, Any], step: int) -> bool:
 
 
 def _wait_for(path: str | None) -> None:
-    """Wait until `path` is there; half a minute at the most, after which its test fails."""
+    """Wait until the file `path` exists, 30 s at the most; None waits for nothing."""
     until = time.monotonic() + 30.0
     while path is not None and not os.path.exists(path) and time.monotonic() < until:
         time.sleep(0.01)
 
 
 def _stop_self(until: str) -> None:
-    """Stop this process; another wakes it once the file `until` is there, or after half a minute."""
-    # another process, as no thread of this one runs meanwhile
+    """Stop this process until the file `until` exists, 30 s at the most."""
+    # a shell sends SIGCONT, because no thread of a stopped process runs
     command = 'for _ in $(seq 1500); do [ -e "$1" ] && break; sleep 0.02; done; kill -CONT "$2"'
     pid = os.getpid()
     subprocess.Popen(["/bin/sh", "-c", command, "sh", until, str(pid)], start_new_session=True)
@@ -120,9 +120,9 @@ _passed = 0
 
 
 def crash_point(point: str, step: int) -> None:
-    """Die with SIGKILL if `HEADGATE_CRASH` says to die here; otherwise nothing.
+    """Kill the driver with SIGKILL if `HEADGATE_CRASH` names this point; otherwise do nothing.
 
-    `point`: one of `POINTS` or `MIGRATION_POINTS`. `step`: or the count, of a migration's point.
+    `point`: one of `POINTS` or `MIGRATION_POINTS`. `step`: the step, or a migration point's count.
     """
     wanted = os.environ.get(CRASH)
     if not wanted:

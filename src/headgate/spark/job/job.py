@@ -16,13 +16,13 @@ from headgate.spark.job.reports import Report
 from headgate.tables.ports import EMPTY_TOKEN
 
 Segment = list[Any]
-"""[file in the checkpoint's backlog, first row, rows, when it was deferred (ms)]; and a fifth, the
-records that its rows stood for, of what a share has merged for its owner."""
+"""[file in the checkpoint's backlog, first row, rows, when they began to wait (ms)]. Rows that a share
+has merged for the owner of a split group have a fifth entry: the records that they stand for."""
 
 
 @dataclass(frozen=True)
 class JobConfig:
-    """The settings of a job."""
+    """Holds the settings of a job."""
 
     name: str
     """The query's name."""
@@ -31,14 +31,14 @@ class JobConfig:
     slots: int = 2
     """Slots to start with."""
     slots_max: int = 128
-    """The most that `scale` takes."""
+    """The most slots that `scale` accepts."""
     budget_s: float | None = None
     """Time a slot may serve per batch; None serves everything, as plain Spark does."""
     mode: str = "append"
     """append, update or complete."""
     snapshot_every: int | None = None
-    """Steps between two full sections of a key group; None: as `headgate.checkpoint.snapshots` has
-    it."""
+    """Steps between two full sections of a key group; None: `headgate.checkpoint.snapshots`
+    computes them."""
     attempts: int = 4
     """Executions of a batch before the query fails."""
     preaggregate: str = "auto"
@@ -48,56 +48,56 @@ class JobConfig:
     show_keys: bool = False
     """Write the value of the hottest key into the journal."""
     backlog_bytes_max: int = 256 * 2**20
-    """Above this a slot serves past its budget, so that the source buffers again."""
+    """With more bytes in its backlog, a slot serves all rows in spite of its budget."""
     backlog_age_max_s: float = 60.0
-    """Likewise for the oldest waiting record."""
+    """With an older record in its backlog, a slot serves all rows in spite of its budget."""
     slot_rate: float | None = None
     """Experiment: records per wall second that a slot of an operator that reads the source serves."""
     delta_ms: float = 0.0
-    """Length of the time slots that the control loop counts in; 0 where there is none."""
+    """Length of the control loop's tick; 0 without a loop."""
     processor_limit_s: float = 0.0
-    """How long one call of a processor may take; 0 for any time."""
+    """The longest that one call of a processor may take; 0 for any time."""
     memory_max: int | None = None
-    """Bytes of a host's memory that state may take; None for any."""
+    """Bytes of a host's memory that state may take; None for any number."""
     migration: str = ""
     """Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it;
     empty: the default for each change."""
     faults: list[dict[str, Any]] = field(default_factory=list)
-    """What `headgate_lab.testing.faults` injects; empty outside tests."""
+    """Faults that `headgate_lab.testing.faults` describes; empty outside tests."""
 
 
 @dataclass
 class OperatorState:
-    """Holds the position of an operator's key groups; arrays have one entry per key group."""
+    """Holds an operator's assignment and key groups; lists have one entry per key group."""
 
     assignment: Assignment
     tokens: list[str]
-    """State of each group."""
+    """Token of each group's state."""
     steps: list[int]
-    """Step whose manifest holds the group's newest section; -1 for none."""
+    """Step whose manifest has the group's newest section; -1 for none."""
     full_steps: list[int]
-    """Step of its newest full section; -1 for none."""
+    """Step of the group's newest full section; -1 for none."""
     emitted_us: list[int]
     due_us: list[int]
     rows: list[int]
     """Entries in the group's table."""
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
-    """Waiting records, oldest first, by key group; by `Assignment.share_key` those that wait for
-    another share of a split group than its owner's."""
+    """Waiting records, oldest first, by key group. Records that wait for a share of a split group
+    other than the owner's are under `Assignment.share_key`."""
     rate_per_s: dict[int, float] = field(default_factory=dict)
-    """Rows each slot serves per second of useful time; absent where nothing is known."""
+    """Rows each slot serves per second of useful time; absent if unknown."""
     held: frozenset[int] = frozenset()
-    """Key groups that are not served at present because a migration has them; not written down,
-    since it follows from the migration."""
+    """Key groups on hold by a migration; not in the manifest, because the manifest's migration
+    implies them."""
     stands_us: dict[int, int] = field(default_factory=dict)
-    """Of key groups that are split, or were in the last step: the watermark that all records allow
-    that came before the next step."""
+    """Watermark of each key group that was split in the last step: the least that the records
+    accepted until then allow."""
     changed_rows: float | None = None
-    """Entries that a step changes, smoothed; None where nothing is known. Not written down."""
+    """Entries that a step changes, smoothed; None before the first step. Not in the manifest."""
 
     @classmethod
     def fresh(cls, slots: int, key_groups: int) -> OperatorState:
-        """Return the state of an operator that has seen nothing."""
+        """Return the state of an operator at a query's first start."""
         return cls(
             assignment=spread(slots, key_groups),
             tokens=[EMPTY_TOKEN] * key_groups,
@@ -133,7 +133,7 @@ class OperatorState:
         )
 
     def engine_facts(self) -> dict[str, Any]:
-        """Return the operator's entries in the manifest beside heads and assignment."""
+        """Return the operator's entries in the manifest, except heads and assignment."""
         return {
             "full_steps": self.full_steps,
             "emitted_us": self.emitted_us,
@@ -145,22 +145,22 @@ class OperatorState:
         }
 
     def standing(self) -> dict[int, int]:
-        """Return the watermarks by which records of some groups are late: `GroupState.stands_us`."""
+        """Return `GroupState.stands_us` of each group that is split or was split in the last step."""
         return {
             group: max(self.emitted_us[group], self.stands_us.get(group, 0))
             for group in self.assignment.split.keys() | self.stands_us.keys()
         }
 
     def waiting_rows(self) -> int:
-        """Return how many rows wait in the backlog."""
+        """Return the number of rows in the backlog."""
         return sum(segment[2] for segments in self.backlog.values() for segment in segments)
 
     def waiting_rows_of(self, group: int) -> int:
-        """Return how many rows of one key group wait in the backlog."""
+        """Return the number of rows of one key group in the backlog."""
         return sum(segment[2] for segment in self.backlog.get(group, ()))
 
     def apply(self, report: Report, step: int, now_ms: int) -> None:
-        """Take over what a committed slot task did."""
+        """Take over the report of a committed slot task."""
         for group, (emitted_us, due_us, rows) in report.groups.items():
             self.tokens[group] = report.token
             self.steps[group] = step
@@ -180,7 +180,7 @@ class OperatorState:
         for group in self.assignment.groups_of(report.slot):
             idle = group not in report.groups and group not in self.backlog
             if idle and group not in self.held:
-                # it had nothing to emit up to here, which is as good as having emitted it
+                # a group without rows to emit up to this watermark counts as emitted up to it
                 until_us = report.watermark_us
                 if group in self.assignment.split:
                     until_us = min(until_us, self.standing()[group])
@@ -188,9 +188,9 @@ class OperatorState:
         self._learn_rate(report)
 
     def settle(self, reports: Sequence[Report]) -> None:
-        """Take note of what the reports of all slots allow split groups to emit in the next step.
+        """Learn from all reports of a step the watermarks of split groups, and the changed entries.
 
-        All that was accepted until now is with the owner then, or waits and is known to.
+        In the next step the owner has all records accepted until now, except those in a backlog.
         """
         self.stands_us = {}
         for group, shares in self.assignment.split.items():
@@ -203,7 +203,7 @@ class OperatorState:
         self.changed_rows = known + _CHANGED_GAIN * (changed - known)
 
     def due_for_snapshot(self, step: int, every: int | None) -> list[int]:
-        """Return the key groups that write a full section; `every` as of `JobConfig`."""
+        """Return the key groups that write a full section; `every`: see `JobConfig.snapshot_every`."""
         if every is not None:
             return due(step, self.steps, self.full_steps, every)
         every = LEAST
@@ -212,23 +212,22 @@ class OperatorState:
         return due(step, self.steps, self.full_steps, every, turn=every // LEAST)
 
     def nothing_due(self, watermark_us: int) -> None:
-        """Note that a batch without rows had nothing to do up to a watermark."""
+        """Note that key groups without a backlog had nothing to emit up to a watermark."""
         for group in range(len(self.emitted_us)):
             if not self._waits(group) and group not in self.held:
                 self.emitted_us[group] = max(self.emitted_us[group], watermark_us)
 
     def _waits(self, group: int) -> bool:
-        """Return whether records of a key group wait, at its owner or for another share of it."""
+        """Return whether records of a key group wait, for its owner or for another share."""
         shares = range(len(self.assignment.shares_of(group)))
         return any(self.assignment.share_key(group, n) in self.backlog for n in shares)
 
     def _learn_rate(self, report: Report) -> None:
-        """Bring a slot's rate closer to what it just did: half way, or all the way from far off.
+        """Move a slot's rate half way to the measured rate, or all the way above a factor of 2.
 
-        A slot that became ten times slower must not stretch more than one batch by it; of one that has
-        served nothing before, what it just did is all there is. A task has a fixed cost, which varies;
-        one that took hardly more says only that its rows were too few to tell, so the rate is raised
-        until they do, as long as others wait.
+        A slot that became ten times slower must not make more than one batch too long. A slot without
+        a rate takes the measured rate. A task below `_TELLING_MS` is mostly fixed cost, which varies:
+        it never lowers the rate, which grows by half as long as rows of the slot wait.
         """
         if report.served_rows == 0:
             return
@@ -245,9 +244,9 @@ class OperatorState:
         self.rate_per_s[slot] = (known + rate) / 2 if near else rate
 
     def assign(self, assignment: Assignment, survivors: Sequence[int | None] = ()) -> None:
-        """Take a new assignment; slots that stay keep their rate, new ones get a typical one.
+        """Put an assignment in force; survivors keep their rate, new slots get the median rate.
 
-        `survivors`: as `Change.survivors`; slots keep their numbers when it is empty.
+        `survivors`: as `Change.survivors`; if empty, slots keep their numbers.
         """
         before_split, self.assignment = self.assignment.split, assignment
         for group in before_split.keys() | assignment.split.keys():
@@ -260,7 +259,7 @@ class OperatorState:
             }
 
     def _expected_rate(self, slot: int) -> float:
-        """Return the rows per second that a slot is given work for: its own, else the other slots'."""
+        """Return the rate for a slot's quota, rows/s: its own, else the median of the other slots."""
         known = self.rate_per_s.get(slot)
         if known is None:
             others = sorted(self.rate_per_s.values()) or [_PROBE_RATE_PER_S]
@@ -270,7 +269,7 @@ class OperatorState:
     def _deal(self, group: int, shares_before: int) -> None:
         """Distribute a key group's waiting rows over its shares, if the number of shares has changed.
 
-        Whose they are makes no difference to what comes out: only such groups are split.
+        In a group that may be split, any share may serve any row.
         """
         held, shares = self.assignment, len(self.assignment.shares_of(group))
         if shares == shares_before:
@@ -278,7 +277,7 @@ class OperatorState:
         keys = [held.share_key(group, n) for n in range(shares_before)]
         segments = [segment for key in keys for segment in self.backlog.pop(key, ())]
         for n in range(shares):
-            # what is merged stays with the owner: it may belong to windows that are put out next
+            # merged rows stay with the owner: they may belong to windows that it emits next
             dealt = [segment for segment in segments if segment[4:] and n == 0]
             for name, start, count, since in (s for s in segments if not s[4:]):
                 first, end = count * n // shares, count * (n + 1) // shares
@@ -299,14 +298,14 @@ class OperatorState:
             del self.backlog[group]
 
     def limited(self, slot_rate: float, elapsed_s: float) -> list[int]:
-        """Return how many rows each slot may serve if all serve at one rate; see `timed_quota`.
+        """Return each slot's quota in rows if all serve at one rate; see `timed_quota`.
 
-        Rows are records here, since nothing is aggregated before.
+        Rows are records here, because nothing is aggregated before the exchange.
         """
         return [timed_quota(slot_rate, elapsed_s)] * self.assignment.slots
 
     def quotas(self, config: JobConfig, cores: int, now_ms: int) -> list[int] | None:
-        """Return how many rows each slot may serve, or None for all."""
+        """Return each slot's quota in rows, or None for all rows."""
         if config.budget_s is None:
             return None
         slots = self.assignment.slots
@@ -329,25 +328,25 @@ class OperatorState:
 
 
 def split_of(assignment: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
-    """Return the split of an assignment as a manifest keeps it; one without any has none."""
+    """Return the split of a manifest's assignment; empty if no group is split."""
     return {int(group): tuple(shares) for group, shares in assignment.get("split", {}).items()}
 
 
 _PROBE_RATE_PER_S = 100.0
-"""Rows per second that a slot is given before any has served one: records of 10 ms, a query of something
-remote each, then fill the budget and no more. Cheap ones wait a step. Chosen, not tuned."""
+"""Assumed rate before any slot has served a row: records of 10 ms each, such as a remote call, then
+just fill the budget. Cheap records wait one step. Chosen, not tuned."""
 
 _CHANGED_GAIN = 0.25
-"""Weight of a step in `OperatorState.changed_rows`. Chosen."""
+"""Weight of a step in `OperatorState.changed_rows`. Chosen, not tuned."""
 
 _RATE_MAX_PER_S = 10_000_000.0
-"""No slot serves more; keeps the raising of a rate within bounds."""
+"""Upper limit of a rate that grows without a measurement; no slot serves faster."""
 
 _TELLING_MS = 50.0
-"""A task shorter than this is mostly fixed cost, so it says nothing against the known rate: a budget
-below it serves as many rows as fit into it. Chosen, not tuned."""
+"""A shorter task is mostly fixed cost, so it does not lower the known rate. Chosen, not
+tuned."""
 
 _ROW_BYTES = 64
-"""A waiting row's size for the cap, which needs no exact figure."""
+"""Assumed size of a waiting row, for `JobConfig.backlog_bytes_max`; need not be exact."""
 
 _EVERYTHING = 2**62

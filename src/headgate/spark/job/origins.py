@@ -1,8 +1,8 @@
 """Measures the age of results: from the newest input of a result until its output.
 
 Carrying the time of arrival through all operators would be exact, but cost a column in every row,
-exchange, backlog and state. So the driver keeps the newest arrival by key group and slice: the age
-measured here is at most a window's length below the true one.
+exchange, backlog and state. So the driver keeps the newest arrival by key group and slice: the
+measured age is at most a window's length below the true age.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headgate.journal import histogram
 from headgate.spark.job.reports import Report
 
 _KEPT_STEPS = 1000
-"""How many of an operator's last steps are remembered; results needed from an earlier
-step are taken to have the age of those of the oldest one. Chosen, not tuned."""
+"""Number of each operator's newest steps in memory; results of an earlier step count with the age of
+the oldest step in memory. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Results that an operator put out together."""
+    """Describes results that an operator put out together."""
 
     at_ms: float
-    """When, ms since 1970."""
+    """Time of the output, ms since 1970."""
     latency_ms: float
     """From the newest contributing input's arrival at the source."""
     count: int
@@ -37,10 +37,10 @@ class _Kept:
     """Holds the origins of one operator's open results."""
 
     window_us: int | None
-    """Length of the windows whose results it puts out when their time is over; None if it puts out
-    results at once."""
+    """Length of the operator's windows, whose results come out when a window has ended; None if
+    results come out at once."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
-    """When the newest record of each key group and slice came to it."""
+    """Arrival of the newest record by key group and slice, ms since 1970."""
     put_out: deque[tuple[float, float, float]] = field(
         default_factory=lambda: deque(maxlen=_KEPT_STEPS)
     )
@@ -51,15 +51,14 @@ class Origins:
     """Follows results of a chain of operators back to the source.
 
     The age of a window's result includes the wait for the window's end: it counts from the window's
-    newest record in the result's key group. A result that goes out together with the records that cause
-    it is as old as those records. For an operator that reads another one, the age of what that one put
-    out is added.
+    newest record in the result's key group. A result that comes out at once is as old as the records that
+    caused it. For an operator behind another operator, the age of the upstream results is added.
 
-    All this is kept in memory only: results of a window and key group that got no record since the start
+    The arrivals are in memory only: results of a window and key group without a record since the start
     are not counted.
 
-    `parents`: which operators each one reads, upstream first; none where it reads the source.
-    `windows_us`: lengths of the windows of operators that put results out when their time is over.
+    `parents`: the operators that each operator reads, upstream first; none if it reads the source.
+    `windows_us`: lengths of the windows, of operators whose results come out when a window has ended.
 
     References
     ----------
@@ -72,18 +71,18 @@ class Origins:
         self._kept = {name: _Kept(windows_us.get(name)) for name in parents}
 
     def judges(self, operator: str) -> bool:
-        """Return whether the age of an operator's results may differ from its own records' latency."""
+        """Return whether the age of an operator's results may differ from its records' latency."""
         operator_state = self._kept[operator]
         return operator_state.window_us is not None or bool(self._parents[operator])
 
     @property
     def last(self) -> list[str]:
-        """The operators whose results no other one reads."""
+        """The operators whose results no other operator reads."""
         read = {parent for above in self._parents.values() for parent in above}
         return [name for name in self._parents if name not in read]
 
     def step(self, reports: Sequence[Report]) -> dict[str, list[Finished]]:
-        """Take note of a committed step, and return what each operator put out in it."""
+        """Take note of a committed step, and return each operator's results in it."""
         now_ms = time.time() * 1e3
         results = {}
         for name, kept in self._kept.items():
@@ -112,7 +111,7 @@ class Origins:
             total = sum(edge * count for edge, count in report.histogram)
             scale = report.latency_sum_ms / total if total else 0.0
             own = [(edge * scale, count) for edge, count in report.histogram]
-            # what took `own_ms` here was put out upstream that long before
+            # upstream put out a record of latency `own_ms` that long before
             return [
                 Finished(at_ms, own_ms + _age_ms(parents, at_ms - own_ms, newest=False), count)
                 for own_ms, count in own
@@ -147,10 +146,10 @@ def sparse(finished: Sequence[Finished]) -> histogram.Sparse:
 
 
 def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:
-    """Return the age of what the parents had last put out by `at_ms`; 0 if they put out nothing.
+    """Return the age of the parents' last results before `at_ms`; 0 without results.
 
-    If all remembered steps are later, that of the oldest one. Their mean age when they were put out; with
-    `newest` the least.
+    It is the mean age in the last step, or in the oldest step in memory if all are later. With `newest`
+    it is the least age.
     """
     ages = []
     for parent in parents:
@@ -165,7 +164,7 @@ def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:
 
 
 def _forget(kept: _Kept, own: Sequence[Report]) -> None:
-    """Forget slices all of whose windows have been put out."""
+    """Forget slices whose windows have all come out."""
     if kept.window_us is None or not own:
         return
     out_us = min(report.holds_us for report in own)

@@ -1,4 +1,4 @@
-"""Times the phases of a batch, and the work that goes on beside batches."""
+"""Measures the phases of a batch, and runs calls to the checkpoint's store beside batches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Phases:
 
 
 class Beside:
-    """Calls to the checkpoint's store that no batch needs to wait for, one after the other.
+    """Runs calls to the checkpoint's store in a thread, one after the other, beside the batches.
 
-    What fails is raised by the next `do` or `wait`, so that it ends the query as it would have at once.
+    The next `do` or `wait` raises the error of a failed call, so that it ends the query.
 
     `name`: name of the thread.
     """
@@ -34,24 +34,24 @@ class Beside:
         self._last: Future[object] | None = None
 
     def do(self, work: Callable[[], object]) -> None:
-        """Begin `work` when what was begun before is done."""
+        """Begin `work` when all earlier work is done."""
         before = self._last
         if before is not None and before.done():
             before.result()
         self._last = self._pool.submit(_do_after, before, work)
 
     def wait(self) -> None:
-        """Wait until all is done."""
+        """Wait until all work is done."""
         if self._last is not None:
             self._last.result()
 
     def close(self) -> None:
-        """Wait until all is done, and end the thread; what failed was no batch's concern any more."""
+        """Wait until all work is done, and end the thread; errors of the last calls are ignored."""
         self._pool.shutdown()
 
 
 def _do_after(before: Future[object] | None, work: Callable[[], object]) -> None:
-    """Do `work`, unless what was begun before it has failed: then raise that."""
+    """Do `work`; if the earlier work failed, raise its error instead."""
     if before is not None:
         before.result()
     work()

@@ -29,23 +29,23 @@ Segment = list[Any]
 """[file in the checkpoint's backlog, first row, rows]."""
 
 SOURCE = -1
-"""The number of what is no stage: where rows come from that the source brings."""
+"""Stands for the source where a stage's number is expected."""
 
 TOO_OLD, QUEUE_FULL = "too_old", "queue_full"
-"""Why rows are dropped."""
+"""Reasons for which rows are dropped."""
 
 _PATTERN_ROWS = 512
-"""The longest order of replicas that a batch's plan carries. Chosen, not tuned."""
+"""The longest sequence of replicas that a batch's plan carries. Chosen, not tuned."""
 
 _GOLDEN = 0.618
 
 
 def stride(count: int, replicas: int) -> int:
-    """Return how far apart in an order of `count` entries the partitions of a batch begin.
+    """Return the distance between the starts of two partitions in a sequence of `count` replicas.
 
-    About the golden section, so that any number of partitions begins all over the order, and without a
-    divisor in common with `count` and `replicas`: where all began alike, a batch of many small
-    partitions would go to the first replicas alone.
+    It is about the golden section of `count`, so that any number of partitions begins spread over the
+    sequence, and it has no divisor in common with `count` and `replicas`. With one common start, a batch
+    of many small partitions would go to the first replicas alone.
     """
     return next(n for n in itertools.count(round(_GOLDEN * count)) if gcd(n, count * replicas) == 1)
 
@@ -57,46 +57,46 @@ class PoolConfig:
     least: int
     most: int
     start: int
-    """`least`, `most`, `start`: active replicas of each stage; `most` is the pool."""
+    """`least`, `most`, `start`: active replicas of each stage; `most` is the pool's size."""
     interval_s: float = 10.0
     """td: time between two decisions, rounded up to whole batches."""
     box_s: float | None = None
-    """Time a replica may serve per batch; what exceeds it waits with this replica. None serves all."""
+    """Time a replica may serve per batch; further rows wait with the replica. None serves all."""
     replica_rate: float | None = None
     """Experiment: rows that a replica serves per second of wall time."""
     restart_s: float = 5.0
-    """How long a policy that restarts the job stops it."""
+    """Time that the job stands still after a decision of a policy that restarts the job."""
     attempts: int = 4
     """Executions of a batch before the query fails."""
     groupings: Groupings = field(default_factory=Groupings)
-    """Which replica of a stage a row goes to."""
+    """Names how rows are distributed over a stage's replicas."""
     timeout_s: float | None = None
-    """t_out: a row that is older when its turn comes is dropped; None drops none."""
+    """t_out: a replica drops rows that are older when their turn comes; None drops none."""
     queue_max: int | None = None
-    """q_size: rows that may wait at a stage; what comes beyond is dropped. None is no bound."""
+    """q_size: rows that may wait at a stage; further rows are dropped. None is no bound."""
 
 
 @dataclass
 class PoolState:
-    """One stage's pool."""
+    """Holds one stage's pool."""
 
     pool: ReplicaPool
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
-    """What each replica holds, oldest first; also of inactive ones."""
+    """Waiting rows of each replica, active or not, oldest first."""
     received: Counter[int] = field(default_factory=Counter)
     """Rows that came since the interval began, by the number of the stage they came from."""
     processed: float = 0.0
     useful_s: float = 0.0
-    """`processed`, `useful_s`: since the interval began."""
+    """`processed`, `useful_s`: rows served, and time in the user's function, since the interval began."""
     event: ServiceTimeEstimate | None = None
-    """None until something was measured."""
+    """Time per row; None before the first measurement."""
     grouping: str = DEFAULT
-    """Which replica a row goes to; see `headgate.control.pools.groupings`."""
+    """Names how rows are distributed over replicas; see `headgate.control.pools.groupings`."""
     speeds: dict[int, ServiceTimeEstimate] = field(default_factory=dict)
-    """Time of a row at each replica that has served some, batch by batch."""
+    """Time per row of each replica that has served rows."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Rows dropped since the query's first start: too old (`TOO_OLD`), or come to a full queue
-    (`QUEUE_FULL`)."""
+    """Rows dropped since the query's first start, by reason: `TOO_OLD` or
+    `QUEUE_FULL`."""
     _expected: int = 0
     _cursor: int = 0
     _done: Counter[int] = field(default_factory=Counter)
@@ -105,7 +105,7 @@ class PoolState:
 
     @classmethod
     def fresh(cls, config: PoolConfig) -> PoolState:
-        """Return a pool that has seen nothing."""
+        """Return the pool of a query's first start."""
         return cls(ReplicaPool(tuple(j < config.start for j in range(config.most))))
 
     @classmethod
@@ -137,7 +137,7 @@ class PoolState:
 
     @property
     def lanes(self) -> list[int]:
-        """The replicas that have a task in the next batch: active ones, and those that hold rows."""
+        """The replicas with a task in the next batch: active replicas, and replicas with waiting rows."""
         return [j for j, active in enumerate(self.pool.active) if active or self.backlog.get(j)]
 
     def queued(self) -> list[int]:
@@ -148,7 +148,7 @@ class PoolState:
         ]
 
     def resize(self, wanted: int) -> None:
-        """Have `wanted` replicas active from the next batch on; the others serve what they hold."""
+        """Have `wanted` replicas active from the next batch on; the others serve their waiting rows."""
         self.pool = self.pool.resized(wanted, self.queued())
 
     def forget(self) -> int:
@@ -158,17 +158,17 @@ class PoolState:
         return lost
 
     def order(self, config: PoolConfig, rows: int | None = None) -> list[int]:
-        """Return the lanes that the rows of the next batch go to, one after another.
+        """Return the lane of each row of the next batch, as indices into `lanes`.
 
-        Shuffled rows have no order: for them it is the lanes of all active replicas.
+        For the grouping ``shuffle`` the result is the lanes of all active replicas.
 
-        `rows`: rows of the batch; None where that is not known, then as many as in the last one.
+        `rows`: rows of the batch; None if unknown, which stands for the rows of the last batch.
 
         References
         ----------
-        PSPS IV-A, Algorithm 1, for all rows at once. Differs: unless it is ``as-printed``, the load is
-        what waits at a replica now, not what it processed in the last interval, and starts anew in
-        each batch. An order of at most `_PATTERN_ROWS` stands for longer batches, and repeats.
+        PSPS IV-A, Algorithm 1, for all rows at once. Differs: except for ``as-printed``, the load is
+        the rows that wait at a replica now, not the rows of the last interval, and starts anew in
+        each batch. The result has at most `_PATTERN_ROWS` entries; longer batches repeat it.
         """
         active, lanes = self.active, self.lanes
         expected = max(self._expected if rows is None else rows, len(active))
@@ -178,7 +178,7 @@ class PoolState:
         return [lane_of[active[j]] for j in chosen.tolist()]
 
     def _chosen(self, config: PoolConfig, expected: int, count: int) -> I64:
-        """Return `count` of the active replicas, in the order in which they take `expected` rows."""
+        """Return a sequence of `count` active replicas, as indices into `active`, for `expected` rows."""
         active = self.active
         if self.grouping == "shuffle":
             return np.arange(len(active), dtype=np.int64)
@@ -197,7 +197,7 @@ class PoolState:
         return round_robin(count, len(active), cursor).replica
 
     def _row_s(self, config: PoolConfig) -> F64:
-        """Return the time per row of each active replica; the others' mean for a new replica."""
+        """Return the time per row of each active replica; a new replica gets the mean of the others."""
         if config.replica_rate is not None or not self.speeds:
             return np.ones(len(self.active))
         usual = float(np.mean([speed.event_s for speed in self.speeds.values()]))
@@ -205,13 +205,13 @@ class PoolState:
         return np.array([usual if speed is None else speed.event_s for speed in known])
 
     def quotas(self, config: PoolConfig, elapsed_s: float) -> list[int | None]:
-        """Return how many rows the replica of each lane may serve; None for all."""
+        """Return the quota of each lane in rows; None for all rows."""
         if config.replica_rate is None:
             return [None] * len(self.lanes)
         return [timed_quota(config.replica_rate, elapsed_s)] * len(self.lanes)
 
     def apply(self, reports: Sequence[ReplicaReport], lanes: Sequence[int]) -> None:
-        """Take over what a committed batch did; `lanes` as they were in it."""
+        """Take over the reports of a committed batch; `lanes` are the lanes of that batch."""
         for report in reports:
             replica = lanes[report.lane]
             self._advance(replica, report.taken)
@@ -231,15 +231,15 @@ class PoolState:
         self.dropped[TOO_OLD] += sum(report.too_old for report in reports)
 
     def refuse(self, most: int, reports: Sequence[ReplicaReport], lanes: Sequence[int]) -> None:
-        """Drop of what a batch left waiting the newest rows, until no more than `most` wait.
+        """Drop the newest waiting rows of a batch, until at most `most` rows wait.
 
-        To be called right after `apply`. Each replica gives up the same share of what came to it;
-        what has waited for longer stays.
+        Must be called right after `apply`. Each replica drops the same share of the batch's rows; rows
+        of earlier batches stay.
 
         References
         ----------
-        PSPS V-B, q_size. Open there: one bound for all replicas of an operator. Differs: a queue is
-        looked at when a batch is over, so that what is served in the batch it comes with never waited.
+        PSPS V-B, q_size. Open in the paper: one bound for all replicas of an operator. Differs: the
+        bound is applied when a batch is over, so rows that are served in their batch never count.
         """
         came = {lanes[r.lane]: r.waiting_rows for r in reports if r.waiting is not None}
         total = sum(came.values())
@@ -272,7 +272,7 @@ class PoolState:
     def interval(self, config: PoolConfig, parents: Mapping[int, str]) -> OperatorInterval | None:
         """Return the stage's work since the last call; None while the time per row is unknown.
 
-        `parents`: the stages that it reads, by their numbers; empty for one that reads the source.
+        `parents`: the stages that this stage reads, by number; empty if it reads the source.
         """
         if config.replica_rate is not None:
             self.event = ServiceTimeEstimate(1.0 / config.replica_rate)
@@ -286,7 +286,7 @@ class PoolState:
         if self.event is None:
             return None
         counts = np.array([float(done[j]) for j in self.active])
-        # equation 5, from which the interval that begins starts
+        # PSPS equation 5: the loads with which the next interval begins
         loads = utilisation(counts, self.event.event_s, config.interval_s)
         self._used = dict(zip(self.active, loads.tolist(), strict=True))
         return OperatorInterval(

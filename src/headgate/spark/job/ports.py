@@ -1,4 +1,4 @@
-"""Declares the ports between a job's batches and those who watch and steer the job."""
+"""Declares the ports through which a job's batches reach observers, commands, executors and the fleet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CommandPort(Protocol):
     """Delivers the requests of people to a running job."""
 
     def poll(self) -> None:
-        """Carry out what was asked for since the last batch."""
+        """Carry out the requests since the last batch."""
 
 
 class Observer(Protocol):
@@ -35,13 +35,13 @@ class Observer(Protocol):
         """Take note of a batch with nothing to do."""
 
     def lost(self, operator: str, slot: int) -> None:
-        """Take note that a slot's executor or Python worker was lost; its work is done again."""
+        """Take note that a slot lost its executor or Python worker; its work is run again."""
 
     def bound_ms(self, operator: str) -> float:
         """Return the latency within which an operator's records count as in time, ms; 0 for no bound."""
 
     def asks_origins(self) -> bool:
-        """Return whether it looks at `Report.inputs`, `newest_ms` and `results`."""
+        """Return whether the observer reads `Report.inputs`, `newest_ms` and `results`."""
 
     def state(self) -> SloState | None:
         """Return the state of the SLO for the journal's next `batch` line; None without an SLO."""
@@ -79,7 +79,7 @@ class Executors(Protocol):
     def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
         """Take note that a step was committed with `slots` slots.
 
-        `hosts` returns the hosts on which they should run; none where Spark places them.
+        `hosts` returns the hosts that should run the slots; none if Spark places them.
         """
 
 
@@ -90,27 +90,27 @@ class SlotHolder(Protocol):
         """Return the slots in force, by operator."""
 
     def holds(self) -> dict[str, float]:
-        """Return until when each held operator keeps its number of slots, seconds since 1970."""
+        """Return the end of the hold on each operator's slots, seconds since 1970."""
 
     def changing(self) -> bool:
-        """Return whether slots that were asked for are not in force yet."""
+        """Return whether a requested change of slots is not in force yet."""
 
     def limit(self, grant: Grant) -> None:
-        """Hold at most what `grant` says; what is above it is given up at the next boundary."""
+        """Limit operators to the slots of `grant`; slots above it end at the next boundary."""
 
     def requests(self) -> dict[str, int]:
-        """Return the slots that the job's own policy would like, where that is more than granted."""
+        """Return the slots that the job's own policy requests, where they exceed the grant."""
 
 
 class NoCommands:
-    """Nobody asks for anything; a `CommandPort`."""
+    """Delivers no requests; a `CommandPort`."""
 
     def poll(self) -> None:
         """Do nothing."""
 
 
 class NoObserver:
-    """Nobody watches; an `Observer`."""
+    """Ignores all news; an `Observer`."""
 
     def assigned(self, operator: str, request: AssignmentRequest) -> None:
         """Do nothing."""
@@ -125,11 +125,11 @@ class NoObserver:
         """Do nothing."""
 
     def bound_ms(self, operator: str) -> float:
-        """Return 0: nothing is counted."""
+        """Return 0: there is no bound."""
         return 0.0
 
     def asks_origins(self) -> bool:
-        """Return False: it looks at nothing."""
+        """Return False: the observer reads no reports."""
         return False
 
     def state(self) -> SloState | None:
@@ -138,7 +138,7 @@ class NoObserver:
 
 
 class NoPoolObserver:
-    """Nobody watches; a `PoolObserver`."""
+    """Ignores all news; a `PoolObserver`."""
 
     def committed(
         self,
@@ -155,12 +155,12 @@ class NoPoolObserver:
 
 @dataclass(frozen=True)
 class SameExecutors:
-    """Executors that stay the same whatever the number of slots; an `Executors`."""
+    """Provides the same executors for any number of slots; an `Executors`."""
 
     cores: int = 1
 
     def ready(self, slots: int) -> bool:
-        """Return True: nothing more will come."""
+        """Return True: no more executors will come."""
         return True
 
     def need(self, slots: int) -> None:
@@ -175,7 +175,7 @@ class SameExecutors:
 
 @dataclass(frozen=True)
 class Ports:
-    """Those who watch and steer one job; by default nobody does."""
+    """Holds the ports of one job; the defaults do nothing."""
 
     observer: Observer = field(default_factory=NoObserver)
     commands: CommandPort = field(default_factory=NoCommands)

@@ -1,7 +1,7 @@
 """Carries the reports of slot tasks to the driver.
 
-A report is tagged with step, attempt, operator, slot and token: retried tasks report again, and a map
-stage's second success reports too, so nothing is ever summed before it has been sorted out.
+A report names step, attempt, operator, slot and token. A retried task reports again, and so does the
+second success of a map stage, so the driver chooses one report of each slot before it sums anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.tables.tiers import Tiering
 
 @dataclass(frozen=True)
 class Payload:
-    """Bytes that a slot task made: either here, or in a file of the checkpoint."""
+    """Holds bytes that a slot task made, or names the checkpoint's file that has them."""
 
     data: bytes | None
     name: str | None
@@ -36,12 +36,12 @@ class Ran:
     """Holds the place and the times of one task."""
 
     host: str
-    """As Spark names it; the machine's own name in a local session."""
+    """Spark's name of the host; in a local session the machine's own name."""
     began_ms: float
     ended_ms: float
     """`began_ms`, `ended_ms`: on the host's wall clock, since 1970."""
     load: float | None
-    """The machine's load average over a minute; None where it tells none."""
+    """The machine's load average over a minute; None if the system has none."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Report:
     slot: int
     token: str
     consumed: tuple[str, ...]
-    """Tokens of the upstream slots whose rows it read."""
+    """Tokens of the upstream slots whose rows the task read."""
     groups: dict[int, tuple[int, int, int]]
     """dict of int to (emitted_us, due_us, rows): key groups whose state has the new token."""
     sections: dict[int, SectionRef]
-    """Where each group's change lies in `changelog`."""
+    """Position of each group's change in `changelog`."""
     changelog: Payload | None
     output: Payload | None
     waiting: Payload | None
@@ -66,10 +66,10 @@ class Report:
     output_rows: int
     late_rows: int
     segments: dict[int, tuple[int, int]]
-    """dict of int to (start, count): each group's rows within `waiting`; of a share of another
-    slot's group, by `share_key`, and by that group what was merged of it."""
+    """dict of int to (start, count): each group's rows within `waiting`. Rows that wait for a share
+    are under `share_key`; merged rows of another slot's group are under the group."""
     taken: dict[int, int]
-    """Rows served from each group's backlog; of a share by `share_key`."""
+    """Rows served from each group's backlog; of a share under `share_key`."""
     arrived: int
     served: int
     late_records: int
@@ -83,44 +83,44 @@ class Report:
     latency_sum_ms: float
     latency_max_ms: float
     watermark_us: int
-    """The operator's watermark, as this slot knew it."""
+    """The operator's watermark in the slot's request."""
     holds_us: int
-    """The least watermark of its groups."""
+    """The least watermark of the slot's groups."""
     useful_ms: float
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
-    """For the control loop; None where there is none."""
+    """Counts for the control loop; None without a loop."""
     cpu_ms: float = 0.0
-    """What of `useful_ms` the worker was on a core."""
+    """Part of `useful_ms` in which the worker ran on a core."""
     waited_ms: float = 0.0
-    """What of it the worker waited for a core; 0 where the kernel does not say so."""
+    """Part of `useful_ms` in which the worker waited for a core; 0 if the kernel does not say."""
     merged_rows: int = 0
-    """Rows served that another slot had merged, and whose records it has counted as served."""
+    """Rows served that another slot had merged; that slot counted their records as served."""
     apart_holds_us: dict[int, int] = field(default_factory=dict)
     """As `Served.apart_holds_us`."""
     touched_by_group: dict[int, int] = field(default_factory=dict)
     """As `Served.touched_by_group`."""
     apart_records: dict[int, int] = field(default_factory=dict)
-    """Records in the rows that it has merged for other slots, by key group."""
+    """Records in the rows that the slot merged for other slots, by key group."""
     stage: int = -1
-    """Spark's number of the stage that the task belonged to."""
+    """Spark's id of the task's stage."""
     daemon: str = ""
     """Host and process of the daemon that forked the task's Python worker: one for each executor."""
     tries: int = 0
-    """Executions of the task that Spark gave up before this one."""
+    """Spark's attempt number of the task: executions that Spark gave up before."""
     inputs: tuple[InputCounts, ...] = ()
-    """What came of each input of the operator."""
+    """Records of each input of the operator."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
     results: dict[int, dict[int, int]] = field(default_factory=dict)
     """See `Served`."""
     ran: Ran | None = None
     tiering: Tiering | None = None
-    """Where memory is bounded: what became of its key groups."""
+    """Moves of key groups between memory and disk; None if memory is not bounded."""
     hottest_key: tuple[int, str] | None = None
 
     @property
     def work(self) -> int:
-        """Return its work: records served, and rows that had been merged before."""
+        """Return the records served, plus the rows served that another slot had merged."""
         return self.served + self.merged_rows
 
 
@@ -132,9 +132,9 @@ class ReplicaReport:
     attempt: int
     operator: str
     lane: int
-    """Which of the batch's lanes."""
+    """Index of the replica in the batch's list of replicas with a task."""
     token: str
-    """Of this execution."""
+    """Names this execution."""
     taken: int
     """Rows that left the replica's backlog, oldest first."""
     arrived: int
@@ -151,31 +151,31 @@ class ReplicaReport:
     """Latencies of the served rows."""
     latency_sum_ms: float
     rows_s: float = 0.0
-    """Time in the user's function with rows that it was given, without what it sets up before."""
+    """Time in the user's function on rows, without the function's set-up."""
     too_old: int = 0
-    """Rows dropped for their age, of those that waited and those that came."""
+    """Rows dropped for their age, from the backlog and from the batch."""
     ran: Ran | None = None
     origins: dict[int, int] = field(default_factory=dict)
     """Rows that came, by the number of the stage that put them out; -1 for the source."""
 
 
 class Tagged(Protocol):
-    """A report as the channel sorts it."""
+    """Names the step and the attempt of a report, by which the channel sorts."""
 
     @property
     def step(self) -> int:
-        """Of the job."""
+        """The job's step."""
 
     @property
     def attempt(self) -> int:
-        """Of the step."""
+        """The step's attempt."""
 
 
 R = TypeVar("R", bound=Tagged)
 
 
 class _Collected(AccumulatorParam[list[Any]]):
-    """A list that grows; never a sum."""
+    """Appends the tasks' reports to a list."""
 
     def zero(self, value: list[Any]) -> list[Any]:
         return []
@@ -186,18 +186,18 @@ class _Collected(AccumulatorParam[list[Any]]):
 
 
 class ReportChannel(Generic[R]):
-    """One accumulator per query; PySpark keeps every accumulator for ever, so not one per batch."""
+    """Wraps one accumulator per query; PySpark never frees an accumulator, so batches share it."""
 
     def __init__(self, context: SparkContext) -> None:
         self._accumulator: Accumulator[list[R]] = context.accumulator([], _Collected())
 
     @property
     def sender(self) -> Any:
-        """Takes the reports of a task, by ``add([report])``."""
+        """The accumulator; a task sends with ``add([report])``."""
         return self._accumulator
 
     def drain(self, step: int, attempt: int) -> list[R]:
-        """Return this attempt's reports and forget all that came until now."""
+        """Return this attempt's reports, and forget all reports until now."""
         reports = self._accumulator.value
         self._accumulator.value = []
         return [r for r in reports if r.step == step and r.attempt == attempt]
@@ -206,9 +206,9 @@ class ReportChannel(Generic[R]):
 def consistent(reports: list[Report], slots: dict[str, int], chain: list[str]) -> list[Report]:
     """Return one report per operator and slot, such that all consumers read the same executions.
 
-    `reports`: of one attempt; may hold several executions of a slot task. `chain`: operators from
-    the source on. Raises `EngineError`: transient: a report is missing, or two consumers of a slot
-    read different executions of it.
+    `reports`: of one attempt; may have several executions of a slot task. `chain`: operators from
+    the source on. Raises a transient `EngineError`: a report is missing, or two consumers of a slot
+    read different executions of the slot's task.
     """
     chosen: list[Report] = []
     wanted: set[str] | None = None

@@ -1,6 +1,6 @@
 """Runs a query in real time: one long Spark job as a pipe, slots that stay, and epochs that are steps.
 
-Here belongs what drives the steps of a query without a batch of Spark's: readers of sources, the pipe,
-slots that live as long as the query, and the loop that cuts epochs. What a step means, commits and
-delivers is `spark.step`'s, and what a slot does `spark.worker`'s: both modes share them.
+An epoch of real time is the part of the stream between two cuts, committed as one step. Belongs here:
+readers of sources, the pipe, slots that live as long as the query, the loop that cuts epochs. Does not
+belong here: the step itself (spark.step) and the work of a slot (spark.worker), which both modes share.
 """

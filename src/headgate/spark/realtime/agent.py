@@ -1,7 +1,7 @@
-"""Runs on a host of a cluster, beside Spark: starts slots there when the driver says so, and ends them.
+"""Starts and ends slots on a host of a cluster at the driver's request, in a program beside Spark.
 
-A task of Spark's starts this program, which goes on without it: the tasks of the pipe hold their cores as
-long as the query runs. It ends when it has not heard its driver for a while, and its slots end with it.
+A Spark task starts this program, which outlives the task, because the pipe's tasks occupy the cores as
+long as the query runs. The program and its slots end when the driver is silent for `LEASE_S`.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from headgate.spark.worker.whereabouts import AGENT_HOST
 from headgate.spark.worker.worker import leave_runs, run_named
 
 BEAT_S = 1.0
-"""How often driver and agent tell each other that they live."""
+"""Interval of the messages with which driver and agent show that they live."""
 
 LEASE_S = 15.0
-"""How long a host may be silent: then the driver takes it for lost, and its agent ends. Chosen: longer
-than a pause of a busy machine."""
+"""Longest silence: after it the driver takes the host for lost, and the agent ends. Chosen, not tuned:
+longer than a pause of a busy machine."""
 
 _STARTS_S = 60.0
 
 
 @dataclass(frozen=True)
 class Charge:
-    """Tells an agent what it does, and for whom.
+    """Holds the facts of a query that an agent needs.
 
     Attributes
     ----------
     meeting : words.Meeting
-        Of the driver and its agents.
+        Address and key of the driver for its agents.
     specs : mapping of str to Spec
         By operator.
     store : mapping of str to str
         Options of the checkpoint's store.
     facts : mapping
-        As of `HostTasks`.
+        See `HostTasks`.
     lease_s : float
-        As `LEASE_S`.
+        See `LEASE_S`.
     application : str
-        As Spark names it.
+        Spark's id of the application.
     """
 
     meeting: words.Meeting
@@ -70,11 +70,11 @@ class Charge:
 
 
 def launch(charge: Charge, host: str) -> str:
-    """Start an agent on this host, which outlives this process; return why that failed, or nothing."""
+    """Start an agent on this host, which outlives this process; return the error, or an empty text."""
     command = [sys.executable, "-m", "headgate.spark.realtime.agent"]
     told, _ = pickled((charge, host))
     try:
-        # with a session of its own: what ends an executor's processes passes it by
+        # in a process session of its own, so that the end of an executor does not end the agent
         done = subprocess.run(
             command,
             input=told,
@@ -90,13 +90,13 @@ def launch(charge: Charge, host: str) -> str:
 
 
 class Agent:
-    """Does what the driver says on one host.
+    """Carries out the driver's requests on one host.
 
     Parameters
     ----------
     charge : Charge
     host : str
-        Its name, as Spark has it.
+        Spark's name of the host.
     driver : Channel
     """
 
@@ -104,16 +104,16 @@ class Agent:
         self._charge, self._host, self._driver = charge, host, driver
         self._server = ForkServer(charge.specs.values())
         self._slots: dict[int, tuple[str, ForkedProcess]] = {}
-        """Those that run, with their names for people."""
+        """Running slots by number of the process, with their names for messages."""
         self._looks = threading.Lock()
 
     def run(self) -> None:
-        """Work until the driver says that it is over, or is gone."""
+        """Work until the driver ends the agent, or is silent for too long."""
         self._in_background(self._beat)
         facts = self._charge.facts
         run_named(
             facts["arena_root"], facts["run_id"], facts["memory"]
-        )  # kept while slots come and go
+        )  # the run's memory outlives single slots
         try:
             while self._driver.poll(self._charge.lease_s):
                 word, *said = self._driver.recv()
@@ -131,7 +131,7 @@ class Agent:
         except (OSError, EOFError):
             return
         finally:
-            self._server.close()  # and with it all slots
+            self._server.close()  # ends all slots as well
             leave_runs()
 
     def _beat(self) -> None:
@@ -155,7 +155,7 @@ class Agent:
         self._driver.send((words.ENDED, number, code))
 
     def _look(self, run: bytes, feeders: Mapping[str, tuple[str, int]]) -> None:
-        """Look for what is stopped, unless that is under way: a look may take longer than the next."""
+        """Look for stopped processes, unless an earlier look still runs."""
         if self._looks.acquire(blocking=False):
             try:
                 self._look_for_stopped(run, feeders)
@@ -163,10 +163,10 @@ class Agent:
                 self._looks.release()
 
     def _look_for_stopped(self, run: bytes, feeders: Mapping[str, tuple[str, int]]) -> None:
-        """Say which slot, executor, or Python worker of this node is stopped.
+        """Report a slot, executor or Python worker of this host that is stopped.
 
-        An executor is ended at once: records pass through its JVM, Spark would wait two minutes for a
-        word of it, and keep its cores for tasks that it has cancelled.
+        A stopped executor is killed at once: records pass through its JVM. Spark would wait two minutes
+        for its heartbeat, and keep its cores for cancelled tasks.
         """
         mine = {
             name: process.pid
@@ -180,7 +180,7 @@ class Agent:
         if found is not None:
             self._driver.send((words.STOPPED, run, *found))
             if found[0] in jvms:
-                with suppress(OSError):  # it is gone
+                with suppress(OSError):  # the executor has ended already
                     os.kill(found[1], signal.SIGKILL)
 
     def _copy(self, errand: int, orders: Sequence[GroupOrder], slice_s: float) -> None:
@@ -196,14 +196,14 @@ class Agent:
         def run() -> None:
             try:
                 work()
-            except OSError:  # the driver is gone, which ends this agent
+            except OSError:  # the connection to the driver is lost, which ends this agent
                 return
 
         threading.Thread(target=run, daemon=True).start()
 
 
 def main() -> None:
-    """Meet the driver that standard input describes; go on alone, and work for it."""
+    """Connect to the driver that standard input describes, continue in a fork, and run an agent."""
     charge, host = pickle.load(sys.stdin.buffer)
     driver = charge.meeting.connect(charge.meeting.driver)
     if os.fork():

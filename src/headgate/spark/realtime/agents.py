@@ -1,4 +1,4 @@
-"""Keeps an agent on each host of a cluster, from the driver, and starts slots through it."""
+"""Keeps an agent on each host of a cluster, from the driver, and starts slots through the agents."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from headgate.spark.realtime.fork_server import LOST, ForkedProcess
 from headgate.spark.realtime.run_slots import PartLost
 
 _COMES_S, _COMES_AGAIN_S = 60.0, 10.0
-"""How long the first agents may take to come, and how long that of a host which comes later: until then
-the query stands still. Chosen."""
+"""Longest wait of `gather` for agents: while the query has none, and otherwise. Chosen, not
+tuned."""
 
 _LOOK_S = 0.05
 _COMERS_S = 10.0
-"""How often hosts are looked for that have come while the pipe flows. Chosen."""
+"""Interval of looking for new hosts while the pipe runs. Chosen, not tuned."""
 
 
 @dataclass
 class _Agent:
-    """The agent of a host."""
+    """Holds the driver's side of one host's agent."""
 
     host: str
     channel: Channel
@@ -56,19 +56,19 @@ class _Agent:
     )
 
     def tell(self, *message: Any) -> None:
-        """Say something; who hears the agent says that it is lost."""
+        """Send a message; the thread that reads the agent's messages reports its loss."""
         with suppress(OSError):
             self.channel.send(message)
 
 
 class Agents:
-    """The agents of a query on a cluster; `SlotHosts` for its pipe, and in the place of its `HostTasks`.
+    """Holds the agents of a query on a cluster; the `SlotHosts` of its pipe, and its `Copier`.
 
     Parameters
     ----------
     spark : SparkSession
     name : str
-        Of the query, for people.
+        Name of the query, for messages.
     placements : mapping of str to Placement
         By operator.
     specs : mapping of str to Spec
@@ -76,7 +76,7 @@ class Agents:
     store : mapping of str to str
         Options of the checkpoint's store.
     facts : mapping
-        As of `HostTasks`.
+        See `HostTasks`.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Agents:
     def _opened(self, key: bytes) -> TcpDoor:
         return TcpDoor(self._bound, key, self._shown)
 
-    # -- as the pipe's hosts --------------------------------------------------------------------------
+    # -- the port SlotHosts ---------------------------------------------------------------------------
 
     @property
     def meeting(self) -> words.Meeting:
@@ -135,12 +135,12 @@ class Agents:
         return self._charge.meeting
 
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
-        """Have an agent on each host; return where the driver of a run is met, and its door.
+        """Start an agent on each host; return the meeting of a new run, and the driver's door.
 
         Raises
         ------
         EngineError
-            No host has one.
+            No host has an agent.
         """
         self._lost = lost
         self.gather()
@@ -164,7 +164,7 @@ class Agents:
 
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> ForkedProcess:
         """Have an agent start the process of a slot."""
-        with self._changed:  # a host that is lost meanwhile ends this one, too
+        with self._changed:  # the loss of the host then ends this process as well
             agent = self._agents.get(host)
             if agent is None:
                 raise PartLost(f"host {host} is lost.")
@@ -175,7 +175,7 @@ class Agents:
         return process
 
     def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
-        """Have each agent look whether a process of its host is stopped."""
+        """Have each agent look for stopped processes of its host."""
         with self._changed:
             agents = list(self._agents.values())
         for agent in agents:
@@ -185,7 +185,7 @@ class Agents:
         """Do nothing: a run has no files."""
 
     def close(self) -> None:
-        """End all agents, and with them slots and the query's memory on their hosts."""
+        """End all agents, and so the slots and the query's arenas on their hosts."""
         self._ending.set()
         self._lost = lambda _: None
         self._door.close()
@@ -199,7 +199,7 @@ class Agents:
     # -- agents ---------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Start agents, in the background, on hosts that have come since the pipe began."""
+        """Start agents in the background on hosts that are new since the pipe began."""
         if time.monotonic() < self._looks_s or self._gathers.locked():
             return
         self._looks_s = time.monotonic() + _COMERS_S
@@ -207,11 +207,11 @@ class Agents:
             _in_background(self._gather_beside)
 
     def _gather_beside(self) -> None:
-        with suppress(Exception):  # they are looked for again
+        with suppress(Exception):  # the next look tries again
             self.gather()
 
     def gather(self) -> None:
-        """Start agents on hosts of executors that have none, and wait for them for a while.
+        """Start agents on hosts of executors without an agent, and wait for them for a limited time.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class Agents:
             raise EngineError(msg, transient=True)
 
     def _launch(self, hosts: Sequence[str], until_s: float) -> str:
-        """Run a task on each of some hosts that starts an agent; return what went wrong."""
+        """Run a task on each of the hosts that starts an agent; return an error, or an empty text."""
         wait_for_hosts(self._spark)
         group, said = f"headgate-{uuid.uuid4()}", list[str]()
 
@@ -256,7 +256,7 @@ class Agents:
             try:
                 made = ArrowMap(_Start(self._charge, tuple(hosts)), schema).apply(named)
                 said.extend(json.loads(row.answer) for row in made.collect())
-            except Exception as error:  # an executor may be gone; there is another try
+            except Exception as error:  # an executor may have ended; the caller tries again
                 said.append(str(error).partition("\n")[0])
 
         thread = _in_background(run)
@@ -267,7 +267,7 @@ class Agents:
         if thread.is_alive() and set(hosts) - set(self.hosts):
             self._spark.sparkContext.cancelJobGroup(group)
         thread.join(max(until_s - time.monotonic(), _LOOK_S))
-        with self._changed:  # each says so itself once it runs
+        with self._changed:  # an agent that runs connects to the driver itself
             self._changed.wait_for(lambda: not set(hosts) - self._agents.keys(), _LOOK_S * 10)
         return next((one for one in said if one), "")
 
@@ -280,7 +280,7 @@ class Agents:
             _in_background(partial(self._hear, channel))
 
     def _hear(self, channel: Channel) -> None:
-        """Take what an agent says, until it is gone or silent for too long."""
+        """Process an agent's messages until it ends or is silent for too long."""
         why = "has ended"
         agent = None
         try:
@@ -303,7 +303,7 @@ class Agents:
                     agent.slots.pop(said[0]).end(said[1])
                 elif word == words.STOPPED:
                     run, name, stopped = said
-                    if run != self._run:  # it has ended, and what was stopped with it
+                    if run != self._run:  # that run has ended with all its processes
                         continue
                     self._lost(
                         f"{name} on host {host} is stopped (process {stopped}), and is ended."
@@ -318,7 +318,7 @@ class Agents:
             hang_up(channel)
 
     def _lose(self, agent: _Agent, why: str) -> None:
-        """Take a host for lost: what it does from now on counts for nothing."""
+        """Take a host for lost: end its slots, and ignore its later messages."""
         with self._changed:
             del self._agents[agent.host]
             self._changed.notify_all()
@@ -332,7 +332,7 @@ class Agents:
         self._lost(f"the agent of host {agent.host} {why}.")
 
     def _end_executors(self, host: str) -> None:
-        """Have Spark run nothing on a host that is silent, which it knows only after minutes."""
+        """Have Spark end the executors of a silent host, which Spark would notice after minutes only."""
         with suppress(Exception):
             pool = ExecutorPool(self._spark)
             for executor in pool.living():
@@ -346,10 +346,10 @@ class Agents:
             for agent in agents:
                 agent.tell(words.ALIVE)
 
-    # -- as host tasks --------------------------------------------------------------------------------
+    # -- the port Copier ------------------------------------------------------------------------------
 
     def run(self, work: Mapping[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
-        """Do what is asked of each host, as `HostTasks.run` does; one that is lost holds up no other."""
+        """Carry out each host's orders, as `HostTasks.run` does; a lost host delays no other host."""
         with self._changed:
             agents = {host: self._agents.get(host) for host in work}
         self._errands += 1
@@ -370,7 +370,7 @@ class Agents:
 
 @dataclass(frozen=True)
 class _Start:
-    """The function that `mapInArrow` runs: starts an agent if the task is on the host it wishes."""
+    """Starts an agent if the task runs on the wanted host; the function that `mapInArrow` runs."""
 
     charge: Charge
     hosts: tuple[str, ...]

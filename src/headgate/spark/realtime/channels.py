@@ -1,10 +1,10 @@
 """Connects the processes of a pipe: Unix sockets within a host, TCP between hosts.
 
-On both a channel has the interface of `multiprocessing.connection.Connection`. Over TCP both ends first
-show that they have the key of the run, and each frame bears a MAC over its number and its bytes, under
-keys of this one connection. So nothing is unpickled that a stranger has sent, altered, repeated or left
-out. Frames are not encrypted. The socket itself is what bounds a channel: a receiver that does not read
-makes its sender wait.
+Both kinds of channel have the interface of `multiprocessing.connection.Connection`. Over TCP both ends
+first prove that they have the key of the run. Each frame has a MAC over its number and its bytes, under
+keys of this one connection. So a receiver unpickles only frames of its peer, unaltered, in order and
+complete. Frames are not encrypted. The socket's buffer bounds a channel: if the receiver does not read,
+the sender waits.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ _GREETING = b"headgate channel"
 _NONCE_BYTES, _MAC_BYTES = 32, 16
 _LENGTH = struct.Struct("!Q")
 _GREETS_S = 10.0
-"""How long both ends take at most to show the key; then the connection is closed. Chosen."""
+"""Time limit of both ends for the proof of the key; then the connection is closed. Chosen, not tuned."""
 
 _TRIES_S = 30.0
-"""How long somebody knocks at a door that strangers hold. Chosen."""
+"""Time for which a caller tries again while its connections are closed early. Chosen, not tuned."""
 
 _STRANGERS_MAX = 64
-"""Connections that may show the key at the same time; one more closes the oldest of them. Chosen."""
+"""Most connections that have not proved the key yet; a further one closes the oldest. Not tuned."""
 
 _PAUSE_S = 0.05
-"""How long a door waits that cannot take a connection, and a caller before it knocks again. Chosen."""
+"""Pause of a door after a failed accept, and of a caller before it tries again. Chosen, not tuned."""
 
 _UNANSWERED_MS = 60_000
-"""Bytes that the other host has not taken for so long end the connection. Chosen: longer than any pause
-that a process of a host survives."""
+"""The connection ends if the other host does not acknowledge sent bytes for this time. Chosen, not tuned:
+longer than any pause that a process of a host survives."""
 
 _SMALL_BYTES = 1 << 16
-"""A frame up to this size goes out in one call: to copy a larger one costs more. Chosen."""
+"""Frames below this size are copied and sent in one call; copying a larger one costs more. Not tuned."""
 
 _TCP = "tcp://"
 
 
 class BrokenChannel(ConnectionError):
-    """Reports a frame that is not what the other end has sent; the connection is closed."""
+    """Reports a frame whose MAC is wrong; the connection is closed."""
 
 
 class Channel(Protocol):
     """Carries messages between two processes, in order."""
 
     def send(self, message: Any) -> None:
-        """Send what can be pickled."""
+        """Pickle and send a message."""
 
     def recv(self) -> Any:
-        """Return the next message; raise EOFError where the other end is gone."""
+        """Return the next message; raise EOFError if the other end has closed."""
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes."""
@@ -69,10 +69,10 @@ class Channel(Protocol):
         """Return the bytes of the next message."""
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Return whether a message, or the end, comes within a time."""
+        """Return whether a message, or the end, comes within `timeout` seconds; None waits."""
 
     def fileno(self) -> int:
-        """Return the descriptor of its socket."""
+        """Return the descriptor of the channel's socket."""
 
     def close(self) -> None:
         """Close this end."""
@@ -85,7 +85,7 @@ class Channel(Protocol):
 
 
 class Door(Protocol):
-    """Lets in those who have the key.
+    """Accepts connections of peers that have the key.
 
     Attributes
     ----------
@@ -100,19 +100,19 @@ class Door(Protocol):
         """Return the next channel; raise OSError once the door is closed."""
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no further connection."""
 
     def __enter__(self) -> Self:
         """Return itself."""
 
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
-        """Close it."""
+        """Close the door."""
 
 
 def connect(address: str, key: bytes) -> Channel:
-    """Return a channel to who listens at an address.
+    """Return a channel to the process that listens at an address.
 
-    Raises `OSError`: nobody listens there; `AuthenticationError`: who listens does not have the
+    Raises `OSError`: no process listens there; `AuthenticationError`: the process does not have the
     key.
     """
     if not address.startswith(_TCP):
@@ -123,7 +123,7 @@ def connect(address: str, key: bytes) -> Channel:
         end = socket.create_connection((host.strip("[]"), int(port)), timeout=_GREETS_S)
         try:
             return _greeted(end, key, address, calls=True)
-        except (EOFError, ConnectionResetError, BrokenPipeError):  # too many at the door
+        except (EOFError, ConnectionResetError, BrokenPipeError):  # too many wait for the proof
             end.close()
             if time.monotonic() > until_s:
                 raise
@@ -134,15 +134,15 @@ def connect(address: str, key: bytes) -> Channel:
 
 
 def hang_up(channel: Channel) -> None:
-    """End a channel that a thread reads; to close it would wait for that thread."""
+    """Shut down a channel that a thread reads; `close` would not wake that thread."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(channel.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
 
 
 class UnixDoor:
-    """A door for the processes of this host.
+    """Accepts processes of this host, on a Unix socket.
 
-    `path`: in a directory that only their user may enter.
+    `path`: in a directory that only the processes' user may enter.
     """
 
     def __init__(self, path: str, key: bytes) -> None:
@@ -156,12 +156,12 @@ class UnixDoor:
                 return self._listener.accept()
             except (EOFError, AuthenticationError):
                 continue
-            except OSError:  # the caller is gone, or no descriptor is free
+            except OSError:  # the caller has closed, or no descriptor is free
                 time.sleep(_PAUSE_S)
         raise OSError("the door is closed.")
 
     def close(self) -> None:
-        """Let nobody in, and have a thread that waits here go on."""
+        """Accept no further connection, and wake a thread that waits in `accept`."""
         self._closing = True
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as visitor:
             visitor.connect(self.address)
@@ -172,15 +172,15 @@ class UnixDoor:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
-        """Close it."""
+        """Close the door."""
         self.close()
 
 
 class TcpDoor:
-    """A door for the processes of other hosts.
+    """Accepts processes of other hosts, on a TCP port.
 
-    `host`: name or address of this host, to which alone the port is bound. `shown`: name or address
-    by which others reach it.
+    `host`: name or address of this host; the port is bound to it alone. `shown`: name or address
+    at which other hosts connect.
     """
 
     def __init__(self, host: str, key: bytes, shown: str = "") -> None:
@@ -188,20 +188,20 @@ class TcpDoor:
         self._socket, self._key = socket.socket(family), key
         self._socket.bind(place)
         self._socket.listen(64)
-        # no port alone: it may be a later door's, and who is late must not be let in there
+        # a port alone is not unique: a later door may reuse it, and must refuse late callers
         port, own = self._socket.getsockname()[1], secrets.token_hex(8)
         self.address = f"{_TCP}{shown or host}:{port}/{own}"
         self._let_in: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
         self._changes, self._closing = threading.Lock(), False
         self._strangers: dict[socket.socket, None] = {}
-        """Connections that have not shown the key yet, the oldest first."""
+        """Connections that have not proved the key yet, oldest first."""
         threading.Thread(target=self._open, name="headgate-door", daemon=True).start()
 
     def _open(self) -> None:
         while not self._closing:
             try:
                 end, _ = self._socket.accept()
-            except OSError:  # closed, or no descriptor is free
+            except OSError:  # the door is closed, or no descriptor is free
                 time.sleep(_PAUSE_S)
                 continue
             with self._changes:
@@ -217,13 +217,13 @@ class TcpDoor:
         self._let_in.put(None)
 
     def _send_off(self, stranger: socket.socket) -> None:
-        """End a connection, which its thread then closes."""
+        """Shut down a connection; its thread then closes it."""
         del self._strangers[stranger]
         with contextlib.suppress(OSError):
             stranger.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, end: socket.socket) -> None:
-        """Let in who has the key; a stranger is told nothing."""
+        """Let a caller with the key in; a caller without it gets no answer."""
         channel = None
         with contextlib.suppress(OSError, EOFError, AuthenticationError):
             channel = _greeted(end, self._key, self.address, calls=False)
@@ -243,7 +243,7 @@ class TcpDoor:
         return found
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no further connection."""
         self._closing = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -254,14 +254,14 @@ class TcpDoor:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None:
-        """Close it."""
+        """Close the door."""
         self.close()
 
 
 class TcpChannel:
-    """A channel over TCP; several threads may send, one receives.
+    """Carries messages over TCP; several threads may send, one thread receives.
 
-    `out_key`, `in_key`: of the MACs of what is sent and of what is received.
+    `out_key`, `in_key`: keys of the MACs of sent and of received frames.
     """
 
     def __init__(self, end: socket.socket, out_key: bytes, in_key: bytes) -> None:
@@ -271,11 +271,11 @@ class TcpChannel:
 
     @property
     def own_host(self) -> str:
-        """The address of this host by which the other end is reached."""
+        """The address of this host on the way to the other end."""
         return str(self._socket.getsockname()[0])
 
     def send(self, message: Any) -> None:
-        """Send what can be pickled."""
+        """Pickle and send a message."""
         self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, data: bytes) -> None:
@@ -296,7 +296,7 @@ class TcpChannel:
     def recv_bytes(self) -> bytes:
         """Return the bytes of the next message.
 
-        Raises `EOFError`: the other end is gone. `BrokenChannel`.
+        Raises `EOFError`: the other end has closed; `BrokenChannel`: a MAC is wrong.
         """
         number, self._received = self._received, self._received + 1
         head = _read(self._socket, _LENGTH.size + _MAC_BYTES)
@@ -321,7 +321,7 @@ class TcpChannel:
             raise BrokenChannel(msg)
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Return whether a message, or the end, comes within a time."""
+        """Return whether a message, or the end, comes within `timeout` seconds; None waits."""
         return bool(wait([self._socket], timeout))
 
     def fileno(self) -> int:
@@ -342,12 +342,12 @@ class TcpChannel:
 
 
 def _greeted(end: socket.socket, key: bytes, address: str, *, calls: bool) -> TcpChannel:
-    """Have both ends show that they have the key; return the channel.
+    """Have both ends prove that they have the key; return the channel.
 
-    Who calls says its nonce; the other answers with its own and a proof over both; then who calls
-    proves it, too. The proofs of the two differ, so that none can be sent back. They and the keys
-    of the channel hold for the address of one door: a stranger in between cannot lead a caller to
-    another one.
+    The caller sends its nonce. The listener answers with its own nonce and a proof over both nonces;
+    then the caller sends its proof. The two proofs differ, so neither can be sent back. The proofs and
+    the keys of the channel contain the address of one door, so nobody in between can redirect a
+    caller to another door.
     """
     until_s = time.monotonic() + _GREETS_S
     mine = secrets.token_bytes(_NONCE_BYTES)
@@ -380,10 +380,10 @@ def _greeted(end: socket.socket, key: bytes, address: str, *, calls: bool) -> Tc
 
 
 def _notice_dead(end: socket.socket) -> None:
-    """Have the kernel end a connection whose other host is gone.
+    """Have the kernel end a connection whose other host does not answer.
 
-    An idle one ends within some 20 s; one with bytes under way, for which the kernel would try for a
-    quarter of an hour, within `_UNANSWERED_MS`.
+    An idle connection ends within about 20 s. A connection with unacknowledged bytes ends within
+    `_UNANSWERED_MS`; by default the kernel would try for 15 minutes.
     """
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     after = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -393,7 +393,7 @@ def _notice_dead(end: socket.socket) -> None:
 
 
 def _read(end: socket.socket, size: int, until_s: float | None = None) -> bytes:
-    """Return so many bytes; raise EOFError where they end before."""
+    """Return `size` bytes; raise EOFError if the connection ends before."""
     found, at = bytearray(size), 0
     view = memoryview(found)
     while at < size:
@@ -407,7 +407,7 @@ def _read(end: socket.socket, size: int, until_s: float | None = None) -> bytes:
 
 
 def _mac(key: bytes, part: bytes, number: int, data: bytes | memoryview) -> bytes:
-    """Return the MAC of a part of a frame; a length and a body of the same bytes have different ones."""
+    """Return the MAC of a part of a frame; `part` makes the MACs of equal length and body differ."""
     made = blake2b(_LENGTH.pack(number), key=key, person=part, digest_size=_MAC_BYTES)
     made.update(data)
     return made.digest()

@@ -1,4 +1,4 @@
-"""Reads rows that come by the clock: Spark's format ``rate``, and generated workloads."""
+"""Reads rows that become due by the clock: Spark's format ``rate``, and generated workloads."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ class GeneratedRows(Protocol):
         """The columns."""
 
     def batch(self, start: int, stop: int, base_us: int) -> pa.RecordBatch:
-        """Return the rows of events `start` to before `stop`."""
+        """Return the rows of the events from `start` to `stop`, without `stop`."""
 
 
 class TimedEvents(Protocol):
-    """Describes rows that come by the clock."""
+    """Describes rows that become due by the clock."""
 
     @property
     def feed(self) -> GeneratedRows:
-        """Its rows."""
+        """Generator of the rows."""
 
     @property
     def base_us(self) -> int | None:
         """The time of the first event; None for the query's start."""
 
     def due(self, elapsed_us: int) -> int:
-        """Return how many events are due this long after the start."""
+        """Return the number of events that are due after `elapsed_us`."""
 
 
 _POLL_ROWS = 4096
-"""Records of one poll at the most. Chosen."""
+"""Most records of one poll. Chosen, not tuned."""
 
 _NOTHING = re.compile(r"\s*0+\s*[a-z]*\s*")
-"""A time of nothing, as Spark writes times."""
+"""Matches a duration of zero in Spark's notation."""
 
 
 @dataclass(frozen=True)
 class ClockFeed:
-    """Reads rows when their time has come; a `SourceFeed` with one reader."""
+    """Reads rows when they are due; a `SourceFeed` with one reader."""
 
     settings: TimedEvents
     only_here: bool = False
-    """Whether Spark's own source cannot go on from its offsets."""
+    """True if Spark's own source cannot continue from these offsets."""
     readers: int = 1
     keeps_first: bool = False
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its records."""
+        """The columns of the records."""
         return self.settings.feed.schema
 
     def first(self) -> str:
@@ -71,17 +71,17 @@ class ClockFeed:
         return self.offsets(0, time.time_ns() // 1000 if base_us is None else base_us)
 
     def grown(self, offsets: str) -> str:
-        """Return `offsets`: nothing grows."""
+        """Return `offsets`: the source gets no partitions."""
         return offsets
 
     def newest(self, since: str) -> str:
-        """Return the offsets of all that is due now."""
+        """Return the offsets after all events that are due now."""
         event, base_us = _read_event(since)
         due = self.settings.due(time.time_ns() // 1000 - base_us)
         return self.offsets(max(event, due), base_us)
 
     def reader(self, start: str, number: int, count: int) -> Reader:
-        """Return the reader."""
+        """Return the only reader."""
         del number, count
         return _ClockReader(self, start)
 
@@ -91,7 +91,7 @@ class ClockFeed:
         return only
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are as far as `wanted`."""
+        """Return whether `offsets` are at or after `wanted`."""
         return _read_event(offsets)[0] >= _read_event(wanted)[0]
 
     def offsets(self, event: int, base_us: int) -> str:
@@ -130,12 +130,12 @@ class _ClockReader:
         return self._feed.offsets(self._event, self._base_us)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
 class RateRows:
-    """Makes the rows of Spark's format ``rate``, evenly spread over time and not second by second."""
+    """Generates the rows of Spark's format ``rate``, evenly over time instead of second by second."""
 
     schema: ClassVar[pa.Schema] = pa.schema(
         [("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())]
@@ -145,10 +145,10 @@ class RateRows:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> RateRows:
-        """Return what Spark's options describe.
+        """Return the rows that Spark's options describe.
 
-        Raises `ConfigError`: the rate is no whole number above 0; `UnsupportedQuery`: the rate is
-        to rise.
+        Raises `ConfigError`: the rate is no whole number above 0; `UnsupportedQuery`: the options
+        have a ramp-up time.
         """
         given = {key.lower(): value for key, value in options.items()}
         if not _NOTHING.fullmatch(given.get("rampuptime", "0s")):
@@ -164,15 +164,15 @@ class RateRows:
 
     @property
     def feed(self) -> RateRows:
-        """Its rows."""
+        """Generator of the rows."""
         return self
 
     def due(self, elapsed_us: int) -> int:
-        """Return how many rows are due this long after the start."""
+        """Return the number of rows that are due after `elapsed_us`."""
         return elapsed_us * self.rows_per_second // 1_000_000
 
     def batch(self, start: int, stop: int, base_us: int) -> pa.RecordBatch:
-        """Return rows by their numbers; times are whole milliseconds, as Spark's."""
+        """Return rows by their numbers; times are whole milliseconds, as in Spark."""
         values = np.arange(start, stop, dtype=np.int64)
         times_us = base_us // 1000 * 1000 + values * 1000 // self.rows_per_second * 1000
         columns = [pa.array(times_us).cast(self.schema.field(0).type), pa.array(values)]

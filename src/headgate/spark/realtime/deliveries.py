@@ -1,4 +1,4 @@
-"""Delivers the outputs of epochs in a thread of its own, while the next epochs are cut and served."""
+"""Delivers the outputs of epochs in a separate thread, while later epochs are cut and served."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from headgate.checkpoint.manifest import Manifest
 from headgate.spark.step.batch_thread import BatchThreads
 
 MOST_TOGETHER = 16
-"""Epochs that may be committed and not delivered before the next one is cut, where a sink takes them
-together. Fewer than the steps between two sweeps of a checkpoint's garbage, which would take the files of
-open ones for nobody's. Chosen."""
+"""Undelivered epochs at which no further epoch is cut, for a sink that takes several outputs together.
+Below the number of steps between two garbage collections of a checkpoint, which would take the files of
+undelivered epochs for unused. Chosen, not tuned."""
 
 MOST_APART = 2
-"""The same for other sinks: more epochs would only wait for each other, where one that is cut later has
-their records. One is delivered while the next one is served."""
+"""The same for other sinks: one output is delivered while the next epoch is served. More epochs would
+only wait for each other; a later cut puts their records into one epoch."""
 
 
 class _Item(NamedTuple):
-    """An output that is to go out, or the note that its epoch is committed."""
+    """Holds an output for the sink, or the note that its epoch is committed."""
 
     manifest: Manifest
     is_committed: bool
 
 
 class Deliveries:
-    """Delivers outputs in the order of their epochs; those that wait go out together.
+    """Delivers outputs in the order of their epochs; one call delivers all waiting outputs.
 
     Parameters
     ----------
-    threads : BatchThreads    Of the query, which is idle only where nothing is to be delivered.
-    deliver : callable    Gives outputs to the sink.
-    note : callable    Notes that outputs of committed epochs are out.
-    begin : callable    Called in the thread, at first.
-    most : int    Epochs that may be open.
+    threads : BatchThreads    The query's threads, which are idle only if no delivery waits.
+    deliver : callable    Writes outputs to the sink.
+    note : callable    Notes that outputs of committed epochs are delivered.
+    begin : callable    Called once, first, in the thread.
+    most : int    Most epochs that wait for delivery.
     """
 
     def __init__(
@@ -59,39 +59,39 @@ class Deliveries:
         self._thread.start()
 
     def put_rows(self, manifest: Manifest) -> None:
-        """Have the output of an epoch go out; the epoch is committed, or will be by `put_committed`."""
+        """Queue an epoch's output for the sink; `put_committed` must follow for the epoch."""
         self._put(_Item(manifest, is_committed=False))
 
     def put_committed(self, manifest: Manifest) -> None:
-        """Take note that an epoch whose output was given is committed."""
+        """Queue the note that an epoch is committed, after its output."""
         self._put(_Item(manifest, is_committed=True))
 
     def wait_for_room(self, stopping: threading.Event) -> None:
-        """Wait while too many outputs are open; raise what a delivery failed with."""
+        """Wait while too many outputs wait; raise the error of a failed delivery."""
         with self._changed:
-            # an epoch is two items
+            # an epoch has two items
             while self._open >= 2 * self._most and self._error is None and not stopping.is_set():
                 self._changed.wait(1.0)
         self.check()
 
     @property
     def has_failed(self) -> bool:
-        """Return whether a delivery failed: nothing goes out any more."""
+        """Return whether a delivery failed; then no output is delivered any more."""
         return self._error is not None
 
     def check(self) -> None:
-        """Raise what a delivery failed with."""
+        """Raise the error of a failed delivery."""
         if self._error is not None:
             raise self._error
 
     def took_ms(self) -> float:
-        """Return how long deliveries took since the last call."""
+        """Return the time of deliveries since the last call."""
         with self._changed:
             found, self._busy_ms = self._busy_ms, 0.0
         return found
 
     def close(self) -> None:
-        """Wait until all is out, and end the thread; raise what a delivery failed with."""
+        """Wait for all deliveries, and end the thread; raise the error of a failed delivery."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -101,7 +101,7 @@ class Deliveries:
     def _put(self, item: _Item) -> None:
         with self._changed:
             if self._error is not None:
-                return  # who puts hears of it in `check`
+                return  # the caller gets the error from `check`
             self._threads.begin()
             self._items.append(item)
             self._open += 1

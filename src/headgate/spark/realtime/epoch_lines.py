@@ -1,4 +1,4 @@
-"""Writes a journal line once a second, which sums the epochs of that second."""
+"""Writes a journal line once a second, with the sums of that second's epochs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.record import Recorder
 
 EVERY_S = 1.0
-"""Seconds that a line sums. A line per epoch made 100 MB an hour."""
+"""Time that a line covers. One line per epoch made 100 MB an hour."""
 
 
 class EpochRecorder(Recorder):
-    """Writes the journal of a query in real time; for all threads.
+    """Writes the journal of a query in real time; safe for several threads.
 
-    `after_line` (callable): called behind each line.
+    `after_line` (callable): called after each line.
     """
 
     def __init__(self, path: Path, query: PlannedQuery, *, texts: bool = False) -> None:
@@ -37,14 +37,14 @@ class EpochRecorder(Recorder):
         self.after_line: Callable[[], None] = lambda: None
 
     def follow(self, states: Mapping[str, OperatorState], took_ms: Callable[[], float]) -> None:
-        """Take what a line is about.
+        """Set the sources of a line's figures.
 
-        `took_ms`: returns how long deliveries took since the last call.
+        `took_ms`: returns the time of deliveries since the last call.
         """
         self._states, self._took_ms = states, took_ms
 
     def begun(self, begun: Begun) -> None:
-        """Write nothing: the next line comes soon."""
+        """Write nothing: the line of the epoch comes within about a second."""
 
     def batch(
         self,
@@ -53,7 +53,7 @@ class EpochRecorder(Recorder):
         slo: SloState | None,
         epochs: int = 1,
     ) -> None:
-        """Take an epoch for the next line."""
+        """Keep an epoch for the next line."""
         del states, epochs
         with self._lock:
             reports = [_without_bytes(report) for report in outcome.reports]
@@ -65,17 +65,17 @@ class EpochRecorder(Recorder):
             self._slo = slo
 
     def look(self) -> None:
-        """Write a line if it is time for one."""
+        """Write a line if the last one is `EVERY_S` old."""
         if time.monotonic() - self._since_s >= EVERY_S:
             self.flush()
 
     def flush(self) -> None:
-        """Write a line of the epochs since the last one."""
+        """Write a line of the epochs since the last line."""
         with self._lock:
             self._flush()
 
     def write(self, event: Event) -> None:
-        """Append an event to the journal, behind the epochs before it."""
+        """Append an event to the journal, after a line of the epochs before it."""
         with self._lock:
             self._flush()
             super().write(event)

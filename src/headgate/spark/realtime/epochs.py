@@ -1,4 +1,4 @@
-"""Runs the loop of a query in real time: cuts epochs, and stands in for Spark's query."""
+"""Runs the loop of a query in real time: cuts epochs, and acts as Spark's query for callers."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from headgate.spark.step.machine import StepMachine
 from headgate.spark.worker.failure import is_final, processor_error
 
 _QUIET_S = 1.0
-"""How long the loop sleeps where nothing waits and nobody wakes it."""
+"""Longest sleep of the loop without records and without a wake-up."""
 
 
 class Epochs:
-    """Runs a query's epochs in a thread of its own; to `Ending` it is Spark's query.
+    """Runs a query's epochs in a separate thread; `Ending` uses it as Spark's query.
 
     Parameters
     ----------
     machine : StepMachine
     work : RealTimeWork
-        Begun.
+        `RealTimeWork.begin` has been called.
     interval_s : float
-        Time between two cuts at the least.
+        Least time between two cuts.
     name : str or None
-        Of the query.
+        Name of the query.
     first_batch : int
-        The first number for an epoch that no batch in Spark's log has.
+        Batch number of the first epoch; no batch in Spark's log has it.
     early : bool
-        Outputs go out before their epoch is committed.
+        True if outputs are delivered before their epoch is committed.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class Epochs:
         self._cut_s = self._looks_s = 0.0
         self._deliveries: Deliveries
         self._had_records, self._at_us = True, 0
-        """Whether the last epoch had records, and its watermark."""
+        """Whether the last epoch had records; its watermark."""
         self._thread = threading.Thread(target=self._run, name="headgate-epochs", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread of the loop."""
         self._thread.start()
 
     # -- as Spark's query -----------------------------------------------------------------------------
 
     @property
     def isActive(self) -> bool:
-        """Return whether the loop runs; an output may be under way yet, and is broken off as a batch."""
+        """Return whether the loop runs; after its end a delivery may still run, which `stop` can end."""
         return not self._cuts_no_more.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return the work of the loop, in Spark's words."""
+        """Return the state of the loop in the form of Spark's ``status``."""
         waits = self._work.pipe.is_cut
         said = (
             "Processing new data"
@@ -102,17 +102,17 @@ class Epochs:
         }
 
     def exception(self) -> BaseException | None:
-        """Return what it failed with."""
+        """Return the error that ended the loop, or None."""
         return self._error
 
     def awaitTermination(self) -> None:
-        """Wait for the end; raise what the loop failed with."""
+        """Wait for the end; raise the error that ended the loop."""
         self._over.wait()
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End the loop between two epochs; `machine.stopping` is set."""
+        """End the loop between two epochs; the caller has set `machine.stopping`."""
         self._work.pipe.halt()
         self._over.wait()
 
@@ -148,7 +148,7 @@ class Epochs:
             self._over.set()
 
     def _begin_delivering(self) -> None:
-        """Make the session of batches that of the thread of deliveries, and name its jobs."""
+        """Activate the batches' session in the thread of deliveries, and set the group of its jobs."""
         self._work.intake.enter()
         self._work.spark.sparkContext.setJobGroup(self.runId, "", interruptOnCancel=True)
 
@@ -157,7 +157,7 @@ class Epochs:
         self._work.delivered = manifests[-1].step
 
     def _end_deliveries(self) -> None:
-        """Wait until all that is committed is out; after an error of ours, a try will do."""
+        """Wait until all committed outputs are delivered; ignore a failure after an error of the loop."""
         try:
             self._deliveries.close()
         except BaseException as error:
@@ -165,11 +165,11 @@ class Epochs:
                 self._error = self._noted(error)
 
     def _noted(self, error: BaseException) -> BaseException:
-        """Return why the query fails, also where its user's function ended with ``sys.exit``."""
+        """Return the error of the query, also if a user's function ended with ``sys.exit``."""
         return error if isinstance(error, BrokenOff) else self._machine.note_failure(error)
 
     def _heed(self, error: BaseException, *, slots_alone: bool) -> None:
-        """Take note of a loss; raise it where another try cannot help, or there were too many."""
+        """Take note of a loss and pause; raise it if a retry cannot help, or after too many losses."""
         if not isinstance(error, Exception) or self._machine.stopping.is_set():
             return
         failed = processor_error(error)
@@ -183,9 +183,9 @@ class Epochs:
         self._machine.stopping.wait(waits_s)
 
     def _flow(self) -> None:
-        """Start the pipe behind what is committed, and do epochs until somebody stops the query.
+        """Start the pipe at the committed offsets, and run epochs until the query stops.
 
-        Also until a source has got partitions: the next pipe reads them.
+        Returns as well when a source has new partitions, which the next pipe reads.
         """
         machine, work, pipe = self._machine, self._work, self._work.pipe
         try:
@@ -193,7 +193,7 @@ class Epochs:
             start = self._start_pipe()
             news = NewPartitions(work.feeds.grown, start)
             while not machine.stopping.is_set():
-                # the source may be quiet for long, and no next epoch would say it
+                # a quiet source brings no epoch that would raise a delivery's error
                 self._deliveries.check()
                 if news.have_come():
                     pipe.stop(clean=True)
@@ -208,13 +208,13 @@ class Epochs:
                 if not machine.stopping.is_set():
                     self._epoch()
         except SlotsLost:
-            raise  # the rest of the pipe goes on
+            raise  # feeders and routers go on
         except BaseException:
             pipe.stop(clean=False)
             raise
 
     def _start_pipe(self) -> str:
-        """Start the pipe; return its offsets. A source that does not answer is a loss like others."""
+        """Start the pipe; return its offsets. A source that does not answer counts as a loss."""
         try:
             start = self._work.feeds.grown(self._committed())
             self._work.start(start)
@@ -225,7 +225,7 @@ class Epochs:
         return start
 
     def _look(self, *, quiet: bool) -> None:
-        """Once a second: write the journal's line, and heed what others ask for."""
+        """Carry out commands and request executors, once a second; if quiet, write the journal's line."""
         now_s = time.monotonic()
         if now_s >= self._looks_s:
             self._looks_s = now_s + _QUIET_S
@@ -234,13 +234,13 @@ class Epochs:
             self._work.look(quiet=quiet and not self._work.pipe.is_cut)
 
     def _let_cut(self) -> None:
-        """Let feeders cut the next epoch when it is time, unless that cut is to say more."""
+        """Let feeders cut the next epoch by themselves, unless its cut has to change slots."""
         if not self._can_change():
             left_s = self._cut_s + self._interval_s - time.monotonic()
             self._work.pipe.let_cut(self._next_number, left_s)
 
     def _served(self, manifest: Manifest) -> None:
-        """Have feeders cut the next epoch while one that is served is committed."""
+        """Let feeders cut the next epoch while a served epoch is committed; deliver early if set."""
         if not self._work.changing:
             left_s = self._cut_s + self._interval_s - time.monotonic()
             self._work.pipe.let_cut(manifest.step + 1, left_s)
@@ -254,21 +254,21 @@ class Epochs:
         return 0 if latest is None else latest.step + 1
 
     def _has_work(self) -> bool:
-        """Return whether there is something to do without any new record.
+        """Return whether there is work without any new record.
 
-        The first epoch comes at once: from then on it is written down where the query began.
+        The first epoch comes at once: its manifest has the offsets at which the query began.
         """
         first = self._machine.latest is None
         return first or self._can_change() or self._follows()
 
     def _can_change(self) -> bool:
-        """Return whether a change of slots was asked for, and all its slots are there."""
+        """Return whether a change of slots is requested, and all its slots have started."""
         return self._work.changing and self._work.pipe.have_slots(self._work.wanted_slots)
 
     def _follows(self) -> bool:
-        """Return whether the clock or the last epoch has made something due.
+        """Return whether a timer, or the watermark after the last epoch, has made results due.
 
-        What stays due, as behind another operator's watermark, waits for the next tick.
+        Results that stay due, such as behind another operator's watermark, wait up to `_QUIET_S`.
         """
         if self._work.rest_s() <= 0:
             return True
@@ -276,7 +276,7 @@ class Epochs:
         return is_new and self._work.due(self._work.next_us, 0)
 
     def _committed(self) -> str:
-        """Return the offsets up to which all is committed; the first ones where nothing is yet."""
+        """Return the committed offsets; before the first commit, those at which the query begins."""
         latest = self._machine.latest
         if latest is not None and any(latest.engine["sources"] or ()):
             return json.dumps(latest.engine["sources"])
@@ -292,7 +292,7 @@ class Epochs:
                 write_first_offsets(log, number, found)
             return found
 
-        with self._begins:  # who asks for `newest` may be here, too
+        with self._begins:  # a caller of `newest` may be here in another thread
             return feeds.each(None, first)
 
     def _epoch(self) -> None:
@@ -304,7 +304,7 @@ class Epochs:
         still = changes and work.must_hold_still
         switch = work.announce(number - 1) if changes and not still else {}
         if switch and not pipe.have_slots({name: one.slots for name, one in switch.items()}):
-            work.changes.withdraw()  # somebody has asked for more meanwhile
+            work.changes.withdraw()  # another request wants more slots now
             changes, switch = False, {}
         self._cut_s, clock = time.monotonic(), Phases()
         offsets = pipe.cut(number, still=still, switch=switch)
@@ -313,7 +313,7 @@ class Epochs:
         at_us = work.next_us
         read_ms = pipe.read_ms or time.time() * 1e3
         manifest = machine.epoch(self._batch, at_us, sources, clock, read_ms=read_ms)
-        # of one that is lost meanwhile nothing counts: what was due by it still is
+        # only after the commit: results that a lost epoch made due are still due
         self._had_records, self._at_us = sources != before, at_us
         if not self._early:
             self._deliveries.put_rows(manifest)
@@ -328,23 +328,23 @@ class Epochs:
             pipe.switched(work.wanted_slots)
 
     def settled(self, wanted: str) -> bool:
-        """Return whether all up to the offsets `wanted` is out, and all that is due by it."""
+        """Return whether the results of all records before the offsets `wanted` are delivered."""
         latest = self._machine.latest
         if latest is None or not self._machine.idle.is_set():
             return False
-        deliveries: Deliveries | None = getattr(self, "_deliveries", None)  # the loop makes it
+        deliveries: Deliveries | None = getattr(self, "_deliveries", None)  # set by the loop
         if deliveries is not None and deliveries.has_failed:
-            return False  # the loop takes note of it, and ends
+            return False  # the loop gets the error, and ends
         there = json.dumps(latest.engine["sources"])
         return self._work.feeds.reached(there, wanted) and not self._has_work()
 
     def newest(self) -> str:
-        """Return the offsets of all that the source has now."""
+        """Return the offsets after the sources' newest records."""
         return self._work.feeds.newest(self._committed())
 
     @property
     def feeds(self) -> Feeds:
-        """Return the sources that it reads."""
+        """Return the sources of the query."""
         return self._work.feeds
 
     @property

@@ -1,8 +1,8 @@
-"""Passes records of partitions on such that none runs ahead while others have a backlog.
+"""Orders records of several partitions so that no partition runs ahead while others have unread records.
 
-A client brings what lies in a partition in large pieces, one partition after the other. An epoch that had
-a minute of one and nothing of the others yet would move the watermark past their records, which would be
-late. A micro-batch has all of a backlog, or by ``maxOffsetsPerTrigger`` of each partition its share.
+A client fetches a partition's records in large pieces, one partition after the other. An epoch with a
+minute of one partition and no record of the others would move the watermark past the others' records, and
+they would be late. A micro-batch reads all, or of each partition its share of ``maxOffsetsPerTrigger``.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ from typing import Protocol
 Partition = tuple[str, int]
 
 _AWAY_S = 5.0
-"""How long others wait for a partition whose records are known and do not come, in seconds: its broker
-may be away. More holds the others up for longer; less moves the watermark past records that a busy
-machine brings late. Chosen."""
+"""Longest wait for a partition whose known records do not come: its broker may be down. A larger value
+delays the other partitions longer; a smaller value moves the watermark past records that a busy machine
+brings late. Chosen, not tuned."""
 
 _FAR_S, _NEAR_S = 1.0, 0.02
-"""The same for one where the client found nothing more, and its end has grown since: where the backlog
-is more than one piece, and where it is less. What is there may be a transaction that is open. Chosen."""
+"""The same for a partition that the client has read to its end, and whose end has grown since: if more
+than `most` offsets are unread, and otherwise. They may be an open transaction. Chosen, not tuned."""
 
 _ASKED_S = 0.01
-"""How much of the time between two polls counts as waiting. Chosen: less than the shortest patience."""
+"""Most of the time between two polls that counts as waiting. Chosen: less than the shortest wait."""
 
 
 class FetchedRecord(Protocol):
-    """Has a place in a partition; a message of Kafka's client is one."""
+    """Has a position in a partition; a message of Kafka's client is such a record."""
 
     def topic(self) -> str:
-        """Return its topic."""
+        """Return the record's topic."""
 
     def partition(self) -> int:
-        """Return the number of its partition."""
+        """Return the number of the record's partition."""
 
     def offset(self) -> int:
-        """Return its offset."""
+        """Return the record's offset."""
 
 
 class EvenOrder:
-    """Holds records until each partition that has a backlog can pass on its share.
+    """Holds records until each partition with unread records can pass on its share.
 
-    `most`: offsets of all partitions that are passed on at once. `clock`: in seconds.
+    `most`: most offsets of all partitions that are passed on at once. `clock`: in seconds.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._held: dict[Partition, deque[FetchedRecord]] = {}
         self._silent: dict[Partition, int] = {}
-        """Offsets at which nothing came of a partition in time; others do not wait for it there."""
+        """By partition: the offset whose record did not come in time; other partitions stop waiting."""
         self._waited_s = self._asked_s = 0.0
-        """How long was waited for the shares that are missing; when it was last asked for them."""
+        """Time waited for the missing shares; time of the last call of `take`."""
 
     @property
     def holds(self) -> bool:
-        """Return whether there are records that were not passed on."""
+        """Return whether records are held."""
         return any(self._held.values())
 
     def add(self, records: Iterable[FetchedRecord]) -> None:
-        """Take records, in the order of each partition."""
+        """Add records, in the order of each partition."""
         for record in records:
             partition = (record.topic(), record.partition())
             self._held.setdefault(partition, deque()).append(record)
@@ -72,13 +72,13 @@ class EvenOrder:
         ends: Mapping[Partition, int],
         no_more: Mapping[Partition, int],
     ) -> list[FetchedRecord]:
-        """Return the records to pass on now; none while the share of a partition is not there.
+        """Return the records to pass on now; none while a partition's share has not come.
 
-        `starts`, `ends`: the next offset to pass on, and the end of the partition as far as it is
-        known. `no_more`: where the client found nothing more of a partition last; the end of a
-        transaction and one that is open are no records.
+        `starts`, `ends`: by partition, the next offset to pass on and the known end. `no_more`: the
+        offset at which the client last found no more records; a transaction's end, and records of an
+        open transaction, have offsets before the end.
         """
-        # offsets before the first record that came hold none: deleted, compacted or given up
+        # offsets before the first held record have no record: deleted, compacted or aborted
         nexts = {p: held[0].offset() if (held := self._held.get(p)) else starts[p] for p in starts}
         fetched = {p: self._fetched(p, at) for p, at in starts.items()}
         behind = {
@@ -94,7 +94,7 @@ class EvenOrder:
             if behind[p] and not self._reaches(p, until[p]) and self._silent.get(p) != starts[p]
         ]
         now_s = self._clock()
-        # who was kept from asking, as a reader whose slots were stopped, has not waited meanwhile
+        # a reader that did not call for long, such as one whose slots were stopped, has not waited
         self._waited_s += min(now_s - self._asked_s, _ASKED_S)
         self._asked_s = now_s
         if missing:
@@ -115,6 +115,6 @@ class EvenOrder:
         return bool(self._held.get(partition)) and self._fetched(partition, 0) >= until
 
     def _fetched(self, partition: Partition, start: int) -> int:
-        """Return the offset behind the last record that came, or `start` where none is held."""
+        """Return the offset after the last held record; `start` if none is held."""
         held = self._held.get(partition)
         return held[-1].offset() + 1 if held else start

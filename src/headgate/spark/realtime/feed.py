@@ -1,10 +1,9 @@
-"""Reads sources for a pipe: a small protocol, and the sources of a pipe together.
+"""Defines the protocol by which a pipe reads sources, and combines the sources of a pipe.
 
 A data source of the entry point group ``headgate.sources`` is read through its class method
 ``feed(options)``, which returns a `SourceFeed`.
 
-Offsets are texts, the very ones that Spark would have in its log, so that a checkpoint goes on in either
-mode.
+Offsets are texts in the form of Spark's log, so that a checkpoint can continue in either mode.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ class Reader(Protocol):
     """Reads a share of a source, in a worker."""
 
     def poll(self, timeout_s: float) -> pa.RecordBatch | None:
-        """Return records in the order of the source; None where none came in `timeout_s`, perhaps 0.
+        """Return records in the order of the source; None if none came in `timeout_s`, which may be 0.
 
-        No rows where the reader has got on in the source without a record, which is to be committed.
+        A batch without rows: the reader has passed offsets without a record, which must be committed.
         """
 
     def offsets(self) -> str:
-        """Return the offsets behind the records that `poll` has returned."""
+        """Return the offsets after the records that `poll` has returned."""
 
     def close(self) -> None:
-        """Give back what it held."""
+        """Release the reader's resources."""
 
 
 class SourceFeed(Protocol):
-    """Describes a source; the driver has it, and feeders get it pickled."""
+    """Describes a source; the driver has it, and feeders get a pickled copy."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its records."""
+        """The columns of the source's records."""
 
     @property
     def readers(self) -> int:
@@ -46,43 +45,43 @@ class SourceFeed(Protocol):
 
     @property
     def keeps_first(self) -> bool:
-        """Return whether the first offsets are kept beside Spark's log, as its own source keeps them."""
+        """Return whether the first offsets are kept in Spark's log, as Spark's own source does."""
 
     def first(self) -> str:
         """Return the offsets at which a query begins."""
 
     def grown(self, offsets: str) -> str:
-        """Return `offsets`, and where to begin in what the source has got since."""
+        """Return `offsets`, with the beginnings of the source's new partitions."""
 
     def newest(self, since: str) -> str:
-        """Return the offsets of all that the source has now, at least `since`."""
+        """Return the offsets after the source's newest records, at least `since`."""
 
     def reader(self, start: str, number: int, count: int) -> Reader:
-        """Return one of `count` readers that share what is behind the offsets `start`."""
+        """Return one of `count` readers that share the records from the offsets `start` on."""
 
     def merged(self, parts: Iterable[str]) -> str:
         """Return the offsets of all readers together."""
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are as far as `wanted`; ConfigError where it cannot read them."""
+        """Return whether `offsets` are at or after `wanted`; raise ConfigError if not readable."""
 
 
 @dataclass(frozen=True)
 class BranchTasks:
-    """Places a branch of the plan among the tasks of a pipe."""
+    """Assigns the tasks of a pipe to a branch of the plan."""
 
     source: int
-    """Which of the sources it reads."""
+    """Index of the branch's source."""
     first: int
     count: int
-    """`first`, `count`: its first task, and how many tasks it has."""
+    """`first`, `count`: the branch's first task, and its number of tasks."""
     reader: int
-    """The number of its first reader among all that read."""
+    """Number of the branch's first reader among all readers."""
     copies_of: int | None = None
-    """The first task of another branch that reads the same source, and passes on what it reads:
-    both see the same records in each epoch."""
+    """First task of another branch that reads the same source and copies its records to this branch:
+    both get the same records in each epoch. None if this branch reads itself."""
     copied_to: tuple[int, ...] = ()
-    """First tasks of the branches that it passes on to."""
+    """First tasks of the branches that get copies of this branch's records."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,13 @@ class Feeds:
     """Describes the sources of a pipe together; their offsets are a list as JSON."""
 
     feeds: tuple[SourceFeed, ...]
-    """Of each source of Spark's, in its order; a source that is read twice is there twice."""
+    """One for each of Spark's sources, in their order; twice for a source that is read twice."""
     same_as: tuple[int, ...]
-    """For each, the first that is the same source."""
+    """For each feed, the index of the first feed of the same source."""
 
     @property
     def shares(self) -> list[BranchTasks]:
-        """Places of their branches."""
+        """Tasks of each feed's branch."""
         found: list[BranchTasks] = []
         reader = 0
         for number, feed in enumerate(self.feeds):
@@ -113,21 +112,21 @@ class Feeds:
 
     @property
     def tasks(self) -> int:
-        """Tasks of the pipe."""
+        """Number of tasks of the pipe."""
         return sum(one.count for one in self.shares)
 
     @property
     def readers(self) -> int:
-        """Tasks that read."""
+        """Number of tasks that read a source."""
         return sum(one.count for one in self.shares if one.copies_of is None)
 
     @property
     def copies(self) -> int:
-        """Tasks that get what another one reads."""
+        """Number of tasks that get copies of another task's records."""
         return self.tasks - self.readers
 
     def each(self, offsets: str | None, ask: Callable[[SourceFeed, str], str]) -> str:
-        """Return the offsets that each source answers with, asked with its own."""
+        """Return the list of `ask`'s answers, called with each source and its own offsets."""
         given = json.loads(offsets) if offsets is not None else [""] * len(self.feeds)
         found: list[str] = []
         for number, (feed, one) in enumerate(zip(self.feeds, given, strict=True)):
@@ -136,11 +135,11 @@ class Feeds:
         return json.dumps(found)
 
     def grown(self, offsets: str) -> str:
-        """Return `offsets`, and where to begin in what the sources have got since."""
+        """Return `offsets`, with the beginnings of the sources' new partitions."""
         return self.each(offsets, lambda feed, one: feed.grown(one))
 
     def newest(self, since: str) -> str:
-        """Return the offsets of all that the sources have now."""
+        """Return the offsets after the sources' newest records."""
         return self.each(since, lambda feed, one: feed.newest(one))
 
     def merged(self, parts: Iterable[str]) -> str:
@@ -160,6 +159,6 @@ class Feeds:
         self.reached(offsets, offsets)
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are as far as `wanted`."""
+        """Return whether `offsets` are at or after `wanted` in all sources."""
         both = zip(self.feeds, json.loads(offsets), json.loads(wanted), strict=True)
         return all(feed.reached(one, other) for feed, one, other in both)

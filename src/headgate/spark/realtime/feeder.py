@@ -1,4 +1,4 @@
-"""Feeds records of a source into the pipe, in a Python worker that stays."""
+"""Feeds records of a source into the pipe, in a Python worker that lives as long as the pipe."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from headgate.spark.realtime.router import as_bytes
 from headgate.spark.worker.payloads import read_table
 
 _BUSY_S, _IDLE_S = 0.002, 0.02
-"""How long a poll waits for the first record behind a cut where the driver has asked for a cut at once
-within a second, as for one that another feeder has made, and how long otherwise, in seconds. Who asks
-waits as long, and longer polls cost fewer wake-ups. Chosen."""
+"""Longest wait of a poll for the first record after a cut: if the driver requested an immediate cut in
+the last `_IDLE_AFTER_S`, for example since another feeder had cut, and otherwise. The driver waits as
+long for a cut; longer polls cost fewer wake-ups. Chosen, not tuned."""
 
 _IDLE_AFTER_S = 1.0
 _GATHERS_S = 0.01
-"""How long records gather in the reader between two polls, once there are some behind a cut. Nobody
-serves them before the next cut, and a poll for each few of them costs more than serving them. Chosen."""
+"""Time between two polls once records have come after a cut. No slot serves them before the next cut, and
+polls of few records cost more than serving them. Chosen, not tuned."""
 
 _BATCH_ROWS = 64
-"""Records that a feeder passes on before the cut; fewer go with its marker. Chosen: as many as an Arrow
-batch of the pipe has."""
+"""Records that a feeder passes on before the cut; fewer go with the cut's marker. Chosen: the size of
+the pipe's Arrow batches."""
 
 _ROWS_AHEAD, _BYTES_AHEAD = 200_000, 1 << 28
-"""Records behind a cut, and their bytes, at which a feeder waits for the next cut, or an epoch outgrows
-memory and the 2 GB of a column of Arrow. Chosen."""
+"""Records after a cut, and their bytes, at which a feeder waits for the next cut. Otherwise an epoch
+could exceed memory, and the 2 GB of an Arrow column. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
 class Feeder:
-    """The function that `mapInArrow` runs; a task is a reader.
+    """Reads a share of a source in each task; the function that `mapInArrow` runs.
 
     Attributes
     ----------
     meeting : words.Meeting
     feed : SourceFeed
     branch : BranchTasks
-        Of the source, and its place among those of the pipe.
+        Tasks of the source's branch.
     schema : pyarrow.Schema
-        Of its records.
+        Columns of the source's records.
     padding : int
-        Marker rows behind a cut, which push what is before them through the pipe.
+        Marker rows after a cut, which push the rows before them through the pipe's buffers.
     """
 
     meeting: words.Meeting
@@ -65,7 +65,7 @@ class Feeder:
     padding: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass records on until the driver says that it is over."""
+        """Yield records and markers until the driver ends the pipe."""
         for _ in batches:
             pass
         context = TaskContext.get()
@@ -95,7 +95,7 @@ class Feeder:
             raise EngineError(msg, transient=True) from error
 
     def _copied(self, task: int) -> Iterator[pa.RecordBatch]:
-        """Pass on what another task reads and says."""
+        """Yield the records and markers of another task."""
         with (
             self.meeting.connect(self.meeting.driver) as driver,
             self.meeting.door(f"copy-{task}", driver) as door,
@@ -113,7 +113,7 @@ class Feeder:
         return self.feed.reader(json.loads(offsets)[self.branch.source], number, self.branch.count)
 
     def _flow(self, driver: Channel, number: int, start: str) -> Iterator[pa.RecordBatch]:
-        """Pass records on behind the offsets `start`, and from there again where slots are lost."""
+        """Yield records from the offsets `start` on; after a loss of slots, from the driver's offsets."""
         for rewound in itertools.count():
             with contextlib.closing(self._reader(start, number)) as reader:
                 if rewound:
@@ -125,7 +125,7 @@ class Feeder:
             start = again
 
     def _read(self, driver: Channel, reader: Reader) -> Generator[pa.RecordBatch, None, str | None]:
-        """Pass records on; return the offsets to begin again from, None at the end."""
+        """Yield records and markers; return the offsets to read again from, None at the end."""
         asked: _Cut | None = None
         epoch, still, behind = -1, True, _Behind()
         is_empty, asked_s = False, time.monotonic()
@@ -145,7 +145,7 @@ class Feeder:
                 if word == words.GO:
                     still = False
                     yield from self._marked([], json.dumps(said[0]))
-                elif said[0] > epoch:  # else it has cut that one already
+                elif said[0] > epoch:  # otherwise the feeder has cut that epoch already
                     asked = _Cut.of(*said)
                     asked_s = asked_s if asked.from_s is not None else time.monotonic()
             if asked is not None and asked.left_s(behind) <= 0:
@@ -164,16 +164,16 @@ class Feeder:
                     behind.gathered = []
 
     def _batch(self, records: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return records as one batch, in which they are no markers."""
+        """Return records as one batch, with nulls in the markers' columns."""
         (data,) = pa.Table.from_batches(records).combine_chunks().to_batches()
         rows = data.num_rows
         columns = [*data.columns, pa.nulls(rows, pa.int32()), pa.nulls(rows, pa.string())]
         return pa.RecordBatch.from_arrays(columns, names=self._names)
 
     def _marked(self, records: Sequence[pa.RecordBatch], text: str) -> Iterator[pa.RecordBatch]:
-        """Yield records, a word for the routers, and padding behind it.
+        """Yield records, a marker with a message for the routers, and padding after it.
 
-        The last row goes alone: PySpark keeps the last bytes of a batch until the next one.
+        The last row is a batch of its own: PySpark keeps the last bytes of a batch until the next one.
         """
         rows = self.padding + 1
         columns = [pa.nulls(rows, field.type) for field in self.schema]
@@ -190,14 +190,14 @@ class Feeder:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A cut that the driver has asked for.
+    """Describes a cut that the driver has requested.
 
     Attributes
     ----------
     from_s : float or None
-        Time of `time.monotonic` from which on it comes, as soon as there is a record; None for at once.
+        Earliest time of the cut, of `time.monotonic`; the cut needs a record. None: cut at once.
     still : bool
-        Whether no record follows.
+        Whether the feeder sends no records after the cut until `words.GO`.
     """
 
     epoch: int
@@ -207,12 +207,12 @@ class _Cut:
 
     @classmethod
     def of(cls, epoch: int, after_s: float | None, still: bool, routes: words.Routes) -> _Cut:
-        """Return the cut that a word of the driver's describes."""
+        """Return the cut that a message of the driver describes."""
         from_s = None if after_s is None else time.monotonic() + after_s
         return cls(epoch, from_s, still, routes)
 
     def left_s(self, behind: _Behind) -> float:
-        """Return how long it is until the cut; without end while the reader has got no further."""
+        """Return the time until the cut; inf while the reader has not advanced since the last cut."""
         if self.from_s is None:
             return 0.0
         return max(self.from_s - time.monotonic(), 0.0) if behind.read_ms else math.inf
@@ -220,15 +220,15 @@ class _Cut:
 
 @dataclass
 class _Behind:
-    """Records behind the last cut.
+    """Counts the records after the last cut.
 
     Attributes
     ----------
     rows, byte_count : int
     read_ms : float or None
-        When the first one was read, or the reader got on without any, since 1970.
+        Time at which the reader first advanced after the cut, since 1970; None if it has not.
     gathered : list of RecordBatch
-        Those that are not passed on yet.
+        Records that are not passed on yet.
     """
 
     rows: int = 0
@@ -237,7 +237,7 @@ class _Behind:
     gathered: list[pa.RecordBatch] = field(default_factory=list)
 
     def take(self, records: pa.RecordBatch | None) -> bool:
-        """Take what a poll has brought; return whether that is any record."""
+        """Add the result of a poll; return whether the reader has advanced."""
         if records is None:
             return False
         if self.read_ms is None:

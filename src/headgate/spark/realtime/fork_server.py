@@ -1,9 +1,9 @@
-"""Starts the processes of slots within milliseconds: forks them from one that has loaded everything.
+"""Starts the processes of slots within milliseconds: forks them from a process with all modules loaded.
 
-A Python process needs a second of a core until it has loaded what a slot uses and compiled code is at
-hand; in that second the slots that serve would be short of it. The fork server spends it once, ahead of
-the first slot. It runs no code of the user's, so that no thread of theirs is lost in a fork. Slots end
-with it, and it ends with the process that started it.
+A Python process needs a core for about 1 s to load a slot's modules and compiled code; serving slots
+would lack that core. The fork server loads them once, before the first slot. It runs no user code, since
+a fork would lose the threads of such code. Slots end with the fork server, and the fork server ends with
+the process that started it.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _START, _KILL = "start", "kill"
 _LOADED, _SAYS = -1, -2
 """In place of a slot's number: the server can start slots; a line for the user."""
 LOST = -1
-"""Exit code of a process that nobody can tell of any more."""
+"""Exit code of a process whose real exit code is unknown."""
 
 _LOG = logging.getLogger("headgate")
 
 _HEEDS_S = 5.0
-"""How long the server may take to end a slot; then it is ended itself, with all of them. Chosen."""
+"""Time limit of the server for ending a slot; then the server is killed with all slots. Not tuned."""
 
 
 class ForkedProcess:
-    """The process of a slot, on this host or another.
+    """Represents the process of a slot, on this host or another.
 
     Attributes
     ----------
     pid : int or None
-        None until it has begun, and where it is another host's.
+        None until the process has begun, and for a process of another host.
     """
 
     def __init__(self, kill: Callable[[], None]) -> None:
@@ -65,33 +65,33 @@ class ForkedProcess:
         self.pid: int | None = None
 
     def end(self, code: int) -> None:
-        """Take note of its end."""
+        """Take note of the process's end."""
         self._code = code
         self._ended.set()
 
     def poll(self) -> int | None:
-        """Return the code that it ended with, None while it runs."""
+        """Return the exit code, None while the process runs."""
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; raise `subprocess.TimeoutExpired`."""
+        """Wait for the process's end; raise `subprocess.TimeoutExpired`."""
         if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired("slot", timeout or 0.0)
         assert self._code is not None
         return self._code
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self._kill()
 
 
 class ForkServer:
-    """Starts slots on this host, through a program that it keeps.
+    """Starts slots on this host, through a program that it starts and ends.
 
     Parameters
     ----------
     specs : iterable of Spec
-        Of the operators whose slots it starts.
+        Specs of the operators whose slots it starts.
     """
 
     def __init__(self, specs: Iterable[Spec]) -> None:
@@ -102,7 +102,7 @@ class ForkServer:
             stdin=subprocess.DEVNULL,
             env=environment(),
             pass_fds=[theirs.fileno()],
-            # Ctrl-C in a terminal is the driver's, also while this program loads
+            # Ctrl-C in a terminal must reach the driver only, also while this program loads
             process_group=0,
         )
         theirs.close()
@@ -115,12 +115,12 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Return its process."""
+        """Return the process id of the program."""
         return self._program.pid
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it can start slots."""
+        """Return whether the program runs, and so can start slots."""
         return self._program.poll() is None
 
     def wait_until_loaded(self) -> None:
@@ -138,7 +138,7 @@ class ForkServer:
         operator : str
         slot : int
         store : mapping of str to str
-            Options of the checkpoint's store, among them credentials, which leave no host.
+            Options of the checkpoint's store, with credentials, which must not leave the host.
         """
         number = next(self._numbers)
         process = ForkedProcess(lambda: self._kill(number))
@@ -149,7 +149,7 @@ class ForkServer:
         return process
 
     def close(self) -> None:
-        """End it, and what it has started."""
+        """End the program and its slots."""
         hang_up(self._channel)
         try:
             self._program.wait(_HEEDS_S)
@@ -177,7 +177,7 @@ class ForkServer:
         return True
 
     def _listen(self) -> None:
-        """Take note of what the server says, until it is gone."""
+        """Process the server's messages until it ends."""
         with contextlib.suppress(OSError, EOFError):
             while True:
                 number, process, code = self._channel.recv()
@@ -201,7 +201,7 @@ class ForkServer:
 
 
 def _loaded_ahead(specs: Iterable[Spec]) -> tuple[list[Spec], list[str]]:
-    """Return the specs without code of the user's, and headgate's modules that call such code."""
+    """Return the specs without user code, and the modules of headgate that call user code."""
     ours, modules = list[Spec](), set[str]()
     for spec in specs:
         if isinstance(spec, ProcessorSpec):
@@ -212,8 +212,8 @@ def _loaded_ahead(specs: Iterable[Spec]) -> tuple[list[Spec], list[str]]:
 
 
 def _end_orphan(process: int) -> None:
-    """End a slot whose server is gone, and wait for that: it may be stopped, or be writing."""
-    with contextlib.suppress(OSError, AttributeError):  # it is gone, or this is no Linux
+    """Kill a slot whose server has ended, and wait for its end: it may be stopped, or write files."""
+    with contextlib.suppress(OSError, AttributeError):  # the slot has ended, or this is not Linux
         descriptor = os.pidfd_open(process)
         os.kill(process, signal.SIGKILL)
         wait([descriptor], _HEEDS_S)
@@ -221,7 +221,7 @@ def _end_orphan(process: int) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a program that finds the modules that this process finds."""
+    """Return the environment with which a program finds the same modules as this process."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
@@ -229,17 +229,17 @@ def environment() -> dict[str, str]:
 
 
 class _Server:
-    """Forks slots as it is told, and says when they begin and end."""
+    """Forks slots at the starter's request, and reports their begin and end."""
 
     def __init__(self, starter: Connection) -> None:
         self._starter = starter
         self._numbers: dict[int, int] = {}
         self._directories: set[str] = set()
         self._follows, self._holds = os.pipe()
-        """Slots hold the first end, and this process the second: it closes when this process is gone."""
+        """Slots have the first end, and this process the second, which closes when this process ends."""
 
     def run(self) -> None:
-        """Serve until who started it is gone; then end the slots that are left, and what it has left."""
+        """Serve until the starter ends; then kill the remaining slots, and remove their directories."""
         try:
             self._serve()
         finally:
@@ -285,7 +285,7 @@ class _Server:
     def _fork(self, number: int, slot: list[Any]) -> None:
         try:
             process = _forked()
-        except OSError as error:  # so many processes, or so much memory, there are not
+        except OSError as error:  # too many processes, or too little memory
             print(f"headgate: a slot cannot be started: {error}", file=sys.stderr)
             self._starter.send((number, 0, LOST))
             return
@@ -304,7 +304,7 @@ class _Server:
             try:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            finally:  # whatever the streams say: behind this is the server's work
+            finally:  # even after an error of a stream: the slot must not run the server's code
                 os._exit(code)
 
     def _be_slot(
@@ -315,8 +315,8 @@ class _Server:
         self._starter.close()
         os.close(self._holds)
         threading.Thread(target=self._end_with_server, daemon=True).start()
-        np.random.seed()  # functions of the user's may draw from it
-        with contextlib.suppress(OSError, EOFError):  # the driver is gone
+        np.random.seed()  # a user's function may use it; forks would share one sequence
+        with contextlib.suppress(OSError, EOFError):  # the driver has ended
             SlotProcess(meeting, operator, slot, store).run()
 
     def _end_with_server(self) -> None:
@@ -326,7 +326,7 @@ class _Server:
 
 def _forked() -> int:
     with warnings.catch_warnings():
-        # the threads that Python warns of are of libraries that know what a fork is
+        # Python warns of threads, which belong to libraries that support a fork
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
@@ -339,13 +339,13 @@ def _load(starter: Connection) -> None:
         for name in modules:
             importlib.import_module(name)
         for spec in specs:
-            with contextlib.suppress(Exception):  # a slot does it again, and says what is wrong
+            with contextlib.suppress(Exception):  # a slot warms up again, and reports the error
                 warm(spec)
     starter.send((_LOADED, 0, None))
 
 
 def main() -> None:
-    """Serve whoever holds the other end of the channel that the argument names."""
+    """Serve the process at the other end of the channel that the argument names."""
     with contextlib.suppress(OSError, EOFError), Connection(int(sys.argv[1])) as starter:
         _load(starter)
         gc.collect()

@@ -1,4 +1,4 @@
-"""Starts the processes of slots; this module those beside the driver, where a run has one host."""
+"""Declares the port to hosts that start slots, and implements it for the driver's host."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from headgate.spark.realtime.channels import Door, UnixDoor
 from headgate.spark.realtime.fork_server import ForkServer
 
 FORK_SERVER = "fork server"
-"""Its name, for people."""
+"""Name of the fork server in messages."""
 
 _LENGTH_MAX = 24
-"""Bytes of the directory's path: a Unix socket's has at most 103, and the name of an operator 64."""
+"""Most bytes of the directory's path: a Unix socket's path has at most 103, an operator's name 64."""
 
 
 class SlotProgram(Protocol):
-    """A process that was started; `subprocess.Popen` is one."""
+    """Represents a started process, as `subprocess.Popen` does."""
 
     def poll(self) -> int | None:
-        """Return the code that it ended with, None while it runs."""
+        """Return the exit code, None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; raise `subprocess.TimeoutExpired`."""
+        """Wait for the process's end; raise `subprocess.TimeoutExpired`."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
 
 
 class SlotHosts(Protocol):
-    """The hosts of slots."""
+    """Starts slots on hosts."""
 
     @property
     def processes(self) -> Mapping[str, int]:
-        """Process ids of what starts slots, by a name for people."""
+        """Process ids of the programs that start slots, by a name for messages."""
 
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
-        """Make ready to start slots; return where the driver of a run is met, and its door.
+        """Prepare to start slots; return the meeting of a new run, and the driver's door.
 
         Parameters
         ----------
         lost : callable
-            Called, by any thread, with a sentence when a host is lost.
+            Called in any thread with a message when a host is lost.
         """
 
     def places(self, operator: str, slots: int) -> list[str]:
@@ -58,35 +58,35 @@ class SlotHosts(Protocol):
         """Start the process of a slot on a host."""
 
     def look_for_stopped(self, feeders: Mapping[str, tuple[str, int]]) -> None:
-        """Have each other host say that it is lost if a process of the pipe is stopped on it.
+        """Have each remote host report a stopped process of the pipe as a loss.
 
         Parameters
         ----------
         feeders : mapping of str to (str, int)
-            Their nodes and processes, by name.
+            Node and process id of each feeder, by name.
         """
 
     def end(self, meeting: words.Meeting) -> None:
-        """Clean up behind a run."""
+        """Clean up after a run."""
 
     def close(self) -> None:
-        """Clean up behind the query."""
+        """Clean up after the query."""
 
 
 class OneHost:
-    """The host of the driver; it prepares for slots as soon as it is made.
+    """Starts slots on the driver's host; a new object starts its fork server at once.
 
     Parameters
     ----------
     specs : iterable of Spec
-        Of the operators whose slots it starts.
+        Specs of the operators whose slots it starts.
     store : mapping of str to str, optional
         Options of the checkpoint's store.
 
     Attributes
     ----------
     meeting : words.Meeting
-        Of the query, from whose key those of its runs are computed.
+        Meeting of the query; its key derives the keys of the runs.
     """
 
     def __init__(self, specs: Iterable[Spec], store: Mapping[str, str] | None = None) -> None:
@@ -96,11 +96,11 @@ class OneHost:
 
     @property
     def processes(self) -> Mapping[str, int]:
-        """Return the process that starts slots."""
+        """Return the process id of the fork server."""
         return {FORK_SERVER: self._server.pid}
 
     def begin(self, lost: Callable[[str], None]) -> tuple[words.Meeting, Door]:
-        """Return where the driver of a run is met, and its door."""
+        """Return the meeting of a new run, and the driver's door."""
         del lost
         self._server.wait_until_loaded()
         directory = tempfile.mkdtemp(prefix="headgate-")
@@ -112,12 +112,12 @@ class OneHost:
         return meeting, UnixDoor(meeting.driver, meeting.key)
 
     def places(self, operator: str, slots: int) -> list[str]:
-        """Return one host for all."""
+        """Return the empty name, of the driver's host, for each slot."""
         del operator
         return [""] * slots
 
     def start(self, meeting: words.Meeting, operator: str, slot: int, host: str) -> SlotProgram:
-        """Start the process of a slot; another one starts slots where that has ended."""
+        """Start the process of a slot; first replace a fork server that has ended."""
         del host
         if not self._server.is_alive:
             self._server.close()
@@ -132,5 +132,5 @@ class OneHost:
         shutil.rmtree(meeting.directory, ignore_errors=True)
 
     def close(self) -> None:
-        """End the process that starts slots."""
+        """End the fork server."""
         self._server.close()

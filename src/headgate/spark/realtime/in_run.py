@@ -1,4 +1,4 @@
-"""Has the tasks of a pipe meet the driver of the run that they belong to."""
+"""Connects the tasks of a pipe to the driver of their run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from headgate.spark.realtime.feeder import Feeder
 from headgate.spark.realtime.router import Router
 
 RUN = "headgate.realtime.run"
-"""Property of a job: its run, as `words.Meeting.told` has it."""
+"""Local property of a job: its run, in the form of `words.Meeting.told`."""
 
 
 @dataclass(frozen=True)
 class InRun:
-    """The function that `mapInArrow` runs: a feeder or router of the run of its task.
+    """Runs a feeder or router in the run of its task; the function that `mapInArrow` runs.
 
     Attributes
     ----------
     made : Feeder or Router
-        With the meeting of the query, since the plan that holds it serves all runs.
+        With the meeting of the query, because one plan serves all runs.
     """
 
     made: Feeder | Router
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do what it does until the run is over."""
+        """Run the feeder or router until the run ends."""
         context = TaskContext.get()
         assert context is not None
         told = context.getLocalProperty(RUN)

@@ -1,4 +1,4 @@
-"""Runs the pipe as one long job of Spark's."""
+"""Runs the pipe as one long Spark job."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.router import Router
 
 PADDING = 64
-"""Rows of an Arrow batch in a pipe; twice as many markers are behind a cut. More rows make fewer Arrow
-batches, and more padding. Note 0180 has what was measured."""
+"""Rows of an Arrow batch in a pipe; at least twice as many marker rows follow a cut. A larger value makes
+fewer Arrow batches, and more padding. Measured in note 0180."""
 
 _CONF = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(PADDING),
@@ -31,10 +31,10 @@ _CONF = {
     "spark.sql.execution.pandas.udf.buffer.size": "8",
     "spark.sql.execution.python.udf.buffer.size": "8",
     "spark.sql.adaptive.enabled": "false",
-    # each branch has tasks of its own, whatever Spark thinks of how its rows lie
+    # each branch needs its own tasks, also if Spark sees equal partitioning in the branches
     "spark.sql.unionOutputPartitioning": "false",
 }
-"""Settings of the pipe's session: batches are small, and no buffer of a socket keeps a part of one."""
+"""Settings of the pipe's session: batches are small, and a socket's buffer keeps no part of a batch."""
 
 
 def _into(router: InRun, routed: DataFrame) -> DataFrame:
@@ -49,15 +49,15 @@ _RULES = (
     "BooleanSimplification",
     "InferFiltersFromConstraints",
 )
-"""Rules that move filters, which Catalyst has moved already. With markers in them two filters may become
-one, for which a Python function would be called with rows that the lower one drops."""
+"""Rules that move filters; Catalyst has moved the plan's filters already. With markers these rules could
+merge two filters, and then call a Python function with rows that the lower filter drops."""
 
 
 class SparkJob:
-    """Feeders, a query's plan and routers in one stage, whose tasks stay.
+    """Runs feeders, a query's plan and routers in one stage, whose tasks run as long as the pipe.
 
-    `shared`: operators of which every slot gets every row. `meeting`: of the query, from whose key
-    those of its runs are computed. `name`: of the query, for people.
+    `shared`: operators of which every slot gets every row. `meeting`: of the query; its key derives
+    the keys of the runs. `name`: name of the query, for the Spark UI.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SparkJob:
         self._plan, self._feeds, self._shared, self._name = plan, feeds, shared, name
         self._meeting = meeting
         self._kept: DataFrame | None = None
-        """The plan as Catalyst has compiled it, with the tables that it has read."""
+        """The plan, compiled by Catalyst, with the tables that it has read."""
         self._session = clone_of(spark)
         for key, value in _CONF.items():
             self._session.conf.set(key, value)
@@ -81,7 +81,7 @@ class SparkJob:
         self._session.conf.set(_EXCLUDED, ",".join(filter(None, [known, *rules])))
 
     def run(self, meeting: words.Meeting, group: str) -> None:
-        """Run the job until the feeders end; raise what it failed with."""
+        """Run the job until the feeders end; raise the job's error."""
         session = self._session
         make_active(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
@@ -91,14 +91,14 @@ class SparkJob:
         with pipelined_python(session) if has_functions and in_driver else nullcontext():
             if self._kept is None:
                 whole = self._whole()
-                # Spark keeps what failed here, as a table that could not be read, for its plan: so
-                # only a plan that has come through is kept
+                # Spark keeps a failure in the plan, for example of a table that it could not read, so
+                # only a plan that was computed is kept
                 computed_rows(whole)
                 self._kept = whole
             self._kept.collect()
 
     def _whole(self) -> DataFrame:
-        """Return the pipes of all branches, which serve any run."""
+        """Return the pipes of all branches as one plan, which serves all runs."""
         session = self._session
         branches = zip(self._plan.branches, self._feeds.feeds, self._feeds.shares, strict=True)
         pipes = []
@@ -106,8 +106,8 @@ class SparkJob:
             schema = from_arrow_schema(feed.schema)
             for marker in MARKERS:
                 schema = schema.add(marker)
-            # the JVM, too, may keep the last bytes of a batch: so one more follows; and on each way to
-            # Python and back as many rows may stay
+            # the JVM may keep the last bytes of a batch, so another batch follows; each Python node may
+            # keep rows on the way to Python and back
             padding = (2 + 4 * branch.stages) * PADDING
             feeder = Feeder(self._meeting, feed, share, feed.schema, padding)
             numbers = session.range(0, share.count, 1, share.count)
@@ -117,10 +117,10 @@ class SparkJob:
         return as_it_is(session, pipes[0] if len(pipes) == 1 else union(session, pipes))
 
     def failure(self, group: str) -> BaseException | None:
-        """Return what a task of a run has failed with; None of none."""
+        """Return the error of a run's failed task; None if no task has failed."""
         said = failure_of_tasks(self._session, group)
         return PythonException(said) if said else None
 
     def cancel(self, group: str) -> None:
-        """Have Spark cancel a run, and interrupt what its tasks wait for."""
+        """Have Spark cancel a run and interrupt its tasks."""
         self._session.sparkContext.cancelJobGroup(group)

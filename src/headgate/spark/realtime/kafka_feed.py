@@ -1,4 +1,4 @@
-"""Reads topics of Kafka for a pipe, with the options of Spark's own source."""
+"""Reads Kafka topics for a pipe, with the options of Spark's own source."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headgate.spark.settings.kafka import confluent, consumer_settings
 
 _CALL_S = 30.0
 _POLL_ROWS = 4096
-"""Records of one poll at the most. Chosen."""
+"""Most records of one poll. Chosen, not tuned."""
 _FEW_ROWS = 64
-"""Records of a poll up to which it is not asked whether partitions have a backlog. Chosen."""
+"""A poll with at least so many records turns `EvenOrder` on. Chosen, not tuned."""
 
 _SCHEMA = pa.schema([
     ("key", pa.binary()),
@@ -49,14 +49,14 @@ _EARLIEST, _LATEST = -2, -1
 """Offsets that stand for the ends of a partition, in Spark's ``startingOffsets``."""
 
 Ends = dict[str, dict[str, int]]
-"""Offsets by topic and partition, as Spark writes them."""
+"""Offsets by topic and partition, in Spark's form."""
 
 
 @dataclass(frozen=True)
 class Starting:
-    """Holds where a query begins, as the options ``starting...`` say it.
+    """Holds the start of a query, from the options ``starting...``.
 
-    A time counts before offsets, and one of all partitions before those of each.
+    A time has priority over offsets, and the time of all partitions over the times of single ones.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Starting:
     time_ms : int or None
         For all partitions.
     or_latest : bool
-        Whether a partition without a record as new begins at its end.
+        Whether a partition without a record at or after the time begins at its end.
     """
 
     default: int
@@ -78,12 +78,12 @@ class Starting:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Starting:
-        """Return what options say; their names are in lower case.
+        """Return the start that options describe; their names are in lower case.
 
         Raises
         ------
         ConfigError
-            A text is none that Spark takes.
+            Spark would not accept an option's value either.
         """
         offsets = given.get("startingoffsets", "latest").strip()
         try:
@@ -107,9 +107,9 @@ class Starting:
         return cls(default, named, times, at_ms, given.get(_NO_TIME, "error").lower() == "latest")
 
     def offsets(self, consumer: Any, ends: Mapping[str, Mapping[int, tuple[int, int]]]) -> Ends:
-        """Return the offsets to begin at, by topic and partition, of partitions with these ends.
+        """Return the first offsets by topic and partition, for partitions with the given `ends`.
 
-        Raises `ConfigError`: an option names some of the partitions, or has others.
+        Raises `ConfigError`: an option with partitions does not name exactly those of `ends`.
         """
         times_ms = self.times_ms if self.time_ms is None else {}
         named = times_ms or (self.offsets_of if self.time_ms is None else {})
@@ -156,18 +156,18 @@ class KafkaFeed:
     Attributes
     ----------
     client : mapping
-        Settings of the client.
+        Settings of the Kafka client.
     topics : mapping of str to (sequence of int or None)
-        Partitions of each topic; None for all that it has at the start.
+        Partitions of each topic; None for all partitions.
     pattern : str or None
-        Of the names of topics that are read as well, as ``subscribePattern``.
+        Regular expression for names of topics, from ``subscribePattern``; replaces `topics`.
     starting : Starting
     headers : bool
         Whether records have a column of headers.
     readers : int
-        The most readers that may share them.
+        The most readers that may share the topics.
     loses : bool
-        Whether records and partitions that are gone are passed over.
+        Whether the feed skips records and partitions that Kafka has deleted.
     """
 
     client: Mapping[str, Any] = field(repr=False)
@@ -181,7 +181,7 @@ class KafkaFeed:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its records."""
+        """The columns of the records."""
         return _SCHEMA.append(pa.field("headers", _HEADERS)) if self.headers else _SCHEMA
 
     @classmethod
@@ -191,7 +191,7 @@ class KafkaFeed:
         Raises
         ------
         UnsupportedQuery
-            An option has no meaning here.
+            Real time does not support an option.
         """
         given = {key.lower(): value for key, value in options.items()}
         for name in options:
@@ -204,7 +204,7 @@ class KafkaFeed:
             "group.id": f"headgate-{uuid.uuid4()}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest" if loses else "error",
-            # a reader gets past what is no record, as the end of a transaction: note 0310
+            # so a reader passes offsets without a record, such as a transaction's end: note 0310
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 10,
         }
@@ -225,7 +225,7 @@ class KafkaFeed:
         Raises
         ------
         ConfigError
-            Kafka has no such topic, or no record as new as the query is to begin with.
+            Kafka has no such topic, or no record at or after the starting time.
         """
         with self._consumer() as consumer:
             return json.dumps(
@@ -233,9 +233,9 @@ class KafkaFeed:
             )
 
     def grown(self, offsets: str) -> str:
-        """Return `offsets`, and the beginnings of partitions and topics that have come since.
+        """Return `offsets`, with the beginnings of new partitions and topics.
 
-        Without partitions that are gone, where those are passed over.
+        If the feed skips deleted partitions, the result has none of them.
         """
         found: Ends = json.loads(offsets)
         with self._consumer() as consumer:
@@ -248,7 +248,7 @@ class KafkaFeed:
         return self.merged([json.dumps({t: parts for t, parts in found.items() if parts})])
 
     def newest(self, since: str) -> str:
-        """Return the ends of the partitions that are read."""
+        """Return the ends of the partitions in `since`."""
         with self._consumer() as consumer:
             ends = self._ends(consumer, json.loads(since))
         found = {t: {str(p): high for p, (_, high) in e.items()} for t, e in ends.items()}
@@ -256,7 +256,7 @@ class KafkaFeed:
 
     @contextmanager
     def _consumer(self) -> Iterator[Any]:
-        """Yield a client that reads nothing."""
+        """Yield a client without partitions, for requests to the broker."""
         module = confluent()
         consumer = module.Consumer({**self.client, "log_level": 0})
         try:
@@ -269,7 +269,7 @@ class KafkaFeed:
     def _ends(
         self, consumer: Any, only: Ends | None = None
     ) -> dict[str, dict[int, tuple[int, int]]]:
-        """Return the first offset and the one behind the last of each partition, by topic."""
+        """Return (first offset, end offset) of each partition, by topic."""
         wanted: dict[str, Any] = dict(self.topics)
         if only is not None:
             wanted = {topic: [int(number) for number in parts] for topic, parts in only.items()}
@@ -303,7 +303,7 @@ class KafkaFeed:
         return found
 
     def reader(self, start: str, number: int, count: int) -> Reader:
-        """Return the reader of every `count`-th partition."""
+        """Return the reader of every `count`-th partition, from partition `number` on."""
         ends: Ends = json.loads(start)
         every = sorted((topic, int(p)) for topic, parts in ends.items() for p in parts)
         mine: Ends = {}
@@ -323,7 +323,7 @@ class KafkaFeed:
         return json.dumps(dict(sorted(ordered.items())), separators=(",", ":"))
 
     def reached(self, offsets: str, wanted: str) -> bool:
-        """Return whether `offsets` are as far as `wanted`, in partitions that are still there."""
+        """Return whether `offsets` are at or after `wanted`, in partitions that both have."""
         have: Ends = json.loads(offsets)
         return all(
             have.get(topic, {}).get(number, end) >= end
@@ -333,16 +333,16 @@ class KafkaFeed:
 
 
 _GONE = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
-"""What the client says of a partition that is not there."""
+"""Names of the client's errors for a missing partition."""
 
 
 def _may_pass(error: Any) -> bool:
-    """Return whether an error of the client's stands for a broker that may come back."""
+    """Return whether an error of the client may be temporary, such as a broker that is down."""
     return error.retriable() or error.name() in {"_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT"}
 
 
 def _silent(error: Any) -> EngineError:
-    """Return what an exception of the client's, asked for offsets, stands for."""
+    """Return headgate's error for an exception of the client in a request for offsets."""
     why = error.args[0]
     msg = f"Kafka does not answer ({why.str()}); look at its broker."
     if why.name() in _GONE:
@@ -354,7 +354,7 @@ def _silent(error: Any) -> EngineError:
 
 
 class _KafkaReader:
-    """Reads some partitions from their offsets on, none far ahead of the others."""
+    """Reads some partitions from their offsets on; no partition runs far ahead of the others."""
 
     def __init__(self, client: Mapping[str, Any], ends: Ends, schema: pa.Schema) -> None:
         module = confluent()
@@ -367,11 +367,11 @@ class _KafkaReader:
         ]
         self._order = EvenOrder(_POLL_ROWS)
         self._reached: dict[Partition, int] = {}
-        """Ends behind the last record, which the client has come to, and the reader not yet."""
+        """By partition: an end that the client has reached, and the reader has not passed yet."""
         self._no_more: dict[Partition, int] = {}
-        """Where the client found nothing more of a partition last."""
+        """By partition: the offset at which the client last found no more records."""
         self._catches_up = True
-        """Whether a partition is behind what it had at the start, or at the last large poll."""
+        """Whether a partition may have unread records, since the start or since a large poll."""
         try:
             self._there = {
                 (one.topic, one.partition): self._consumer.get_watermark_offsets(
@@ -379,7 +379,7 @@ class _KafkaReader:
                 )[1]
                 for one in self._partitions
             }
-            """The ends when it began: the client knows none before it has read."""
+            """Known ends; asked at the start, because the client knows no end before it reads."""
         except module.KafkaException as error:
             self._consumer.close()
             raise _silent(error) from error
@@ -410,7 +410,7 @@ class _KafkaReader:
             pa.array([ms * 1000 for _, ms in times], pa.int64()).cast(
                 _SCHEMA.field("timestamp").type
             ),
-            # librdkafka counts from 1, with 0 for none
+            # librdkafka's types are Spark's plus 1
             pa.array([kind - 1 for kind, _ in times], pa.int32()),
         ]
         if len(self._schema) > len(columns):
@@ -422,7 +422,7 @@ class _KafkaReader:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _gets_on(self) -> bool:
-        """Go on to the ends that were reached; return whether offsets without a record were passed."""
+        """Move the offsets to the reached ends; return whether this passed offsets without a record."""
         passed = False
         while self._reached and not self._order.holds:
             (topic, number), end = self._reached.popitem()
@@ -431,18 +431,18 @@ class _KafkaReader:
         return passed
 
     def _is_behind(self) -> bool:
-        """Return whether there are records that were not passed on, as far as is known."""
+        """Return whether records that are held or known in Kafka are not passed on yet."""
         return self._order.holds or any(
             self._there[place] > at > self._no_more.get(place, -1)
             for place, at in self._starts().items()
         )
 
     def _starts(self) -> dict[Partition, int]:
-        """Return the offsets that come next, by partition."""
+        """Return the next offset of each partition."""
         return {(t, int(p)): at for t, parts in self._ends.items() for p, at in parts.items()}
 
     def _known_ends(self) -> dict[Partition, int]:
-        """Return the ends of partitions that the client knows, without asking a broker."""
+        """Return the known ends of partitions, without a request to a broker."""
         for one in self._partitions:
             _, high = self._consumer.get_watermark_offsets(one, cached=True)
             place = (one.topic, one.partition)
@@ -458,7 +458,7 @@ class _KafkaReader:
             self._reached[place] = self._no_more[place] = message.offset()
             return False
         if _may_pass(error):
-            return False  # the client goes on by itself
+            return False  # the client tries again by itself
         msg = (
             f"Kafka cannot be read from {message.topic()} partition {message.partition()} on "
             f"({error.str()}); with option failOnDataLoss=false records that are gone are passed over."

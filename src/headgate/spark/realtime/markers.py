@@ -1,7 +1,7 @@
-"""Lets markers through a user's plan: rows that are no records, which no part of the plan may drop.
+"""Lets markers pass through a user's plan: rows that are no records, and that the plan must not drop.
 
-In a marker, the user's columns have any value; nothing of the user's is computed for a marker, since it
-could fail. A row that a filter above the watermark drops becomes a marker, too: its time counts.
+In a marker the user's columns may have any value. No expression of the user is computed for a marker,
+since it could fail. A filter above the watermark makes a dropped row a marker: the row's time counts.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ MARKERS = T.StructType([
     T.StructField(MARKER_TO, T.IntegerType()),
     T.StructField(MARKER_TOKEN, T.StringType()),
 ])  # fmt: skip
-"""Columns of markers, behind those of the source; a record has nulls there."""
+"""Columns of markers, after the source's columns; a record has nulls in them."""
 
 _MEETS = "m_meets"
-"""Column that says whether a row meets one of a table."""
+"""Column that is true if a row matches a row of the table in a join."""
 
 _COLLECTIONS = ("Explode", "PosExplode", "Inline")
-"""Generators that make no row of an empty collection."""
+"""Generators that make no row from an empty collection."""
 
 _GENERATORS = (*_COLLECTIONS, "JsonTuple", "Stack")
 
 
 def refused(what: str) -> UnsupportedQuery:
-    """Return the refusal of a part of the plan below the first operators."""
+    """Return the error for a part of the plan below the first operators that cannot run."""
     return UnsupportedQuery(
         f"{what} before the first stateful operator cannot run in real time; leave out "
         "trigger(realTime=...)."
@@ -73,14 +73,14 @@ def refused(what: str) -> UnsupportedQuery:
 
 
 def passing(spark: SparkSession, plan: Jvm, source: Jvm, watermarks: Mapping[str, int]) -> Jvm:
-    """Return `plan` over `source` in place of its stream, such that markers pass.
+    """Return `plan` with `source` instead of its stream, such that markers pass.
 
     Raises `UnsupportedQuery`.
 
     Parameters
     ----------
-    plan : plan node    Of nodes of which each has one input that is a stream.
-    source : plan node    The stream's columns, and those of `MARKERS`.
+    plan : plan node    Each of its nodes has one streaming input.
+    source : plan node    Has the stream's columns and those of `MARKERS`.
     watermarks : mapping of str to int    Numbers of the watermarks, by the id of their node.
     """
     return _over(_Walk(spark, source, watermarks), plan).plan
@@ -88,7 +88,7 @@ def passing(spark: SparkSession, plan: Jvm, source: Jvm, watermarks: Mapping[str
 
 @dataclass(frozen=True)
 class _Walk:
-    """Holds the facts of a walk through a plan."""
+    """Holds the arguments of `passing`."""
 
     spark: SparkSession
     source: Jvm
@@ -103,7 +103,7 @@ class _Passing:
     plan: Jvm
     """plan node."""
     ours: tuple[Jvm, ...]
-    """tuple of attribute: the columns of markers, and behind them the times of watermarks."""
+    """tuple of attribute: the columns of markers, then the times of watermarks."""
 
     @property
     def marker(self) -> Jvm:
@@ -124,15 +124,15 @@ class _Passing:
         ]
 
     def over(self, plan: Jvm) -> _Passing:
-        """Return another plan that has the markers' columns."""
+        """Return another plan with the same markers' columns."""
         return _Passing(self.spark, plan, self.ours)
 
     def only(self, data: Iterable[Jvm]) -> _Passing:
-        """Return some columns or expressions, and the markers' columns."""
+        """Return a projection on `data` and the markers' columns."""
         return self.over(project(self.spark, [*map(_nullable, data), *self.ours], self.plan))
 
     def having(self, columns: Mapping[str, Column]) -> _Passing:
-        """Return a plan with new columns of ours in place of those of the same name."""
+        """Return a plan with new markers' columns, which replace those of the same name."""
         named = [value.alias(name) for name, value in columns.items()]
         made = dict(zip(columns, self.resolved(*named), strict=True))
         ours = {str(one.name()): one for one in self.ours} | made
@@ -140,19 +140,19 @@ class _Passing:
         return _Passing(self.spark, plan, tuple(one.toAttribute() for one in ours.values()))
 
     def resolved(self, *columns: Column) -> list[Jvm]:
-        """Return named columns over the plan's as Catalyst's expressions."""
+        """Return named columns as Catalyst's expressions over the plan's output."""
         return resolved(self.spark, each(self.plan.output()), columns)
 
 
 def _nullable(expression: Jvm) -> Jvm:
-    """Return a column as one with nulls: in a marker it has one, whatever the user said of it."""
+    """Return a column as nullable: it may be null in a marker, even if the user's schema says not."""
     if class_name(expression) != "AttributeReference":
         return expression
     return expression.withNullability(True)
 
 
 def _over(walk: _Walk, plan: Jvm) -> _Passing:
-    """Return `plan` over the walk's source."""
+    """Return `plan` with the walk's source instead of its stream."""
     inputs = [child for child in each(plan.children()) if child.isStreaming()]
     if not inputs:
         return _leaf(walk, plan)
@@ -196,14 +196,14 @@ def _filter(plan: Jvm, below: _Passing) -> _Passing:
     if len(below.ours) == len(MARKERS):
         condition = present_or(spark, below.marker, plan.condition())
         return below.over(filtered(spark, condition, below.plan))
-    # the row is dropped, and its time counts: to all that comes behind it is a marker
+    # the dropped row becomes a marker for the rest of the plan, because its time counts
     kept = F.when(column(spark, plan.condition()), F.lit(None).cast("int")).otherwise(DROPPED)
     to = F.when(below.is_marker, column(spark, below.marker)).otherwise(kept)
     return below.having({MARKER_TO: to})
 
 
 def _repartition(plan: Jvm, below: _Passing) -> _Passing:
-    """Leave it out: which task computes a row makes no difference to the row."""
+    """Leave the node out: a row does not depend on the task that computes it."""
     return below
 
 
@@ -217,7 +217,7 @@ def _generate(plan: Jvm, below: _Passing) -> _Passing:
         raise refused(wording(plan).name)
     outer = bool(plan.outer())
     if name in _COLLECTIONS and not outer:
-        # an outer one lets markers pass, so the rows without elements go before
+        # an outer generator keeps markers, so records with an empty collection are dropped before
         has_rows = F.size(column(spark, generator.child())) > 0
         below = _emptied(below, has_rows)
         outer = True
@@ -228,7 +228,7 @@ def _generate(plan: Jvm, below: _Passing) -> _Passing:
 
 
 def _emptied(below: _Passing, keeps: Column) -> _Passing:
-    """Return the markers, and the records that a condition holds for; of others the time counts."""
+    """Return markers and the records for which `keeps` is true; times of other records still count."""
     spark = below.spark
     if len(below.ours) == len(MARKERS):
         (condition,) = below.resolved((below.is_marker | keeps).alias("keeps"))
@@ -258,7 +258,7 @@ def _guarded(below: _Passing, expression: Jvm) -> Jvm:
 
 
 def _join(plan: Jvm, below: _Passing) -> _Passing:
-    """Return the join of a stream and a table, which every task has whole."""
+    """Return the join of a stream and a table; every task has the whole table."""
     spark, kind = below.spark, str(plan.joinType().sql()).upper()
     from_left, output = bool(plan.left().isStreaming()), list(each(plan.output()))
     table = plan.right() if from_left else plan.left()
@@ -282,7 +282,7 @@ def _join(plan: Jvm, below: _Passing) -> _Passing:
 
 
 def _functions(plan: Jvm, below: _Passing) -> _Passing:
-    """Return what functions of the user's make of records."""
+    """Return the results of a user's Python functions on records."""
     calls = below.resolved(*(_call(below, one).alias("value") for one in each(plan.udfs())))
     named = [
         alias(below.spark, made.child(), old.name(), old.exprId(), old.metadata())
@@ -292,7 +292,7 @@ def _functions(plan: Jvm, below: _Passing) -> _Passing:
 
 
 def _call(below: _Passing, expression: Jvm) -> Column:
-    """Return the call of a function that passes over markers; its values may be calls, too."""
+    """Return the call of a function that skips markers; its arguments may be calls as well."""
     spark = below.spark
 
     def value(one: Jvm) -> Column:
@@ -333,7 +333,7 @@ def _unpacked(expression: Jvm) -> Callable[..., Any]:
 
 
 def _map(plan: Jvm, below: _Passing) -> _Passing:
-    """Return what a function makes of batches of records."""
+    """Return the results of a user's function on batches of records."""
     spark, results = below.spark, list(each(plan.output()))
     ours = [T.StructField(str(one.name()), data_type(one.dataType())) for one in below.ours]
     schema = T.StructType([T.StructField(one.name(), data_type(one.dataType())) for one in results])
@@ -362,7 +362,7 @@ def _map(plan: Jvm, below: _Passing) -> _Passing:
 
 
 PYTHON = ("BatchEvalPython", "ArrowEvalPython", "MapInPandas", "MapInArrow")
-"""Nodes that hand rows to Python, and take them back."""
+"""Nodes that send rows to Python, and read the results."""
 
 _NODES: Mapping[str, Callable[[Jvm, _Passing], _Passing]] = {
     "Project": _project,
@@ -375,4 +375,4 @@ _NODES: Mapping[str, Callable[[Jvm, _Passing], _Passing]] = {
     "Join": _join,
     **dict(zip(PYTHON, (_functions, _functions, _map, _map), strict=True)),
 }
-"""Lets markers through a node, over a plan that they have passed."""
+"""By name of a node: a function that lets markers pass the node, over a plan that they pass."""

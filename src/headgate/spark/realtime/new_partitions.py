@@ -1,4 +1,4 @@
-"""Asks sources, beside the epochs, whether they have got partitions since the pipe began."""
+"""Asks sources, beside the epochs, for partitions that are new since the pipe began."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from headgate.core.errors import HeadgateError
 
 EVERY_S = 30.0
-"""How often sources are asked, in seconds: a Kafka client asks its broker for all ends. Chosen."""
+"""Interval of asking sources; a Kafka client asks its broker for all ends. Chosen, not tuned."""
 
 
 class NewPartitions:
-    """Asks in a thread of its own, so that no epoch waits for a broker.
+    """Asks in a separate thread, so that no epoch waits for a broker.
 
-    `grown`: as `Feeds.grown`: given offsets, returns them with the beginnings of what has come
-    since. `start`: the offsets at which the pipe began, as `grown` has returned them.
+    `grown`: see `Feeds.grown`: returns offsets with the beginnings of new partitions. `start`: the
+    offsets at which the pipe began, a result of `grown`.
     """
 
     def __init__(self, grown: Callable[[str], str], start: str) -> None:
@@ -26,7 +26,7 @@ class NewPartitions:
         self._have_come = threading.Event()
 
     def have_come(self) -> bool:
-        """Return whether partitions have come, as far as is known; ask again where it is time."""
+        """Return whether an answer had new partitions; ask again every `EVERY_S`."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + EVERY_S
@@ -34,7 +34,7 @@ class NewPartitions:
         return self._have_come.is_set()
 
     def _ask(self) -> None:
-        # a source that does not answer is the readers' concern
+        # readers report a source that does not answer
         with contextlib.suppress(HeadgateError):
             if self._grown(self._start) != self._start:
                 self._have_come.set()

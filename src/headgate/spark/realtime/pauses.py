@@ -1,4 +1,4 @@
-"""Counts what a pipe loses: how long to wait before it goes on, and when it is given up."""
+"""Counts the losses of a pipe, and decides how long a restart waits and when to give up."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 
 @dataclass
 class _Row:
-    """Losses of one kind.
+    """Counts losses of one kind.
 
     Attributes
     ----------
     soon_s : float
-        A loss so soon after its start is one of a row.
+        A loss within this time after a start belongs to a series.
     for_nothing : int
-        How many of a row wait for nothing.
+        Number of losses in a series without a pause.
     began_s : float
-        The newest start.
+        Time of the newest start.
     in_row : int
     open : int
         Losses since the last commit.
@@ -37,14 +37,14 @@ class _Row:
 
 
 class PipeLosses:
-    """Counts the losses of a query; those of a whole pipe, and those of slots alone.
+    """Counts the losses of a query: losses of the whole pipe, and losses of slots alone.
 
-    A pipe that is lost starts again at once. One that was lost soon after its start waits before, twice
-    as long with each further one in a row: a start takes about a second of a core, and what fails again
-    and again takes little from others. Slots that are lost cost less: only the second in a row waits, or
-    one before which nothing was committed since the last. All limits are chosen.
+    A lost pipe starts again at once. If it was lost soon after its start, the restart waits, twice as
+    long after each further loss in the series: a start takes a core for about 1 s, and a pipe that always
+    fails must leave the cores to others. Lost slots cost less: a restart waits only after the second loss
+    in a series, or after two losses without a commit. All limits are chosen, not tuned.
 
-    `most`: so many of a kind without a commit between are too many.
+    `most`: number of losses of one kind without a commit at which the query gives up.
     """
 
     def __init__(self, most: int) -> None:
@@ -52,14 +52,14 @@ class PipeLosses:
         self._pipe, self._slots = _Row(10.0, 0), _Row(2.0, 1)
 
     def begins(self, *, slots_alone: bool) -> None:
-        """Take note of a start: of other slots, or of all."""
+        """Take note of a start, of new slots or of the whole pipe."""
         now_s = time.monotonic()
         self._slots.began_s = now_s
         if not slots_alone:
             self._pipe.began_s = now_s
 
     def committed(self) -> None:
-        """Take note that the query gets on."""
+        """Take note of a commit."""
         self._pipe.open = self._slots.open = 0
 
     def add(self, *, slots_alone: bool) -> float:
@@ -72,11 +72,11 @@ class PipeLosses:
 
     @property
     def open(self) -> int:
-        """Return how many losses there were since the last commit, of both kinds."""
+        """Return the number of losses of both kinds since the last commit."""
         return self._pipe.open + self._slots.open
 
     def check(self, error: Exception) -> None:
-        """Raise `error`, the newest loss, if there were too many: the pipe starts no more."""
+        """Raise `error`, the newest loss, if there were too many losses without a commit."""
         times = max(self._pipe.open, self._slots.open)
         if times < self._most:
             return
@@ -90,5 +90,5 @@ class PipeLosses:
 
 
 def pause_s(again: int) -> float:
-    """Return a pause in seconds, which doubles with each loss `again` up to ten seconds."""
+    """Return a pause in seconds: 0.25 s for `again` = 1, doubled for each further one, at most 10 s."""
     return min(_FIRST_PAUSE_S * 2 ** (again - 1), _LONGEST_PAUSE_S) if again > 0 else 0.0

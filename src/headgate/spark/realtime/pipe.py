@@ -1,4 +1,4 @@
-"""Runs a pipe and its slots, from the driver: starts them, cuts epochs, collects reports, ends them."""
+"""Runs a pipe and its slots from the driver: starts them, cuts epochs, collects reports, ends them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from headgate.spark.worker.slot import SlotTask
 
 _STARTS_S, _ANSWERS_S, _REWINDS_S, _LOOK_S = 120.0, 600.0, 10.0, 1.0
 _STOPPED_LOOKS = 10
-"""Looks in a row without any message after which a process that somebody has stopped counts as lost.
-Looks and not seconds, since the driver may have been stopped with it. Chosen."""
+"""Looks of 1 s in a row without a message after which a stopped process counts as lost. Counted in looks,
+not seconds, because the driver may have been stopped as well. Chosen, not tuned."""
 
 
 class Readers(Protocol):
-    """Knows the offsets of feeders: `headgate.spark.realtime.feed.Feeds` does."""
+    """Combines the offsets of feeders; implemented by `headgate.spark.realtime.feed.Feeds`."""
 
     @property
     def readers(self) -> int:
@@ -47,34 +47,34 @@ class Readers(Protocol):
 
     @property
     def copies(self) -> int:
-        """Return the number of tasks that get what a feeder reads."""
+        """Return the number of tasks that get copies of a feeder's records."""
 
     def merged(self, parts: Iterable[str]) -> str:
         """Return the offsets of all feeders together, in the order of their numbers."""
 
 
 class Pipe:
-    """The pipe of a query, and its slots.
+    """Controls the pipe of a query, and its slots.
 
     Parameters
     ----------
     job : Job
     feed : Readers
     tasks : mapping of str to SlotTask
-        What each slot of an operator does.
+        Work of an operator's slots.
     routers : mapping of str to int
-        How many routers an operator has; those above others have none, and get records from the driver.
+        Number of an operator's routers; 0 for an operator that reads other operators: the driver sends
+        its records.
     name : str
-        Of the query, for people.
+        Name of the query, for messages.
     hosts : SlotHosts
-        Of slots.
 
     Attributes
     ----------
     newest_us : dict of int to int
-        Newest event time of the last epoch that was served, by watermark.
+        Newest event time in the last served epoch, by watermark.
     read_ms : float or None
-        When the first record of the last epoch that was cut was read, since 1970; None without any.
+        Time at which the first record of the last cut epoch was read, since 1970; None without records.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Pipe:
         self._routers = routers
         self._tasks, self._broadcasts = {}, dict[int, str]()
         for operator, task in tasks.items():
-            # credentials of the store reach a slot from who starts it, and through no channel
+            # a slot gets the store's credentials from the program that starts it, not by a channel
             self._tasks[operator], files = pickled(replace(task, store={}))
             self._broadcasts |= files
         self._run: PipeRun | None = None
@@ -101,12 +101,12 @@ class Pipe:
 
     @property
     def has_broadcasts(self) -> bool:
-        """Return whether slots read broadcast variables, which lie in files beside the driver."""
+        """Return whether slots read broadcast variables, which are files on the driver's host."""
         return bool(self._broadcasts)
 
     @property
     def runs(self) -> bool:
-        """Return whether there is a pipe; after `SlotsLost` it goes on with other slots."""
+        """Return whether the pipe runs; after `SlotsLost` it goes on with new slots."""
         return self._run is not None
 
     @property
@@ -117,14 +117,14 @@ class Pipe:
 
     @property
     def processes(self) -> dict[str, int]:
-        """Process ids of feeders, slots and what starts those, as ``feeder 0``, ``slot 0``."""
+        """Process ids of feeders, slots and programs that start slots, as ``feeder 0``, ``slot 0``."""
         run = self._run  # the thread of epochs may end it meanwhile
         return {} if run is None else {**run.processes, **self._hosts.processes}
 
-    # -- life -----------------------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------------
 
     def start(self, offsets: str, assignments: Mapping[str, Assignment]) -> None:
-        """Start slots, and the pipe unless it is there; it flows from `offsets` on.
+        """Start slots, and the pipe unless it runs; feeders read from `offsets` on.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class Pipe:
     def _begin_again(
         self, run: PipeRun, offsets: str, assignments: Mapping[str, Assignment]
     ) -> None:
-        """Start other slots, and have feeders read again from `offsets` on; Spark's job goes on."""
+        """Start new slots, and have feeders read again from `offsets` on; Spark's job goes on."""
         for number in run.slots.end_all():
             run.processes.pop(self._called(words.SLOT, number), None)
         run.next_serving, run.cuts, run.may_cut = {}, {}, -1
@@ -173,7 +173,7 @@ class Pipe:
         self._await(lambda: not run.rewinding, _REWINDS_S)
 
     def stop(self, *, clean: bool) -> None:
-        """End the pipe and its slots; not `clean`: at once, whatever they do."""
+        """End the pipe and its slots; if not `clean`, at once and during their work."""
         run, self._run = self._run, None
         if run is None:
             return
@@ -184,7 +184,7 @@ class Pipe:
                 tell(peer, (words.END,))
             run.ended.wait(ENDS_S)
         for slot in run.slots.every:
-            if not (clean and slot.address):  # who lets it in is gone, and it would wait for that
+            if not (clean and slot.address):  # a slot that is not ready would wait for the driver
                 slot.process.kill()
         if not run.ended.is_set():
             self._job.cancel(run.group)
@@ -197,18 +197,18 @@ class Pipe:
         self._hosts.end(run.meeting)
 
     def have_slots(self, counts: Mapping[str, int]) -> bool:
-        """Start the slots that are missing for so many of each operator; return whether all are there.
+        """Start the missing slots, `counts` by operator in total; return whether all slots are ready.
 
         Raises
         ------
         PipeLost
-            One that was started before has ended before it came.
+            A slot has ended before it connected.
         """
         self._look_for_dead(silent=False)
         return self._running.slots.have(counts)
 
     def _called(self, kind: str, number: Any) -> str:
-        """Return the name of a peer, for people."""
+        """Return the name of a peer, for messages."""
         if kind == words.FEEDER or len(self._tasks) == 1:
             return f"{kind} {number if kind == words.FEEDER else number[1]}"
         return f"{number[0]} {kind} {number[1]}"
@@ -221,7 +221,7 @@ class Pipe:
         return self._run
 
     def _next(self, timeout_s: float) -> tuple[Any, ...] | None:
-        """Return the next message; heeds what concerns the pipe as a whole.
+        """Return the next message, after handling it if it concerns the whole pipe; None if none comes.
 
         Raises
         ------
@@ -247,12 +247,12 @@ class Pipe:
         elif word == words.FAILED:
             _, error, *numbers = message
             if any(run.slots.get(*number) is None for number in numbers):
-                return message  # one that was given up
+                return message  # of a slot that was given up
             raise self._loss(run, *numbers).of(error)
         elif word == GONE:
             _, kind, number, why = message
             if kind == words.SLOT and run.slots.get(*number) is None:
-                return message  # one that was given up
+                return message  # of a slot that was given up
             self._tell_loss(run, kind, number, why)
         elif word == JOB:
             error = message[1] or EngineError("Spark's job of the pipe has ended.", transient=True)
@@ -260,7 +260,7 @@ class Pipe:
         return message
 
     def _take_in(self, run: PipeRun, kind: str, number: Any, peer: Channel, said: Any) -> None:
-        """Take a peer that has come."""
+        """Register a peer that has connected."""
         if kind == words.LOST:
             number = run.slots.at(said)
             slot = None if number is None else run.slots.get(*number)
@@ -272,7 +272,7 @@ class Pipe:
             run.copies[number] = said
             return
         if kind == words.FEEDER:
-            if number in run.feeders:  # its task has failed, and Spark has begun another try of it
+            if number in run.feeders:  # the feeder's task has failed, and Spark runs it again
                 self._tell_loss(run, kind, number)
             run.feeders[number] = peer
             run.nodes[self._called(kind, number)] = said
@@ -280,7 +280,7 @@ class Pipe:
         else:
             operator, place = number
             slot = run.slots.get(operator, place)
-            if slot is None:  # it was given up before it came
+            if slot is None:  # the slot was given up before it connected
                 hang_up(peer)
                 return
             slot.peer = peer
@@ -289,7 +289,7 @@ class Pipe:
         run.processes[self._called(kind, number)] = said
 
     def _tell_loss(self, run: PipeRun, kind: str, number: Any, why: str = "") -> None:
-        """Raise what is known of a peer that is gone: of a feeder Spark's job knows more."""
+        """Raise the error of a lost peer; for a feeder, Spark's job has the cause."""
         if kind == words.FEEDER and run.ended.wait(1.0):
             while True:
                 message = run.said.get()
@@ -298,17 +298,17 @@ class Pipe:
                 if message[0] == JOB:
                     break
         elif kind == words.FEEDER and (failure := self._job.failure(run.group)):
-            raise PipeLost.of(failure)  # on a cluster Spark tries its tasks again
+            raise PipeLost.of(failure)  # on a cluster Spark retries the task, and the job goes on
         said = f"is lost ({why})" if why else "ended unexpectedly"
         loss = self._loss(run, number) if kind == words.SLOT else PipeLost
         raise loss.of(PartLost(f"{self._called(kind, number)} of {self._name} {said}."))
 
     @staticmethod
     def _loss(run: PipeRun, slot: tuple[str, int] | None = None) -> type[PipeLost]:
-        """Return the kind of a loss, of a slot or else of the pipe.
+        """Return the class of a loss: of a slot alone, or of the pipe.
 
-        Between hosts a channel also breaks where the other one is out of reach: then the pipe begins
-        again whole, on those that are left.
+        Between hosts a channel also breaks if a host cannot be reached. Then the whole pipe starts again
+        on the remaining hosts.
         """
         lost = None if slot is None else run.slots.get(*slot)
         if lost is None or not run.flows:
@@ -336,15 +336,15 @@ class Pipe:
                     raise _too_slow(limit_s)
 
     def _look_for_dead(self, *, silent: bool) -> None:
-        """Raise what a slot that has ended, and does not say so itself, stands for."""
+        """Raise the loss of a slot whose process has ended without a message."""
         dead = self._running.slots.dead(silent=silent)
         if dead is not None:
             self._tell_loss(self._running, words.SLOT, dead)
 
     def _look_for_stopped(self) -> None:
-        """Raise that a process is stopped, as with SIGSTOP: it would keep all others waiting.
+        """Raise PipeLost if a process is stopped, as by SIGSTOP, since all other processes would wait.
 
-        Of several hosts each looks after its own, and says so as if it were lost.
+        With several hosts, each host looks for its own processes, and reports a stopped one as a loss.
         """
         run = self._running
         if not run.meeting.directory:
@@ -359,14 +359,14 @@ class Pipe:
     # -- epochs ---------------------------------------------------------------------------------------
 
     def halt(self) -> None:
-        """Wait for nobody any more: the query is to end; for any thread."""
+        """End all waiting, because the query ends; any thread may call this."""
         self._halted = True
         run = self._run
         if run is not None:
             run.said.put((WAKE,))
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a feeder has cut, the query is to end, or the time is over.
+        """Wait until a feeder has cut, the query ends, or the time is over.
 
         Raises
         ------
@@ -379,9 +379,9 @@ class Pipe:
                 return
 
     def let_cut(self, epoch: int, after_s: float) -> None:
-        """Let feeders end an epoch after a time, each as soon as it has a record; once per epoch.
+        """Let feeders cut an epoch after a time, each as soon as it has a record; once per epoch.
 
-        So the epoch is cut while the one before is committed, and nobody waits for a word from here.
+        So feeders cut the epoch while the previous one is committed, without waiting for the driver.
         """
         run = self._running
         if run.may_cut != epoch:
@@ -392,16 +392,16 @@ class Pipe:
     def cut(
         self, epoch: int, *, still: bool, switch: Mapping[str, Assignment] | None = None
     ) -> str:
-        """End an epoch at all feeders that have not; return the offsets at its end.
+        """Cut an epoch at all feeders that have not cut it; return the offsets at its end.
 
         Parameters
         ----------
         epoch : int
         still : bool
-            No record follows before `go`; never of an epoch that feeders may cut by themselves.
+            Feeders send no record after the cut before `go`. False if feeders may cut by themselves.
         switch : mapping of str to Assignment, optional
-            Records that follow go to the slots of these assignments, by operator; all of them are there.
-            They serve from `switched` on. Never of such an epoch, either.
+            Records after the cut go to the slots of these assignments, by operator; all slots are ready.
+            They serve from `switched` on. Empty if feeders may cut by themselves.
 
         Raises
         ------
@@ -429,13 +429,13 @@ class Pipe:
     def go(
         self, assignments: Mapping[str, Assignment], kept: Mapping[str, int] | None = None
     ) -> None:
-        """Let feeders that hold still go on, to the slots of assignments.
+        """Let feeders that hold still send records again, to the slots of `assignments`.
 
         Parameters
         ----------
         assignments : mapping of str to Assignment
         kept : mapping of str to int, optional
-            How many slots an operator is to have soon; those that have begun stay.
+            Number of slots that an operator will have soon; started slots up to this number stay.
 
         Raises
         ------
@@ -451,18 +451,18 @@ class Pipe:
         self._end_slots({name: max(n, (kept or {}).get(name, 0)) for name, n in counts.items()})
 
     def switched(self, kept: Mapping[str, int]) -> None:
-        """Have the slots serve that records go to since the last cut.
+        """Put the slots that get records since the last cut in place of those that have served.
 
         Parameters
         ----------
         kept : mapping of str to int
-            How many slots an operator has, or is to have soon; others end.
+            Number of slots that an operator has, or will have soon; other slots end.
         """
         self._running.slots.serving |= self._running.next_serving
         self._end_slots(kept)
 
     def _end_slots(self, counts: Mapping[str, int]) -> None:
-        """End the slots that serve nothing, and will not among so many of each operator."""
+        """End the slots that do not serve and are not needed for `counts` slots of each operator."""
         run = self._running
         for number in run.slots.end_spare(counts):
             run.processes.pop(self._called(words.SLOT, number), None)
@@ -474,7 +474,7 @@ class Pipe:
         rows: Mapping[int, bytes] | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Report]:
-        """Have the slots of an operator serve an epoch that is cut; return a report of each.
+        """Have the slots of an operator serve an epoch that is cut; return a report of each slot.
 
         Parameters
         ----------
@@ -483,7 +483,7 @@ class Pipe:
         rows : mapping of int to bytes, optional
             Records from the driver by slot, as Arrow streams.
         meanwhile : callable, optional
-            Called while they serve.
+            Called while the slots serve.
 
         Raises
         ------

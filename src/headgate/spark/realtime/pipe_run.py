@@ -1,6 +1,6 @@
-"""Holds one run of a pipe: who has come to it, and what they say.
+"""Holds one run of a pipe: its connected peers, and the queue of their messages.
 
-Each peer has a thread here that puts what it says into one queue; what waits for something reads that.
+A thread for each peer puts the peer's messages into the queue; the thread of epochs reads it.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from headgate.spark.realtime.channels import BrokenChannel, Channel, Door
 from headgate.spark.realtime.run_slots import RunSlots, in_background
 
 JOB, WAKE, GONE, JOINED = "job", "wake", "gone", "joined"
-"""First words of what stands in the queue, beside those of peers: Spark's job has ended (error or None);
-look up; a peer is gone (kind, number, why); one has come (kind, number, channel, what it says)."""
+"""First words of messages in the queue that no peer sends: Spark's job has ended (error or None); wake
+up; a peer is lost (kind, number, reason); a peer has connected (kind, number, channel, its value)."""
 
 
 class Job(Protocol):
     """Runs feeders and routers."""
 
     def run(self, meeting: words.Meeting, group: str) -> None:
-        """Run them until the feeders end; raise what they failed with."""
+        """Run the tasks until the feeders end; raise their error."""
 
     def cancel(self, group: str) -> None:
-        """Have a run end, whatever it does."""
+        """End a run during its work."""
 
     def failure(self, group: str) -> BaseException | None:
-        """Return what a part of a run has failed with; None of none."""
+        """Return the error of a failed task of a run; None if no task has failed."""
 
 
 @dataclass
 class PipeRun:
-    """One run of a pipe, from a start to its end.
+    """Holds one run of a pipe, from its start to its end.
 
     Attributes
     ----------
     group : str
-        Of the pipe's Spark job.
+        Job group of the pipe's Spark job.
     copies : dict of int to str
-        Addresses of tasks that take what a feeder reads.
+        Addresses of the tasks that get copies of a feeder's records.
     slots : RunSlots
     next_serving : dict of str to list of int
-        As `RunSlots.serving`, of operators whose records go to others since the last cut.
+        As `RunSlots.serving`, for operators whose records go to new slots since the last cut.
     may_cut : int
         The newest epoch that feeders may cut by themselves.
     cuts : dict of int to (str, float or None)
-        Offsets of feeders that have cut the next epoch, and when its first record was read.
+        By feeder that has cut the next epoch: offsets, and time at which the first record was read.
     nodes : dict of str to (str, int)
-        Node and process of feeders, by name.
+        Node and process id of feeders, by name.
     flows : bool
-        Whether feeders have begun.
+        Whether feeders have begun to read.
     rewound : int
-        How often feeders were told to begin again.
+        Number of requests to the feeders to read again.
     rewinding : set of int
-        Feeders that have not done so yet; what they have cut before does not count.
+        Feeders that have not confirmed the newest request; their earlier cuts do not count.
     ended : Event
-        Set once that job is over.
+        Set when the Spark job has ended.
     """
 
     meeting: words.Meeting
@@ -86,36 +86,36 @@ class PipeRun:
         error: BaseException | None = None
         try:
             job.run(self.meeting, self.group)
-        except BaseException as failed:  # whoever waits for the pipe says so
+        except BaseException as failed:  # the thread of epochs raises the error
             error = failed
         finally:
             self.ended.set()
             self.said.put((JOB, error))
 
     def let_in(self) -> None:
-        """Take in all peers that come, each in a thread of its own, until the run ends."""
+        """Accept peers, each with a thread of its own, until the run ends."""
         while not self.closing:
             with suppress(OSError, EOFError):  # the door is closed
                 in_background(partial(self._hear, self.door.accept()))
 
     def _hear(self, peer: Channel) -> None:
-        """Take in a peer by the name that it says first, and all that it says afterwards."""
+        """Queue a peer's first message, which names the peer, and then its later messages."""
         try:
             kind, number, process = peer.recv()
         except (OSError, EOFError):
-            return  # it is gone already
+            return  # the peer has closed already
         self.said.put((JOINED, kind, number, peer, process))
         if kind not in (words.COPY, words.LOST):
             self.listen(kind, number, peer)
 
     def listen(self, kind: str, number: Any, peer: Channel) -> None:
-        """Put all that a peer says into the queue, with its number behind it, until it is gone."""
+        """Put a peer's messages into the queue, each followed by the peer's number, until it ends."""
         try:
             while True:
                 self.said.put((*peer.recv(), number))
         except BrokenChannel as error:
             self.said.put((GONE, kind, number, str(error).rstrip(".")))
-        except TimeoutError:  # what was sent there has not been taken for a minute
+        except TimeoutError:  # the host has not acknowledged sent bytes for a minute
             self.said.put((GONE, kind, number, "its host does not answer"))
         except (OSError, EOFError):
             self.said.put((GONE, kind, number, ""))

@@ -1,7 +1,7 @@
-"""Makes the plan of a pipe: a query's own plan over feeders, with markers that pass it untouched.
+"""Makes the plan of a pipe: a query's own plan over feeders, which lets markers pass.
 
-The plan is taken as Catalyst has optimised it: Catalyst moves filters below the watermark where that is
-allowed, and which rows a watermark counts depends on it.
+The plan is Catalyst's optimised plan. Catalyst moves filters below the watermark where this is allowed,
+and the rows that a watermark counts depend on this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headgate.spark.realtime.markers import PYTHON, passing, refused
 from headgate.spark.step.exchange import routed_columns
 
 _MONTH_DAYS, _DAY_MS = 31, 86_400_000
-"""As Spark counts a watermark's delay."""
+"""Days of a month, and ms of a day, in Spark's conversion of a watermark's delay."""
 
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
@@ -31,21 +31,21 @@ class Branch:
     """Holds the plan between one source and an operator."""
 
     operator: str
-    """To whose slots its rows go."""
+    """Operator whose slots get the branch's rows."""
     plan: Jvm
-    """plan node: optimised; each node has one input that is a stream."""
+    """plan node: optimised; each node has one streaming input."""
     leaf: Jvm
     """plan node: the source."""
     watermarks: dict[str, int]
-    """Numbers of the watermarks in it, by the id of their node."""
+    """Numbers of the watermarks in the branch, by the id of their node."""
     stages: int
-    """How many of its nodes run Python."""
+    """Number of the branch's nodes that run Python."""
 
     def over(self, source: DataFrame) -> Jvm:
         """Return the plan of the routed rows of `source`, which has the source's columns and `MARKERS`.
 
-        The times of each watermark are a column more, in microseconds. Raises `UnsupportedQuery`:
-        Markers cannot pass a part of the plan.
+        Each watermark has a further column with its event times, in microseconds. Raises
+        `UnsupportedQuery`: markers cannot pass a part of the plan.
         """
         return passing(source.sparkSession, self.plan, analysed(source), self.watermarks)
 
@@ -57,9 +57,9 @@ class PipePlan:
     branches: tuple[Branch, ...]
     """In the order of Spark's sources."""
     delays_ms: tuple[int, ...]
-    """Of each watermark."""
+    """Delay of each watermark, by its number."""
     least: bool
-    """Whether of several watermarks the least counts, and not the greatest."""
+    """True if the query's watermark is the least of several, False if it is the greatest."""
 
     @classmethod
     def of(
@@ -77,7 +77,7 @@ class PipePlan:
             frame = frame.select(*(value.alias(name) for name, value in columns.items()))
             whole = analysed(frame)
             if any(map(whole.containsPattern, tree_patterns(spark, ["CURRENT_LIKE"]))):
-                # Catalyst would compute it once, when the pipe starts
+                # Catalyst would compute such a function once, when the pipe starts
                 raise refused("a function such as current_timestamp()")
             lines = _lines(spark, optimised_stream(frame))
             if len(lines) != len(streams_of(whole)):
@@ -95,7 +95,7 @@ class PipePlan:
     def shares_watermark(self, sources: Sequence[int]) -> bool:
         """Return whether records of several sources move one watermark.
 
-        `sources`: of each branch, the number of its source.
+        `sources`: number of the source of each branch.
         """
         sources_of: dict[int, set[int]] = defaultdict(set)
         for branch, source in zip(self.branches, sources, strict=True):
@@ -105,9 +105,9 @@ class PipePlan:
         return greatest_counts or any(len(several) > 1 for several in sources_of.values())
 
     def watermark_us(self, newest_us: dict[int, int]) -> int:
-        """Return the watermark by the newest event time of each; Spark has 0 where none has come.
+        """Return the query's watermark, in microseconds that are whole milliseconds, as in Spark.
 
-        In whole milliseconds, as Spark has it.
+        `newest_us`: newest event time by watermark; as in Spark, one without an event time is 0.
         """
         found = [
             (newest_us[number] // 1000 - delay_ms) * 1000 if number in newest_us else 0
@@ -117,7 +117,7 @@ class PipePlan:
 
 
 def _lines(spark: SparkSession, plan: Jvm) -> list[Jvm]:
-    """Return the plan from each source: what stands above a union stands above each of its inputs."""
+    """Return one plan for each source; nodes above a union are copied above each of its inputs."""
     children = list(each(plan.children()))
     streams = [place for place, child in enumerate(children) if child.isStreaming()]
     if not streams:
@@ -138,7 +138,7 @@ def _lines(spark: SparkSession, plan: Jvm) -> list[Jvm]:
 
 
 def _named_as(spark: SparkSession, child: Jvm, union: Jvm) -> list[Jvm]:
-    """Return the columns of one input of a union as the union has them."""
+    """Return the columns of one input of a union, with the union's names and ids."""
     return [
         old
         if old.exprId().equals(new.exprId())
@@ -148,7 +148,7 @@ def _named_as(spark: SparkSession, child: Jvm, union: Jvm) -> list[Jvm]:
 
 
 def _nodes(plan: Jvm) -> list[Jvm]:
-    """Return the nodes of a line, the source last."""
+    """Return the nodes of a plan with one source, the source last."""
     found = [plan]
     while children := [child for child in each(found[-1].children()) if child.isStreaming()]:
         found += children
@@ -156,7 +156,7 @@ def _nodes(plan: Jvm) -> list[Jvm]:
 
 
 def _delays_ms(nodes: list[Jvm]) -> dict[str, int]:
-    """Return the delay of each watermark among nodes, by its id."""
+    """Return the delay of each watermark among `nodes`, by the id of its node."""
     delays_ms = {}
     for node in nodes:
         if class_name(node) == "EventTimeWatermark":

@@ -1,4 +1,4 @@
-"""Routes what comes out of the pipe to the slots, in a Python worker that stays."""
+"""Routes the pipe's rows to the slots, in a Python worker that lives as long as the pipe."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import Channel
 
 DROPPED = -1
-"""In the marker's column: a row that a filter above the watermark has dropped; its time still counts."""
+"""Value of `MARKER_TO` in a row that a filter above the watermark has dropped; its time still counts."""
 
 _FLUSH_ROWS, _FLUSH_BYTES = 8192, 1 << 24
-"""Rows, and their bytes, that a router keeps together at the most before it sends them on. Chosen."""
+"""Rows, or their bytes, at which a router sends them before the epoch's end. Chosen, not tuned."""
 
 _OURS = (MARKER_TO, MARKER_TOKEN, MARKER_US)
-"""Beginnings of the names of markers' columns."""
+"""Prefixes of the names of markers' columns."""
 
 
 @dataclass(frozen=True)
 class Router:
-    """The function that `mapInArrow` runs; a task is a router."""
+    """Routes the rows of one task; the function that `mapInArrow` runs."""
 
     meeting: words.Meeting
     operator: str
-    """To whose slots rows go."""
+    """Operator whose slots get the rows."""
     shared: bool
-    """Whether each of them gets every row."""
+    """Whether each slot gets every row."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Route until the feeder has ended."""
@@ -53,12 +53,12 @@ class Router:
 
 @dataclass
 class _Routing:
-    """The state of a router between two Arrow batches."""
+    """Holds the state of a router between two Arrow batches."""
 
     of: Router
     number: int
     slots: dict[str, Channel] = field(default_factory=dict)
-    """By address, in the order of their numbers."""
+    """Slots by address, in the order of the assignment."""
     slot_of: np.ndarray | None = None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
@@ -66,9 +66,9 @@ class _Routing:
     newest_us: dict[int, int] = field(default_factory=dict)
     epoch: object = None
     lost: bool = False
-    """Whether a slot is lost: nothing counts until the feeder begins again."""
+    """Whether a slot is lost; then rows are dropped until the feeder reads again."""
     rewound: int = 0
-    """How often the feeder has begun again."""
+    """Number of times that the feeder has read again."""
 
     def route(self, batch: pa.RecordBatch) -> None:
         token = batch.column(batch.schema.get_field_index(MARKER_TOKEN))
@@ -81,7 +81,7 @@ class _Routing:
         self._add(batch.slice(start))
 
     def _heed(self, said: dict[str, Any]) -> None:
-        # a plan that makes several rows of one does so of markers, too: each counts once
+        # a plan that multiplies rows multiplies markers as well; each marker counts once
         if said.get(words.REWIND, self.rewound) != self.rewound:
             self.rewound = said[words.REWIND]
             self._forget()
@@ -98,7 +98,7 @@ class _Routing:
             self._switch(said[self.of.operator])
 
     def _tell(self, address: str, message: tuple[Any, ...]) -> None:
-        """Say something to a slot, unless one is lost."""
+        """Send a message to a slot, unless a slot is lost."""
         if self.lost:
             return
         try:
@@ -107,19 +107,19 @@ class _Routing:
             self._lose(address)
 
     def _lose(self, address: str) -> None:
-        """Say that a slot is gone, and wait for others."""
+        """Report a lost slot to the driver, and drop rows until the feeder reads again."""
         self.lost = True
         with self.of.meeting.connect(self.of.meeting.driver) as driver:
             driver.send((words.LOST, self.number, address))
 
     def _forget(self) -> None:
-        """Forget what was to be sent, and to whom."""
+        """Forget the waiting rows, and the slots."""
         self.close()
         self.slots, self.newest_us, self.epoch = {}, {}, None
         self.waiting, self.rows, self.byte_count = [], 0, 0
 
     def _switch(self, routes: dict[str, Any]) -> None:
-        """Send what follows to the slots of other routes."""
+        """Send the following rows to the slots of new routes."""
         addresses, before = routes["slots"], self.slots
         for address in before.keys() - set(addresses):
             before[address].close()
@@ -129,7 +129,7 @@ class _Routing:
                 slot = before.get(address) or self.of.meeting.connect(address)
                 if address not in before:
                     slot.send(self.number)
-            except (OSError, EOFError, AuthenticationError):  # or another slot has its port
+            except (OSError, EOFError, AuthenticationError):  # lost, or another slot has its port
                 self._lose(address)
                 return
             self.slots[address] = slot
@@ -164,7 +164,7 @@ class _Routing:
             self._tell(addresses[number], (words.RECORDS, part))
 
     def _parts(self) -> dict[int, bytes]:
-        """Return the records that were kept together, as Arrow streams by slot, and keep none."""
+        """Return the waiting records by slot, as Arrow streams; none wait afterwards."""
         if not self.waiting:
             return {}
         table = pa.Table.from_batches(self.waiting).combine_chunks()
@@ -181,14 +181,14 @@ class _Routing:
 def to_slots(
     table: pa.Table, slot_of: np.ndarray, slots: int, *, shared: bool
 ) -> dict[int, pa.Table]:
-    """Return the rows of each slot by key group, by its number; slots without rows are left out.
+    """Return each slot's rows by the slot's number, sorted by key group if divided among several slots.
 
     Parameters
     ----------
     table : pyarrow.Table    Routed rows.
     slot_of : int[G]
     shared : bool
-        Every slot gets every record; it counts as one where it is stored, as none elsewhere.
+        Every slot gets a copy of every record; only the stored copy counts as a record.
     """
     if shared:
         # any group may store a record
@@ -198,7 +198,7 @@ def to_slots(
     if slots == 1:
         return {0: table}
     groups = table.column(GROUP).to_numpy()
-    order = np.argsort(groups, kind="stable")  # so that a slot need not
+    order = np.argsort(groups, kind="stable")  # so that a slot need not sort
     to = slot_of[groups[order]]
     mine = {number: order[to == number] for number in range(slots)}
     return {n: table.take(pa.array(places)) for n, places in mine.items() if len(places)}

@@ -1,4 +1,4 @@
-"""Keeps the processes of the slots of one run of a pipe: which there are, and which serve."""
+"""Keeps the slot processes of one run of a pipe, and the numbers of those that serve."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from headgate.spark.realtime.fork_server import LOST
 from headgate.spark.realtime.hosts import SlotHosts, SlotProgram
 
 ENDS_S = 10.0
-"""How long a part of a pipe may take to end. Chosen."""
+"""Time limit for the end of a part of a pipe. Chosen, not tuned."""
 
 _SAYS_S = 1.0
-"""How long the host of a slot may take to say that it has ended. Chosen."""
+"""Longest wait for the report that a slot's process has ended. Chosen, not tuned."""
 
 
 class PartLost(EngineError):
-    """Reports that a process or a host of a pipe is lost: the query goes on with another."""
+    """Reports that a process or a host of a pipe is lost; the query goes on with another one."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=True)
 
 
 class PipeLost(EngineError):
-    """Reports that a feeder, a router or a slot is lost; its cause is what is known of it."""
+    """Reports that a feeder, a router or a slot is lost; ``__cause__`` is the error behind the loss."""
 
     @classmethod
     def of(cls, error: BaseException) -> PipeLost:
-        """Return the loss that an error stands for."""
+        """Return a loss with `error` as its cause."""
         lost = cls(text_of(error).partition("\n")[0])
         lost.__cause__ = error
         return lost
 
 
 class SlotsLost(PipeLost):
-    """Reports that slots are lost, and no more: feeders and routers can go on with others."""
+    """Reports that only slots are lost: feeders and routers can go on with new slots."""
 
 
 @dataclass
 class RunSlot:
-    """A slot's process on a host; it has an address once it takes routers."""
+    """Holds a slot's process on a host; it has an address once it accepts routers."""
 
     process: SlotProgram
     host: str
@@ -56,14 +56,14 @@ class RunSlot:
     address: str = ""
 
     def has_ended(self) -> bool:
-        """Return whether its process has ended, and its host is there to say so; may wait a second."""
+        """Return whether the process has ended with a known exit code; waits up to `_SAYS_S`."""
         try:
             return self.process.wait(_SAYS_S) != LOST
         except subprocess.TimeoutExpired:
             return False
 
     def end(self) -> None:
-        """Wait for the end of a process that was told to end, and end it if that takes too long."""
+        """Wait for the end of a process, and kill it after `ENDS_S`."""
         try:
             self.process.wait(ENDS_S)
         except subprocess.TimeoutExpired:
@@ -74,21 +74,20 @@ class RunSlot:
 
 
 class RunSlots:
-    """The slots of a run.
+    """Holds the slots of a run; a number of a process is never used again in the run.
 
     Parameters
     ----------
     hosts : SlotHosts
     meeting : words.Meeting
-        Of the run.
+        Meeting of the run.
     name : str
-        Of the query, for people.
+        Name of the query, for messages.
 
     Attributes
     ----------
     serving : dict of str to list of int
-        By operator the numbers, under which they were started, of the slots that serve, in the order
-        of the assignment.
+        By operator, the process numbers of the slots that serve, in the order of the assignment.
     """
 
     def __init__(self, hosts: SlotHosts, meeting: words.Meeting, name: str) -> None:
@@ -103,7 +102,7 @@ class RunSlots:
         return [slot for slots in self._slots.values() for slot in slots.values()]
 
     def get(self, operator: str, number: int) -> RunSlot | None:
-        """Return a slot by the number that it was started under; None if it was given up."""
+        """Return a slot by its process number; None if it was given up."""
         return self._slots[operator].get(number)
 
     def at(self, address: str) -> tuple[str, int] | None:
@@ -119,10 +118,10 @@ class RunSlots:
         return [self._slots[operator][number] for number in self.serving[operator]]
 
     def dead(self, *, silent: bool) -> tuple[str, int] | None:
-        """Return operator and number of a slot that has ended; None without any.
+        """Return operator and number of a slot whose process has ended; None if there is none.
 
-        `silent`: also of one that had come, of which nothing is to be read any more. A process that
-        its user's function has forked may hold its channel.
+        `silent`: no message waits, so slots that have connected count as well. Their channels may stay
+        open in processes that a user's function has forked.
         """
         for operator, slots in self._slots.items():
             for number, slot in slots.items():
@@ -131,7 +130,7 @@ class RunSlots:
         return None
 
     def have(self, counts: Mapping[str, int]) -> bool:
-        """Start the slots that are missing for so many of each operator; return whether all are there.
+        """Start the missing slots, `counts` by operator in total; return whether all slots are ready.
 
         Raises
         ------
@@ -140,7 +139,7 @@ class RunSlots:
         for operator, count in counts.items():
             slots = self._slots.setdefault(operator, {})
             for host in self._missing(operator, count):
-                # none twice: what one that was given up still says would be taken for another's
+                # each number is used once, so that late messages of an old slot are not a new slot's
                 number = self._begun[operator]
                 self._begun[operator] += 1
                 try:
@@ -151,22 +150,22 @@ class RunSlots:
         return all(slot.address for slot in self.every)
 
     def _missing(self, operator: str, count: int) -> list[str]:
-        """Return hosts on which an operator with so many slots needs another one."""
+        """Return the hosts of the slots that an operator lacks for `count` slots."""
         have = Counter(slot.host for slot in self._slots[operator].values())
         need = Counter(self._places(operator, count))
         return list((need - have).elements())
 
     def _places(self, operator: str, count: int) -> list[str]:
-        """Return the host of each of so many slots of an operator."""
+        """Return the host of each slot of an operator with `count` slots."""
         try:
             return self._hosts.places(operator, count)
         except EngineError as error:
             raise PipeLost.of(error) from error
 
     def seated(self, operator: str, count: int) -> list[int]:
-        """Return the numbers of the slots that serve an assignment, each on the host that it is due at.
+        """Return the process numbers of the slots for an assignment, each on the host of its place.
 
-        A slot that serves already under the same place in the assignment keeps it. Raises `PipeLost`.
+        A slot that serves on this host already keeps its place. Raises `PipeLost`: a host has no slot.
         """
         hosts = self._places(operator, count)
         slots, before = self._slots[operator], self.serving.get(operator, [])
@@ -185,7 +184,7 @@ class RunSlots:
     def routes(
         self, assignments: Mapping[str, Assignment], serving: Mapping[str, Sequence[int]]
     ) -> words.Routes:
-        """Return, for routers, addresses of slots and slots of key groups."""
+        """Return the routers' routes: addresses of slots, and the slot of each key group."""
         return {
             operator: {
                 "slots": [self._slots[operator][number].address for number in serving[operator]],
@@ -195,18 +194,18 @@ class RunSlots:
         }
 
     def end_all(self) -> list[tuple[str, int]]:
-        """End all slots at once, whatever they do; return operator and number of each."""
+        """Kill all slots; return operator and number of each."""
         ended = [(operator, number) for operator, slots in self._slots.items() for number in slots]
         every = self.every
         for slot in every:
             slot.process.kill()
-        for slot in every:  # one that still runs could write into what the next one serves
+        for slot in every:  # a slot that still runs could write into the arena of its successor
             slot.end()
         self._slots, self.serving = {operator: {} for operator in self._slots}, {}
         return ended
 
     def end_spare(self, counts: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Have slots end that serve nothing, and will not among so many of each operator; return them."""
+        """End slots that do not serve and exceed the `counts` slots of an operator; return them."""
         ended = []
         for operator, count in counts.items():
             slots, serving = self._slots[operator], self.serving[operator]
@@ -226,7 +225,7 @@ class RunSlots:
 
 
 def tell(peer: Channel, message: Sequence[Any]) -> None:
-    """Say something; a peer that is gone says so itself."""
+    """Send a message; the thread that reads the peer's messages reports its loss."""
     try:
         peer.send(tuple(message))
     except OSError:
@@ -234,5 +233,5 @@ def tell(peer: Channel, message: Sequence[Any]) -> None:
 
 
 def in_background(work: Callable[[], None]) -> None:
-    """Run something in a thread of its own."""
+    """Run `work` in a new thread."""
     threading.Thread(target=work, name="headgate-pipe", daemon=True).start()

@@ -1,6 +1,6 @@
-"""Runs a slot that stays: takes records from routers, serves an epoch when it has all of it, and reports.
+"""Runs a slot in its own process: receives records from routers, serves complete epochs, reports.
 
-It is a process of its own beside Spark, which a fork server starts, and ends with its driver.
+A fork server starts the process beside Spark. The process ends with its driver.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from headgate.spark.worker.slot import Began, SlotTask, freeze_once, no_records
 from headgate.spark.worker.worker import operator_named
 
 _AHEAD = 64
-"""Messages of routers that wait in the process; then routers wait. Chosen."""
+"""Messages that wait in the process; with more, routers wait. Chosen, not tuned."""
 
 _DRIVER = -1
 
 
 @dataclass
 class _Closed:
-    """An epoch of which some routers have said that it is complete."""
+    """Holds the records of an epoch, by router that has sent all of them."""
 
     tables: dict[int, list[pa.Table]] = field(default_factory=dict)
     newest_us: dict[int, int] = field(default_factory=dict)
@@ -44,8 +44,8 @@ class _Closed:
 class SlotProcess:
     """Serves one slot.
 
-    `number`: of the slot, until the driver says another one. `store`: options of the checkpoint's
-    store.
+    `number`: number of the process, until the driver sends the slot's number. `store`: options of the
+    checkpoint's store.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class SlotProcess:
         self._closed: dict[int, _Closed] = {}
         self._facts: SlotFacts | None = None
         self._told: list[pa.Table] = []
-        """Records that the driver has sent for the step that is to be served."""
+        """Records from the driver for the next step."""
         self._task: SlotTask
         self._routers = 0
 
     def run(self) -> None:
-        """Serve until the driver says that it is over, or is gone."""
+        """Serve until the driver ends the slot, or ends itself."""
         with (
             self._meeting.connect(self._meeting.driver) as driver,
             self._meeting.door(f"{self._operator}-slot-{self._number}", driver) as door,
@@ -85,7 +85,7 @@ class SlotProcess:
                 self._serve(driver)
             except (OSError, EOFError):
                 return
-            except Exception as error:  # the driver decides what comes of it
+            except Exception as error:  # the driver decides whether to retry
                 driver.send((words.FAILED, _portable(error)))
 
     def _let_in(self, door: Door) -> None:
@@ -144,7 +144,7 @@ class SlotProcess:
         began = Began.now()
         self._facts = None
         self._closed.pop(facts.step, None)
-        # routers in their order, so that the same records in the same cut are served alike
+        # sorted by router, so that the same records in the same cut are served in the same way
         tables = [table for _, mine in sorted(closed.tables.items()) for table in mine]
         tables = [*self._told, *tables]
         records = (
@@ -156,7 +156,7 @@ class SlotProcess:
             report, _ = self._task.answer(
                 facts, self._number, records, (), facts.watermark_us, began
             )
-        except OSError as error:  # of the slot's work: that of a connection would end it in silence
+        except OSError as error:  # `run` would take it for a lost connection, and end silently
             driver.send((words.FAILED, _portable(error)))
             return
         driver.send((words.REPORT, report, closed.newest_us))
@@ -164,7 +164,7 @@ class SlotProcess:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that the driver can read; of a class of somebody's own its text may have to do."""
+    """Return the error if it can be pickled, otherwise an EngineError with its class and text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""Finds the feed of a source of a user's plan."""
+"""Returns the feed for a source of a user's plan."""
 
 from __future__ import annotations
 

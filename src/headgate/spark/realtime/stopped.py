@@ -1,4 +1,4 @@
-"""Finds processes of a pipe that somebody has stopped, as with SIGSTOP."""
+"""Finds processes of a pipe that are stopped, as by SIGSTOP."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PROC = Path("/proc")
 
 
 def find_stopped(processes: Mapping[str, int]) -> tuple[str, int] | None:
-    """Return name and number of a process of this host that is stopped; None for none.
+    """Return name and id of a stopped process of this host; None if there is none.
 
-    A feeder stands for all Python workers of its executor: what follows it in the plan, functions of the
-    user's and routers, runs in others, which no driver knows.
+    For a feeder, all Python workers of its executor are examined: the user's functions and the routers
+    run in other workers, whose ids the driver does not know.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ def find_stopped(processes: Mapping[str, int]) -> tuple[str, int] | None:
 
 
 def executors(application: str, host: str) -> dict[str, int]:
-    """Return the process of each executor that an application has on this host, by a name for people.
+    """Return the process id of each executor of an application on this host, by a name for messages.
 
-    `application`, `host`: as Spark names them; every executor is told both when it is started.
+    `application`, `host`: Spark's names; the command line of each executor has both.
     """
     found = {}
     for process in _every():
@@ -49,14 +49,14 @@ def executors(application: str, host: str) -> dict[str, int]:
 
 
 def _every() -> list[int]:
-    """Return the processes of this host; none where nobody says which there are."""
+    """Return the process ids of this host; none without ``/proc``."""
     with contextlib.suppress(OSError):
         return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
     return []
 
 
 def _forked_beside(process: int) -> list[int]:
-    """Return the processes of the same parent and the same program."""
+    """Return the processes with the same parent and the same command line."""
     whole = _fields(process)
     if not whole:
         return []
@@ -65,12 +65,12 @@ def _forked_beside(process: int) -> list[int]:
 
 
 def _is_stopped(process: int) -> bool:
-    """Return whether a process is stopped; False where nobody says so."""
+    """Return whether a process is stopped; False without ``/proc``."""
     return _fields(process)[:1] == ["T"]
 
 
 def _fields(process: int) -> list[str]:
-    """Return state, parent and more of a process; nothing where it is gone, or nobody says so."""
+    """Return state, parent and more of a process; empty if it has ended, or without ``/proc``."""
     with contextlib.suppress(OSError):
         return (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     return []

@@ -1,4 +1,4 @@
-"""Wraps a user's Python functions in a pipe, so that they see records and never a marker."""
+"""Wraps a user's Python functions in a pipe, so that they get records and never a marker."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class OfSeries:
 
     function: Callable[..., Any]
     columns: tuple[str, ...] | None
-    """Of a result that is a DataFrame."""
+    """Columns of a result that is a DataFrame; None if the result is a Series."""
 
     def __call__(self, marker: Any, *values: Any, **named: Any) -> Any:
-        """Return the function's values; anything for markers."""
+        """Return the function's values; any value for markers."""
         is_record = marker.isna().to_numpy()
         if is_record.all():
             return self.function(*values, **named)
@@ -57,10 +57,10 @@ class OfArrays:
 
     function: Callable[..., Any]
     kind: pa.DataType
-    """pyarrow.DataType: Of its result."""
+    """pyarrow.DataType: type of the function's result."""
 
     def __call__(self, marker: pa.Array, *values: Any, **named: Any) -> Any:
-        """Return the function's values; anything for markers."""
+        """Return the function's values; any value for markers."""
         mask = marker.is_null()
         is_record = mask.to_numpy(zero_copy_only=False)
         if is_record.all():
@@ -74,13 +74,13 @@ class OfArrays:
 
 @dataclass(frozen=True)
 class OfIterators:
-    """Calls a function of iterators, once for all epochs, with the batches of records."""
+    """Calls a function of iterators once for all epochs, with the batches of records."""
 
     of: OfSeries | OfArrays
-    """Of the same function."""
+    """Wraps the same function, for one batch."""
 
     def __call__(self, given: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield the function's values of each batch; anything for markers."""
+        """Yield the function's values of each batch; any value for markers."""
         waiting: list[Any] = []
         results = iter(self.of.function(_until_asked(waiting)))
 
@@ -99,7 +99,7 @@ class OfIterators:
 
 
 def _until_asked(waiting: list[Any]) -> Iterator[Any]:
-    """Yield each batch as it comes."""
+    """Yield the waiting batch; raise EngineError if none waits."""
     while waiting:
         yield waiting.pop()
     msg = (
@@ -110,9 +110,9 @@ def _until_asked(waiting: list[Any]) -> Iterator[Any]:
 
 
 def _places(found: Any, is_record: np.ndarray) -> np.ndarray:
-    """Return the place of each row's value among those of records; any place for a marker.
+    """Return for each row the index of its value in `found`; any index for a marker.
 
-    Raises `EngineError`: there is not one value for each record, which Spark would refuse, too.
+    Raises `EngineError`: `found` has not one value for each record, which Spark refuses as well.
     """
     if len(found) != np.count_nonzero(is_record):
         msg = (
@@ -124,25 +124,25 @@ def _places(found: Any, is_record: np.ndarray) -> np.ndarray:
 
 
 Batch = Any
-"""A record batch, or a DataFrame of pandas; which pandas' are is left to the functions that made them."""
+"""A record batch of Arrow, or a pandas DataFrame."""
 
 
 @dataclass
 class OfBatches:
-    """Calls a function of batches, as `mapInArrow` and `mapInPandas` take it: once for each epoch."""
+    """Calls a function of batches, of `mapInArrow` or `mapInPandas`, once for each epoch with records."""
 
     function: Callable[[Iterator[Batch]], Iterator[Batch]]
     names: tuple[str, ...]
-    """Of the columns that it takes."""
+    """Names of the columns that the function takes."""
     outputs: pa.Schema
-    """pyarrow.Schema: Of the columns that it gives."""
+    """pyarrow.Schema: columns that the function returns."""
     ours: pa.Schema
-    """pyarrow.Schema: Of the columns of markers, which are the last ones."""
+    """pyarrow.Schema: columns of markers, the last ones of a batch."""
     pandas: bool
-    """Whether batches are pandas'."""
+    """Whether batches are pandas DataFrames."""
 
     def __call__(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield what the function makes of records, and all markers behind those of their epoch."""
+        """Yield the function's results on an epoch's records, then the markers of the epoch."""
         parts = _Parts(self, batches)
         while (part := parts.next()) is not None:
             if part.is_marker:
@@ -152,7 +152,7 @@ class OfBatches:
             for made in self.function(parts.of_epoch()):
                 yield self._record(made)
             for _ in parts.of_epoch():
-                """What the function has left, as Spark leaves it."""
+                """Skips records that the function has not read, as Spark does."""
             yield from map(self._marker, parts.held)
             parts.held.clear()
 
@@ -167,7 +167,7 @@ class OfBatches:
         return pa.RecordBatch.from_arrays(columns, names=[*self.outputs.names, *self.ours.names])
 
     def _record(self, made: Batch) -> Batch:
-        """Return records that are no markers."""
+        """Return the function's results, with nulls in the columns of markers."""
         if self.pandas:
             return made.assign(**dict.fromkeys(self.ours.names, None))
         columns = [
@@ -181,7 +181,7 @@ class OfBatches:
 
 @dataclass(frozen=True)
 class _Part:
-    """Holds rows of a batch that are all records, or all markers."""
+    """Holds consecutive rows of a batch, all records or all markers."""
 
     batch: Batch
     is_marker: bool
@@ -193,13 +193,13 @@ class _Part:
 
 
 class _Parts:
-    """Cuts batches where records and markers meet."""
+    """Cuts batches between records and markers."""
 
     def __init__(self, of: OfBatches, batches: Iterator[Batch]) -> None:
         self._of, self._batches = of, iter(batches)
         self._waiting: list[_Part] = []
         self.held: list[_Part] = []
-        """Markers within an epoch whose records are being worked on."""
+        """Markers within the epoch whose records the function reads."""
 
     def next(self) -> _Part | None:
         while not self._waiting:

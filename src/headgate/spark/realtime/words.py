@@ -1,7 +1,7 @@
-"""Names the words between the driver, feeders, routers, slots and agents of a pipe.
+"""Defines the messages between the driver, feeders, routers, slots and agents of a pipe.
 
-A peer opens a channel to the driver and says who it is; messages are tuples of a word and what belongs
-to it. All peers are processes of one user, and show the key of their run.
+A peer connects to the driver, and its first message says who it is. A message is a tuple of a word and
+values. All peers are processes of one user, and prove that they have the key of their run.
 """
 
 from __future__ import annotations
@@ -14,59 +14,59 @@ from typing import Any
 from headgate.spark.realtime.channels import Channel, Door, TcpChannel, TcpDoor, UnixDoor, connect
 
 FEEDER, COPY, SLOT, AGENT = "feeder", "copy", "slot", "agent"
-"""Peers, as they say who they are: the word, a number and the process. An agent's number is its host; a
-feeder says the node beside the process, since it may be on another one than the driver; a copy says its
-address in place of the process, and nothing more."""
+"""First message of a peer: (word, number, process id). An agent sends its host instead of a number. A
+feeder sends (node, process id), because it may be on another node than the driver. A copy, a task that
+gets another task's records, sends its address instead of the process id, and no further message."""
 LOST = "lost"
-"""Of a router that has lost a slot, in the place of a peer's word: its number, and the slot's address."""
+"""First message of a router that has lost a slot: (word, number of the router, address of the slot)."""
 
 BEGIN = "begin"
 """To a feeder: (offsets, addresses of copies by task); to a slot: (pickled task, number of routers, files
 of broadcasts by id)."""
 READY = "ready"
-"""Of a slot: (address at which it takes routers)."""
+"""From a slot: (address at which it accepts routers)."""
 CUT = "cut"
-"""To a feeder: (epoch, seconds after which it cuts as soon as it has a record or None for at once,
-whether to hold still, routes from there on); of it: (epoch, offsets, ms since 1970 at which its first
-record was read or None)."""
+"""To a feeder: (epoch, delay in s after which it cuts as soon as it has a record or None for at once,
+whether to hold still, routes after the cut); from a feeder: (epoch, offsets, time at which it read the
+epoch's first record in ms since 1970 or None)."""
 GO = "go"
 """To a feeder that holds still: (routes)."""
 REWIND = "rewind"
-"""To a feeder, where slots were lost: (offsets), from which it reads again, and holds still; of it: (how
-often it has); to routers, behind all that it had passed on before: the same."""
+"""To a feeder after a loss of slots: (offsets); the feeder reads again from them, and holds still. From
+the feeder, and in a marker to its routers after all earlier rows: how often it has read again."""
 Routes = dict[str, dict[str, list[Any]]]
 """By operator: addresses of its slots, and the slot of each key group."""
 SERVE = "serve"
-"""To a slot: (pickled facts for all slots, fields of them that only it needs, its number among those that
-serve)."""
+"""To a slot: (pickled facts for all slots, this slot's own fields of the facts, its number in the
+assignment)."""
 REPORT = "report"
-"""Of a slot: (report, newest event time in microseconds, by watermark)."""
+"""From a slot: (report, newest event time in microseconds by watermark)."""
 FAILED = "failed"
-"""Of a slot: (exception)."""
+"""From a slot: (exception)."""
 END = "end"
-"""To a feeder or slot."""
+"""To a feeder, slot or agent: ()."""
 RECORDS, EPOCH = "records", "epoch"
-"""Of a router to a slot, the first of the driver, too: (bytes of an Arrow stream); (epoch, newest event
-time in microseconds by watermark, bytes of its last records or None)."""
+"""From a router to a slot, `RECORDS` also from the driver: (bytes of an Arrow stream); (epoch, newest
+event time in microseconds by watermark, bytes of the epoch's last records or None)."""
 
 ALIVE = "alive"
-"""To an agent and of it, once a second: ()."""
+"""To and from an agent, once a second: ()."""
 START, KILL = "start", "kill"
 """To an agent: (number of a process, address of the run's driver, the run, operator, slot); (number of a
-process). No key is among them: what passes between hosts is not encrypted."""
+process). They have no key, because messages between hosts are not encrypted."""
 ENDED = "ended"
-"""Of an agent: (number of a process, exit code)."""
+"""From an agent: (number of a process, exit code)."""
 STOPPED = "stopped"
-"""To an agent: (the run, node and process of feeders by name); of it: (that run, name, process) of one
-that is stopped."""
+"""To an agent: (the run, node and process id of feeders by name); from an agent, for a stopped process:
+(the run, name, process id)."""
 COPIES = "copies"
-"""To an agent: (number, orders for key groups, seconds for them); of it: (that number, answer or the
-text of an error)."""
+"""To an agent: (number, orders for key groups, time limit in s); from an agent: (the same number, answer
+or text of an error)."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Says where the driver of a run listens, and what a peer shows there.
+    """Holds the address of a run's driver, and the key that peers need to connect.
 
     Attributes
     ----------
@@ -74,11 +74,11 @@ class Meeting:
         Address of the driver.
     key : bytes
     directory : str
-        Of the run's sockets where all peers are on one host; only its user may enter.
+        Directory of the run's sockets if all peers are on one host; only their user may enter.
     host : str
-        Name or address of the host that this peer is on, where the run has several.
+        Name or address of this peer's host if the run has several hosts.
     run : bytes
-        What the key was computed from, with the key of the query; no secret.
+        Random bytes from which, with the query's key, the run's key is computed; no secret.
     """
 
     driver: str
@@ -88,16 +88,16 @@ class Meeting:
     run: bytes = b""
 
     def of_run(self, run: bytes, driver: str = "") -> Meeting:
-        """Return the meeting of a run; who has this key can compute that of the run."""
+        """Return the meeting of a run; this meeting's key and `run` give the run's key."""
         key = blake2b(run, key=self.key, person=b"run", digest_size=32).digest()
         return replace(self, driver=driver, key=key, run=run)
 
     def told(self) -> str:
-        """Return, without any key, what tells a run's meeting to those who have the query's."""
+        """Return a run's meeting as text without a key, for peers that have the query's meeting."""
         return json.dumps([self.run.hex(), self.driver, self.directory])
 
     def of_told(self, told: str) -> Meeting:
-        """Return the meeting of a run, which is told as `told` does."""
+        """Return the meeting of a run from a text of `told`; must be called on the query's meeting."""
         run, driver, directory = json.loads(told)
         return replace(self.of_run(bytes.fromhex(run), driver), directory=directory)
 
@@ -109,7 +109,7 @@ class Meeting:
         name : str
             Unique within the run.
         driver : Channel
-            To the driver: where nothing else is known, the way there says which address others reach.
+            Channel to the driver; without `host`, its local address is the door's address.
         """
         if self.directory:
             return UnixDoor(f"{self.directory}/{name}", self.key)

@@ -1,4 +1,4 @@
-"""Does the steps of a query in real time: what its slots do in an epoch, and what commits it."""
+"""Runs the steps of a query in real time: each epoch is served by slots, and committed as a step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from headgate.spark.step.stateful import StatefulWork
 
 
 class RealTimeWork(StatefulWork):
-    """Does the steps of epochs; a `Work`.
+    """Runs the steps of epochs; a `Work`.
 
     Attributes
     ----------
@@ -57,9 +57,9 @@ class RealTimeWork(StatefulWork):
     next_us : int
         The watermark of the next epoch.
     delivered : int
-        The newest step whose output is out, and all before it.
+        The newest step up to which all outputs are delivered.
     before_commit : callable
-        Called with a manifest that will be committed.
+        Called with each manifest before its commit.
     """
 
     has_batches = False
@@ -81,14 +81,14 @@ class RealTimeWork(StatefulWork):
         return True
 
     def begin(self, plan: PipePlan, feeds: Feeds, next_us: int) -> None:
-        """Make the pipe, which nothing flows through yet.
+        """Make the pipe, without starting it.
 
         Parameters
         ----------
         plan : PipePlan
         feeds : Feeds
         next_us : int
-            The watermark to begin with.
+            The watermark of the first epoch.
         """
         assert isinstance(self.recorder, EpochRecorder)
         self._lines = self.recorder
@@ -125,16 +125,16 @@ class RealTimeWork(StatefulWork):
         self._backlog_ends = ""
         self._newest_us: dict[int, int] = {}
         self._between: dict[str, NarrowPlan | None] = {}
-        """The plan between an operator and the one that it reads, where it can be computed in place."""
+        """By operator: the plan from its parent's rows, or None if it cannot be computed in place."""
         self._routed: dict[str, pa.Schema] = {}
-        """What comes of it."""
+        """By operator: schema of the routed rows of such a plan."""
         self.delivered = -1 if self.job.latest is None else self.job.latest.step
 
     def start(self, offsets: str) -> None:
-        """Start the pipe behind `offsets`.
+        """Start the pipe, from `offsets` on.
 
-        Where several sources move one watermark, it stays until what they have now is read: each is read
-        as fast as it comes, and the time of one would make records of another late.
+        If several sources move one watermark, it stays until all their present records are read. The
+        sources are read at different speeds, and one source's times would make another's records late.
         """
         shares = self._plan.shares_watermark(self.feeds.same_as)
         self._backlog_ends = self.feeds.newest(offsets) if shares else ""
@@ -152,16 +152,16 @@ class RealTimeWork(StatefulWork):
         )
 
     def _host_tasks(self) -> Copier:
-        """Return what copies key groups to hosts: agents, since the pipe holds the cores of tasks."""
+        """Return the copier of key groups: on a cluster the agents, since the pipe occupies the cores."""
         return self._agents or super()._host_tasks()
 
     def close(self) -> None:
-        """End what starts slots; there will be no epoch any more."""
+        """End the programs that start slots, after the last epoch."""
         self._hosts.close()
 
     @property
     def attempts(self) -> int:
-        """One: records that were under way must be read again, which the loop of epochs does."""
+        """One: after a failure records must be read again, and the loop of epochs does this."""
         return 1
 
     @property
@@ -170,7 +170,7 @@ class RealTimeWork(StatefulWork):
         return self.config.attempts
 
     def write_to(self, sink: Sink) -> None:
-        """Take the sink, and make the plan of its rows; to be called before the first delivery."""
+        """Set the sink, and plan its rows; must be called before the first delivery."""
         self._sink = sink
         self.before_commit = lambda _: None
         self._above: NarrowPlan | None = None
@@ -179,11 +179,11 @@ class RealTimeWork(StatefulWork):
 
     @property
     def delivers_together(self) -> bool:
-        """Return whether the outputs of several epochs go out as one."""
+        """Return whether the sink takes the outputs of several epochs together."""
         return self._above is not None
 
     def deliver(self, manifests: Sequence[Manifest]) -> None:
-        """Give the outputs of epochs to the sink, in their order, and together where it takes them so."""
+        """Write the outputs of epochs to the sink in their order, together if the sink allows it."""
         open_ = [manifest for manifest in manifests if delivers(manifest)]
         sink, narrow = self._sink, self._above
         if narrow is None or not isinstance(sink, KafkaSink):
@@ -191,15 +191,15 @@ class RealTimeWork(StatefulWork):
                 sink.write(manifest.engine["sink_batch"], self.result(Outputs.read(manifest)))
                 self.recorder.progress.observe(manifest.spark_batch, self._results.observed())
             return
-        if sink.is_early:  # `put_early` has begun it
+        if sink.is_early:  # `put_early` has begun the delivery
             sink.settle_early()
         elif (rows := self._rows(narrow, open_)) is not None:
             sink.write_table(open_[-1].engine["sink_batch"], rows)
 
     def put_early(self, manifest: Manifest) -> None:
-        """Begin to put out an epoch that is not committed, where the sink can; `deliver` ends that.
+        """Begin to deliver an uncommitted epoch if the sink allows it; `deliver` completes the delivery.
 
-        The thread of deliveries would wait for this one, which has its manifest to write.
+        The thread of deliveries would wait for this thread, which writes the manifest meanwhile.
         """
         sink, narrow = self._sink, self._above
         if narrow is not None and isinstance(sink, KafkaSink) and delivers(manifest):
@@ -208,17 +208,17 @@ class RealTimeWork(StatefulWork):
                 sink.begin_early(rows)
 
     def _rows(self, narrow: NarrowPlan, manifests: Sequence[Manifest]) -> pa.Table | None:
-        """Return what the plan above the slots makes of the outputs of epochs; None of none."""
+        """Return the sink's rows from the outputs of epochs; None without outputs."""
         found = [Outputs.read(manifest).table(self.checkpoint) for manifest in manifests]
         tables = [table for table in found if table is not None]
         return narrow.rows(pa.concat_tables(tables)) if tables else None
 
     def record(self, took_ms: Callable[[], float]) -> None:
-        """Begin to sum epochs for the journal; `took_ms` says how long deliveries took."""
+        """Begin to sum epochs for the journal; `took_ms` returns the time of deliveries."""
         self._lines.follow(self.states, took_ms)
 
     def look(self, *, quiet: bool) -> None:
-        """Look after agents; `quiet`, where no record waits, write the journal's line if it is time."""
+        """Start missing agents; if `quiet`, no record waits, and the journal's line is written if due."""
         if self._agents is not None:
             self._agents.look()
         if quiet:
@@ -226,15 +226,15 @@ class RealTimeWork(StatefulWork):
             self._observer.quiet(time.time() * 1e3)
 
     def rehearse(self) -> None:
-        """Plan an empty result, and run it not."""
+        """Plan an empty result, without running it."""
         physical(self._results.stored(Outputs(), self.checkpoint))
 
     def _put_requested(self, step: int) -> None:
-        """Leave assignments as they are: the records of the epoch are routed already."""
+        """Change no assignment: the epoch's records are routed already."""
 
     @property
     def wanted_slots(self) -> dict[str, int]:
-        """Return the number of slots that each operator has or shall have, whichever is more."""
+        """Return each operator's number of slots, in force or in its newest change, the larger one."""
         return {
             name: max(self.changes.newest(name).slots, state.assignment.slots)
             for name, state in self.states.items()
@@ -246,28 +246,28 @@ class RealTimeWork(StatefulWork):
         return {name: state.assignment for name, state in self.states.items()}
 
     def rest_s(self) -> float:
-        """Return how long it is until a clock makes something due, in seconds."""
+        """Return the time until the next processing-time timer is due, in seconds."""
         clocked = [min(self.states[o.id].due_us) for o in self.query.operators if o.spec.by_clock]
         return max(min(clocked, default=NEVER_US) / 1e6 - time.time(), 0.0)
 
     @property
     def must_hold_still(self) -> bool:
-        """Return whether a change can come into force only while no record is under way."""
+        """Return whether a change can come into force only while feeders send no records."""
         return self.migrations.ending
 
     def announce(self, step: int) -> dict[str, Assignment]:
-        """Return the assignments that come into force behind the epoch that is cut.
+        """Return the assignments that come into force after the epoch that is cut next.
 
         Parameters
         ----------
         step : int
-            The last one committed.
+            The newest committed step.
         """
         moving = self.migrations.announce(step)
         return moving | self.changes.announce([*filter(self.migrations.governs, self.states)])
 
     def change(self, step: int, *, still: bool) -> None:
-        """Put assignments in force: those announced, or, while records hold still, those asked for."""
+        """Put the announced assignments in force, or, if feeders hold still, the requested ones."""
         before = self.assignments
         if still:
             super()._put_requested(step)
@@ -278,7 +278,7 @@ class RealTimeWork(StatefulWork):
             self._lines.flush()
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
-        """Have the slots serve an epoch, one operator after another; return one report of each."""
+        """Have the slots serve an epoch, one operator after another; return one report of each slot."""
         del batch
         reports: list[Report] = []
         clock.lap("plan")
@@ -287,21 +287,21 @@ class RealTimeWork(StatefulWork):
             rows = self._from_driver(operator, read, first=begun.latest is None)
             allowed_us = min([begun.watermark_us, *(r.holds_us for r in read)])
             facts = self._facts(operator, begun, attempt, allowed_us)
-            # a line of a second takes milliseconds, in which the next epoch would wait
+            # the journal's line takes milliseconds; written now, it does not delay the next epoch
             reports += self.pipe.serve(operator.id, facts, rows, self._lines.look)
         clock.lap("slots")
         return reports
 
     def _leaf_of(self, operator: PlannedOperator, frame: DataFrame) -> Jvm:
-        """Return what an operator has put out, which is little, such that Catalyst has it at hand."""
+        """Return an operator's output, which is small, as a leaf that contains the rows."""
         return named_as(frame, each(operator.placeholder.output()))
 
     def _from_driver(
         self, operator: PlannedOperator, read: Sequence[Report], *, first: bool
     ) -> dict[int, bytes]:
-        """Return the rows that come from no source, by slot, as Arrow streams.
+        """Return the rows of an operator that come from no source, by slot, as Arrow streams.
 
-        What an operator reads of others, and, in the query's first step, a processor's initial state.
+        They are other operators' output, and in the query's first step a processor's initial state.
         """
         session, key_groups = self.intake.session, self.config.key_groups
         narrow = None if first and operator.initial is not None else self._in_place(operator)
@@ -321,9 +321,9 @@ class RealTimeWork(StatefulWork):
         return self._to_slots(operator, frame.toArrow())
 
     def _in_place(self, operator: PlannedOperator) -> NarrowPlan | None:
-        """Return the plan between an operator and the only one that it reads, to be computed in place.
+        """Return the plan that computes an operator's routed rows in place from its parent's rows.
 
-        None where there is another one, or more than a narrow plan.
+        None if the operator has no parent or several, or the plan is not narrow.
         """
         if operator.id not in self._between:
             found, session = None, self.intake.session
@@ -350,11 +350,11 @@ class RealTimeWork(StatefulWork):
         return {number: as_bytes(part) for number, part in parts.items() if part.num_rows}
 
     def result(self, outputs: Outputs) -> DataFrame:
-        """Return what the user's plan makes of what slots put out, which is little."""
+        """Return the result of the user's plan on the slots' output, which is small."""
         return self._results.at_hand(outputs, self.checkpoint)
 
     def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
-        """Return the manifest that commits the epoch, and take over what its slots did."""
+        """Return the manifest that commits the epoch, and apply the reports to `states`."""
         made = super().manifest(begun, reports)
         for one, us in self.pipe.newest_us.items():
             self._newest_us[one] = max(us, self._newest_us.get(one, us))

@@ -1,4 +1,4 @@
-"""Keeps the threads that do a query's batches, from whose Python code others may raise."""
+"""Tracks the threads that run a query's batches, and raises an exception in them to stop the query."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from contextlib import contextmanager
 
 
 class BrokenOff(BaseException):
-    """The batch's query was stopped; no error that a user's code should catch and go on from."""
+    """Ends a batch whose query was stopped; a user's ``except Exception`` does not catch it."""
 
 
 _this = threading.local()
-"""Says whether the thread that asks does a batch: `batches` is then above 0."""
+"""Per thread: `batches` is the number of batches that the thread runs now."""
 
 
 def does_batch() -> bool:
-    """Return whether this thread does the batch of some query: a user's function asks."""
+    """Return whether this thread runs a batch of any query, and thus a user's function."""
     return getattr(_this, "batches", 0) > 0
 
 
 class BatchThreads:
-    """The threads that do batches and deliveries of a query, while they do.
+    """Tracks the threads that run batches and deliveries of a query.
 
     Attributes
     ----------
-    idle : Event    Set while nothing is under way.
+    idle : Event    Set while no batch and no delivery runs.
     """
 
     def __init__(self) -> None:
@@ -41,17 +41,17 @@ class BatchThreads:
 
     @property
     def is_this(self) -> bool:
-        """Return whether the thread that asks is one of them."""
+        """Return whether the calling thread runs a batch."""
         return threading.get_ident() in self._ids
 
     def begin(self) -> None:
-        """Take note of a batch or delivery that is to be waited for."""
+        """Take note of a batch or delivery that begins; `idle` waits for its end."""
         with self._lock:
             self._begun += 1
             self.idle.clear()
 
     def end(self) -> None:
-        """Take note that one of them is over."""
+        """Take note of the end of a batch or delivery."""
         with self._lock:
             self._begun -= 1
             if not self._begun:
@@ -59,7 +59,7 @@ class BatchThreads:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Do a batch in this thread."""
+        """Count this thread as running a batch."""
         this = threading.get_ident()
         self._ids.add(this)
         _this.batches = getattr(_this, "batches", 0) + 1
@@ -68,7 +68,7 @@ class BatchThreads:
         finally:
             _this.batches -= 1
             with self._lock:
-                if this in self._raised:  # it may come too late
+                if this in self._raised:  # the exception may not have come yet
                     _raise_here()
                     self._raised.discard(this)
                 self._ids.discard(this)
@@ -86,12 +86,12 @@ def _raise_in(thread: int, kind: type[BaseException]) -> None:
 
 
 def _raise_here() -> None:
-    """Have what is to be raised in this thread come now, and end here.
+    """Raise a pending exception of this thread now, and suppress it.
 
-    Had it been withdrawn instead, CPython 3.11 would look out for it ever after, and never go on where a
-    debugger or coverage traces the thread.
+    Withdrawing the exception is not enough: CPython 3.11 would go on checking for it, and hang a thread
+    that a debugger or coverage traces.
     """
     with contextlib.suppress(BrokenOff):
         _raise_in(threading.get_ident(), BrokenOff)
-        while True:  # it comes between two steps
+        while True:  # the exception comes between two bytecode instructions
             time.sleep(0)

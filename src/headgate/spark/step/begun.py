@@ -1,4 +1,4 @@
-"""Holds the facts of a step that are known before its tasks run."""
+"""Defines the facts of a step that are known before its tasks run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Begun:
     started_ms: float
     """`read_ms`, `started_ms`: times at which the batch was read and the step began, ms since 1970."""
     timestamp_ms: int
-    """The processing time for users' code: the same for all attempts, and never less than before."""
+    """The processing time for users' code: the same in all attempts, never less than in earlier steps."""
     drain: bool
-    """True for a step after Spark's last batch."""
+    """True for a step that no batch of Spark's commits: after Spark's last batch, or in real time."""
     latest: Manifest | None
-    """The manifest of the step before."""
+    """The manifest of the step before; None before the first step."""

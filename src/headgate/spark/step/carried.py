@@ -1,7 +1,7 @@
 """Carries Spark's own log of a query whose checkpoint lies on an object store.
 
-Spark writes its log on the driver's disk. What a restart elsewhere needs of it travels inside headgate's
-manifest, so there is one commit for both, and neither log can have a step that the other lacks.
+Spark writes its log on the driver's disk. headgate's manifest has the parts that a restart on another
+machine needs. So one commit covers both logs, and neither has a step that the other lacks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
 
 _TEXT_BYTES = 2048
-"""Up to here a file of a source's log is in the manifest, above it an object of its own. Chosen."""
+"""Largest file of a source's log in the manifest; a larger file is an object of its own. Not tuned."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}(/[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}){0,7}")
 """Allowed names of a file of Spark's log, which is written below headgate's directory."""
 
 
 class CarriedLog:
-    """Takes Spark's log from the driver's disk into manifests, and brings it back.
+    """Copies Spark's log from the driver's disk into manifests, and restores it from there.
 
-    `checkpoint`: on a store; its `path` is where Spark's log is.
+    `checkpoint`: on a store; its `path` is the directory of Spark's log.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -40,9 +40,9 @@ class CarriedLog:
         self._objects: dict[str, FileEntry] = {}
 
     def restore(self, latest: Manifest) -> None:
-        """Write down Spark's log as the newest manifest has it.
+        """Write the log of the newest manifest to the driver's disk.
 
-        Raises `CheckpointError`: it has none, or not all of it is there.
+        Raises `CheckpointError`: the manifest has no log, or a file of the log is missing.
         """
         carried = latest.engine.get("spark")
         if not isinstance(carried, dict):
@@ -58,12 +58,12 @@ class CarriedLog:
             self._write(path, data)
         for path, text in self._commit_of(latest).items():
             self._write(path, text.encode())
-        # beside the log, where a sink looks up what was put out before
+        # the manifest goes beside the log, because a sink reads earlier outputs there
         name = f"manifests/{file_name(latest.step)}"
         self._write(f"headgate/{name}", self._checkpoint.files.get(name))
 
     def read_log(self, batch_id: int) -> None:
-        """Read what Spark has noted up to a batch that it has begun; larger files go to the store."""
+        """Read Spark's log up to a batch that Spark has begun; write larger files to the store."""
         texts: dict[str, str] = {}
         objects: dict[str, FileEntry] = {}
         for path in needed_files(self._log, batch_id):
@@ -73,7 +73,7 @@ class CarriedLog:
             try:
                 data = (self._log / path).read_bytes()
             except FileNotFoundError:
-                continue  # what Spark purges meanwhile, it does not need any more
+                continue  # Spark does not need a file that it has purged meanwhile
             text = _text(data)
             if text is not None and (len(data) <= _TEXT_BYTES or not path.startswith("sources/")):
                 texts[path] = text
@@ -84,13 +84,13 @@ class CarriedLog:
         self._texts, self._objects = texts, objects
 
     def into(self, manifest: Manifest) -> Manifest:
-        """Return a manifest with what was taken last."""
+        """Return a manifest with the log that `read_log` read last."""
         names = {path: entry.name.partition("/")[2] for path, entry in self._objects.items()}
         engine = {**manifest.engine, "spark": {"texts": self._texts, "objects": names}}
         return replace(manifest, engine=engine, files=(*manifest.files, *self._objects.values()))
 
     def note_commit(self, latest: Manifest | None) -> None:
-        """At a query's end: note that Spark has committed its last batch, whose output is out."""
+        """Note at a query's end that Spark committed the last batch, and so the sink has its output."""
         if latest is None or f"commits/{latest.spark_batch}" in texts_in_manifest(latest):
             return
         intent = self._checkpoint.read_intent(latest.step) or {}
@@ -98,13 +98,13 @@ class CarriedLog:
             self._note(latest, intent)
 
     def note_delivered(self, latest: Manifest) -> None:
-        """While the source is quiet: note the same; a store that is away is no batch's concern."""
+        """Note the same while the source is quiet; an unreachable store is ignored."""
         if f"commits/{latest.spark_batch}" not in texts_in_manifest(latest):
             with contextlib.suppress(CheckpointError):
                 self._note(latest, {})
 
     def _note(self, latest: Manifest, intent: dict[str, Any]) -> None:
-        """Write Spark's commit, if there is one, into the intent of a step that is committed."""
+        """Write Spark's commit, if there is one, into the intent of the committed step."""
         commit = self._log / f"commits/{latest.spark_batch}"
         if commit.is_file():
             text = commit.read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ class CarriedLog:
             self._checkpoint.write_intent(latest.step, {**intent, **note})
 
     def _commit_of(self, latest: Manifest) -> dict[str, str]:
-        """Return the commit that `note_commit` has noted for this manifest."""
+        """Return Spark's commit from the intent of this manifest's step, as file and text."""
         intent = self._checkpoint.read_intent(latest.step) or {}
         if intent.get("digest") != latest.digest:
             return {}

@@ -1,4 +1,4 @@
-"""Builds the Spark job of a chain of operators: from a batch's rows to the output of its last slots."""
+"""Builds the Spark job of a chain of operators, from a batch's rows to the output of the last slots."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from headgate.spark.step.preaggregate import Preaggregation
 
 
 class ChainJob:
-    """Makes the rows of a chain's job; plans again only if slots or aggregation have changed.
+    """Builds the RDD of a chain's job; plans again only if slots or preaggregation have changed.
 
     Parameters
     ----------
-    spark : SparkSession    For what the chain's operators read from each other.
-    slots : mapping of str to ArrowMap    What each operator's slots run.
-    states : mapping of str to OperatorState    Whose assignments are in force.
+    spark : SparkSession    For the plans between two operators.
+    slots : mapping of str to ArrowMap    The function that each operator's slots run.
+    states : mapping of str to OperatorState    Has the assignments in force.
     preaggregation : Preaggregation    Preaggregation of the first operator.
-    alone : bool    The query has no other chain.
+    alone : bool    True if the columns of batches have no operator's prefix.
 
     Attributes
     ----------
@@ -62,9 +62,9 @@ class ChainJob:
         self._steps: list[Stage | str] = []
 
     def rows(self, batch: DataFrame, *, first: bool = False) -> Jvm:
-        """Return the RDD of what the chain's last slots put out for a batch.
+        """Return the RDD of the last slots' output for a batch.
 
-        `first`: it is the query's first step, so that a processor gets its initial state.
+        `first`: True in the query's first step, in which a processor gets its initial state.
         """
         assignments = {op.id: self._states[op.id].assignment for op in self.chain}
         hosts = {n: self._placements[n].hosts(a.slots) for n, a in assignments.items()}
@@ -84,7 +84,7 @@ class ChainJob:
         return rows
 
     def forget(self) -> None:
-        """Drop the plan: the next batch comes with another session."""
+        """Drop the plan, because the next batch has another session."""
         self._planned_for = None
 
     def _plan(
@@ -95,7 +95,7 @@ class ChainJob:
         *,
         first: bool,
     ) -> list[Stage | str]:
-        """Return the stages of the job, and between them the operators whose slots are placed there."""
+        """Return the stages of the job; an operator's id between them pins its slots to hosts."""
         spark = batch.sparkSession
         self.into_slots = []
         hole = hole_of(spark, batch.schema)

@@ -16,13 +16,13 @@ from headgate.spark.step.begun import Begun
 from headgate.spark.step.output import Outputs
 
 LATE_FILES_KEPT = 256
-"""Files of late records that a manifest names, the newest; older ones are garbage. Chosen: every manifest
-has the whole list, 12 kB of it."""
+"""Newest files of late records that a manifest names; older files are garbage. Chosen, not tuned: each
+manifest has the whole list, 12 kB."""
 
 
 @dataclass
 class _Parts:
-    """The lists of a manifest in the making."""
+    """Collects the lists of a manifest."""
 
     sections: dict[str, dict[int, SectionEntry]]
     blobs: list[BlobEntry] = field(default_factory=list)
@@ -40,9 +40,9 @@ def next_manifest(
     reports: Sequence[Report],
     migration: Callable[[str], dict[str, Any] | None] = lambda _: None,
 ) -> Manifest:
-    """Return the manifest of a step, and bring `states` to where the step leaves them.
+    """Return the manifest of a step, and apply the step's reports to `states`.
 
-    `migration` returns what is to be kept of an operator's migration; None where there is none.
+    `migration` returns the manifest's entry of an operator's migration; None without a migration.
     """
     latest = begun.latest
     parts = _Parts(sections={name: {} for name in states})
@@ -97,15 +97,15 @@ def pool_manifest(
     *,
     lost: int,
 ) -> Manifest:
-    """Return the manifest of a step of pools, whose `states` are where the step leaves them.
+    """Return the manifest of a step of pools.
 
     Parameters
     ----------
-    states : mapping of str to PoolState    By stage.
+    states : mapping of str to PoolState    By stage, after the step.
     outputs : Outputs    Outputs of the last stage.
     files, payloads : mapping
-        What the step's tasks have written; inner stages' payloads are left out.
-    lost : int    Rows lost in restarts since the start.
+        Written by the step's tasks; the manifest leaves out payloads of inner stages.
+    lost : int    Rows lost in restarts since the first start.
     """
     latest = begun.latest
     segments = [
@@ -137,7 +137,7 @@ def pool_manifest(
 
 
 def assigned(assignment: Assignment) -> dict[str, Any]:
-    """Return an assignment as the manifest keeps it."""
+    """Return an assignment in the manifest's form."""
     plain: dict[str, Any] = {"slots": assignment.slots, "slot_of": list(assignment.slot_of)}
     if assignment.split:
         plain["split"] = {str(group): list(shares) for group, shares in assignment.split.items()}
@@ -145,19 +145,19 @@ def assigned(assignment: Assignment) -> dict[str, Any]:
 
 
 def delivers(manifest: Manifest) -> bool:
-    """Return whether a step has something for the sink."""
+    """Return whether the sink gets an output of a step."""
     outputs = manifest.engine["outputs"]
     return bool(manifest.engine.get("empty")) or any(entry["rows"] for entry in outputs)
 
 
 def _delivery(outputs: Outputs, begun: Begun) -> dict[str, Any]:
-    """Return the sink's number of a step, and whether it is delivered without rows.
+    """Return the sink's number of a step, and whether the step is delivered without rows.
 
-    Spark's file sink wants its batches numbered without gaps, so only deliveries count. The first step
-    with input is one, whatever comes of it: it leaves files with the schema, and calls a user's function.
+    Spark's file sink needs batch numbers without gaps, so only delivered steps count. The first step
+    with input is always delivered: it leaves files with the schema, and calls a user's function.
     """
     before: int = begun.latest.engine["sink_batch"] if begun.latest else -1
-    # a source that has had nothing yet has no offset
+    # a source without any data so far has no offset
     empty = before < 0 and any(begun.sources or ()) and not outputs.rows
     return {
         "sink_batch": before + 1 if outputs.rows or empty else before,

@@ -1,8 +1,8 @@
-"""Routes a query's input: rows learn their key group, and go on to the slots.
+"""Routes a query's input: computes the key group of each row, and sends the row to its slot.
 
 The routed columns of an operator are ``g`` (key group), ``t`` (slice start), ``k0 ..``, ``v0 ..``, ``n``
-(records) and ``a0``, ``a1`` (arrival of the first and last record, ms); in the streaming query they carry
-their operator's prefix, since all chains share one source read.
+(records) and ``a0``, ``a1`` (arrival of the first and last record, ms). In the streaming query of several
+chains their names have the operator's id as a prefix, because all chains share one read of the source.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from headgate.spark.jvm.plans import (
 from headgate.spark.read.plan import InitialState, PlannedOperator, PlannedQuery
 
 _ROUTE = "route"
-"""Column of the slot that a row goes to, where some key groups are split."""
+"""Column of the slot that a row goes to; exists only if some key group is split."""
 
 _COPY_FOR = "copy_for"
-"""Column of the slot that a copy of a shared record is for."""
+"""Column of the slot that gets a copy of a shared record."""
 
 _FEW = 8
-"""So many routed columns are planned as they are: their constraints are few. Chosen, not tuned."""
+"""Most routed columns for which Catalyst may infer constraints: they are few. Chosen, not tuned."""
 
 MARKERS = T.StructType(
     [
@@ -48,11 +48,11 @@ MARKERS = T.StructType(
         T.StructField(MARKER_US, T.LongType()),
     ]
 )
-"""Columns of a marker row, which tells the next operator's slot `m_to` that an upstream slot is done."""
+"""Columns of a marker row, with which an upstream slot tells the next operator's slot `m_to` its end."""
 
 
 def routed_columns(operator: PlannedOperator, key_groups: int) -> dict[str, Column]:
-    """Return the routed columns of `operator` over its input."""
+    """Return the routed columns of `operator`, as expressions over its input."""
     columns = {GROUP: _group(operator, key_groups)}
     if operator.slice_start is not None:
         columns[TIME] = operator.slice_start
@@ -65,7 +65,7 @@ def routed_columns(operator: PlannedOperator, key_groups: int) -> dict[str, Colu
 
 
 def _group(operator: PlannedOperator, key_groups: int) -> Column:
-    """Return the key group: by the key, or by the window where that is the whole key."""
+    """Return the key group of a row: by its key, or by its window if the window is the whole key."""
     by = [routed.value for routed in operator.keys]
     time = operator.spec.time
     if not by and operator.slice_start is not None and time is not None:
@@ -80,7 +80,7 @@ def _group_of(by: list[Column], key_groups: int) -> Column:
 
 
 def streaming_input(spark: SparkSession, query: PlannedQuery, key_groups: int) -> DataFrame:
-    """Return the streaming DataFrame of a query's routed rows; of the user's own without operators."""
+    """Return the streaming DataFrame of a query's routed rows; without operators, the user's own."""
     if not query.operators:
         return of_rows(spark, query.plan)
     frames = []
@@ -90,7 +90,7 @@ def streaming_input(spark: SparkSession, query: PlannedQuery, key_groups: int) -
         prefix = f"{first.id}:" if len(query.sources) > 1 else ""
         named = [value.alias(prefix + name) for name, value in columns.items()]
         frame = of_rows(spark, first.input_plan).select(*named)
-        # the node costs a copy of each row
+        # the node that hides constraints costs a copy of each row
         frames.append(without_constraints(frame) if len(named) > _FEW else frame)
     together = frames[0]
     for frame in frames[1:]:
@@ -99,13 +99,13 @@ def streaming_input(spark: SparkSession, query: PlannedQuery, key_groups: int) -
 
 
 def with_ticks(frame: DataFrame, ticks: DataFrame) -> DataFrame:
-    """Return a streaming DataFrame of which a batch begins at every tick, with rows or without."""
+    """Return a streaming DataFrame that has a batch at every tick, even without rows."""
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
     return frame.unionByName(ticks.select(*nothing))
 
 
 def with_initial(frame: DataFrame, operator: PlannedOperator, key_groups: int) -> DataFrame:
-    """Return the first step's routed rows and, marked, those of the operator's initial state."""
+    """Return the first step's routed rows together with those of the operator's initial state."""
     if operator.initial is None:
         return frame
     rows = initial_rows(frame.sparkSession, operator.initial, key_groups)
@@ -113,7 +113,7 @@ def with_initial(frame: DataFrame, operator: PlannedOperator, key_groups: int) -
 
 
 def initial_rows(spark: SparkSession, initial: InitialState, key_groups: int) -> DataFrame:
-    """Return the rows of an initial state, marked."""
+    """Return the routed rows of an initial state; their column `INITIAL` is true."""
     columns = {GROUP: _group_of([key.value for key in initial.keys], key_groups)}
     columns |= {key.name: key.value for key in initial.keys}
     columns |= {passed.name: passed.value for passed in initial.values}
@@ -123,9 +123,9 @@ def initial_rows(spark: SparkSession, initial: InitialState, key_groups: int) ->
 
 
 def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> DataFrame:
-    """Return the rows of a batch that belong to a chain's first operator, without prefix.
+    """Return the rows of a batch that belong to a chain's first operator, without the names' prefix.
 
-    `alone`: the query has one chain: all rows are its, and names have no prefix.
+    `alone`: True if the batch has rows of this chain only; then the names have no prefix.
     """
     if alone:
         return batch
@@ -136,11 +136,11 @@ def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> 
 
 
 def slot_column(assignment: Assignment) -> Column:
-    """Return the slot of a row's key group; of a split one each of its slots in turn, at random."""
+    """Return the slot of a row's key group; for a split key group, one of its slots at random."""
     slots = ",".join(str(s) for s in assignment.slot_of)
     column = F.expr(f"element_at(array({slots}), {GROUP} + 1)")
     for group, shares in assignment.split.items():
-        # drawn by place: a hot key's rows may be alike, and lie in any pattern
+        # hash of the row's position: rows of a hot key may be equal, and lie in any pattern
         share = F.pmod(F.xxhash64(F.monotonically_increasing_id()), F.lit(len(shares)))
         drawn = F.element_at(F.array(*[F.lit(slot) for slot in shares]), share.cast("int") + 1)
         column = F.when(F.col(GROUP) == group, drawn).otherwise(column)
@@ -148,12 +148,12 @@ def slot_column(assignment: Assignment) -> Column:
 
 
 def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool) -> DataFrame:
-    """Return `frame` with one partition per slot; marker rows go where they say.
+    """Return `frame` with one partition per slot; a marker row goes to its slot `m_to`.
 
-    `shared`: every slot gets every record; it counts as one where it is stored, as none elsewhere.
+    `shared`: every slot gets a copy of every record; only the stored copy counts as a record.
     """
     if shared:
-        # any group may store it; drawn by place and content, so that equal records spread, too
+        # any group may store the record; a hash of position and content spreads equal records, too
         drawn = F.xxhash64(F.monotonically_increasing_id(), *frame.columns)
         group = F.pmod(drawn, F.lit(len(assignment.slot_of))).cast("int")
         slots = F.array(*[F.lit(slot) for slot in range(assignment.slots)])
@@ -165,7 +165,7 @@ def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool) -> DataF
     if MARKER_TO in frame.columns:
         target = F.coalesce(F.col(MARKER_TO), target)
     if assignment.split:
-        # a place among the rows is known to a projection only
+        # Spark knows a row's position in a projection only
         routed = frame.withColumn(_ROUTE, target)
         return routed.repartitionById(assignment.slots, _ROUTE).drop(_ROUTE)
     return frame.repartitionById(assignment.slots, target)
@@ -174,10 +174,10 @@ def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool) -> DataF
 def fed_input(
     spark: SparkSession, operator: PlannedOperator, put_out: Mapping[str, Jvm], key_groups: int
 ) -> DataFrame:
-    """Return the routed rows of an operator that reads what others have put out in this step.
+    """Return the routed rows of an operator that reads other operators' output of this step.
 
-    `spark`: that batches come with. `put_out` (mapping of str to plan node): rows of each operator
-    that it reads, by id; their columns are the operator's.
+    `spark`: session of the batches. `put_out` (mapping of str to plan node): output rows of each
+    parent, by its id, with the parent's columns.
     """
     plan = without_watermarks(spark, operator.input_plan)
     for parent in operator.parents:
@@ -189,15 +189,15 @@ def fed_input(
 class Relay:
     """Turns the output of an operator's slots into the routed input of the next operator.
 
-    What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in
-    the same plan: a second path would run the upstream slots a second time.
+    Catalyst runs the user's plan between the two operators. Marker rows pass through the same plan
+    unchanged: a second plan would run the upstream slots a second time.
 
-    `operator`: the one downstream.
+    `operator`: the downstream operator.
 
     Attributes
     ----------
-    hole : plan node    Leaf of `plan`, where the rows of the slots upstream are put.
-    plan : plan node    From them to the routed columns.
+    hole : plan node    Leaf of `plan`, which the rows of the upstream slots replace.
+    plan : plan node    Computes the routed columns from these rows.
     """
 
     def __init__(self, spark: SparkSession, operator: PlannedOperator, key_groups: int) -> None:
@@ -205,7 +205,7 @@ class Relay:
         assert upstream is not None
         empty = analysed(template(spark, MARKERS))
         markers = list(each(empty.output()))
-        # in a marker all of them are null, whatever the user said of his
+        # in a marker row all output columns are null, whatever the user's schema says
         outputs = [a.withNullability(True) for a in each(upstream.placeholder.output())]
         attributes = seq(spark, [*outputs, *markers])
         hole = leaf(spark, attributes, internal_rows(of_rows(spark, empty)))
@@ -213,7 +213,7 @@ class Relay:
         marker = column(spark, markers[0]).isNotNull()
         columns = []
         for name, value in routed_columns(operator, key_groups).items():
-            # nothing of the user's is computed for a marker: with nulls it could fail
+            # no user's expression is computed for a marker row: nulls could make it fail
             columns.append(F.when(~marker, value).alias(name))
         marked = [column(spark, m).alias(m.name()) for m in markers]
         routed = of_rows(spark, plan).select(*columns, *marked)
@@ -233,7 +233,7 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
         return project(spark, [*guarded, *markers], below)
     if name == "Filter":
         return filtered(spark, present_or(spark, markers[0], plan.condition()), below)
-    return below  # the others of those that markers pass say things of columns only
+    return below  # all other nodes that marker rows pass only describe columns
 
 
 def unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:

@@ -1,4 +1,4 @@
-"""Provides a query's batches: those of the streaming query beneath it, and batches without rows."""
+"""Provides a query's batches: batches of the streaming query beneath it, and batches without rows."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
 class Intake:
-    """The input of a query's batches.
+    """Holds the streaming input of a query's batches, and their session.
 
     Parameters
     ----------
     stream : DataFrame
-        The streaming DataFrame whose batches are taken, of the session that the query was started in.
-    checkpoint : Path    Checkpoint of the query, whose lock is held.
-    ticks : bool    Whether there may be something to do where the sources are quiet.
+        The streaming DataFrame whose batches the query reads, of the user's session.
+    checkpoint : Path    Directory of the query's checkpoint; this run holds its lock.
+    ticks : bool    Whether the query may have work while the sources are quiet.
     results : SparkSession
-        A copy of the session that the query was started in: what its results are made in.
+        A copy of the user's session, for the plans of results.
     stateful : bool    Whether the query has stateful operators.
 
     Attributes
     ----------
-    tick : Tick or None    What begins a batch where the sources are quiet.
+    tick : Tick or None    The source that begins batches while the other sources are quiet.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Intake:
     def settle_in(
         self, batch: DataFrame, into_slots: Iterable[StructType] | None = None
     ) -> SparkSession:
-        """Take the session that batches come with: Spark's clone of the user's, the query's own.
+        """Take the session of the batches: Spark's clone of the user's session for this query.
 
         `into_slots`: schemas of all rows for slots, if known.
         """
@@ -68,31 +68,31 @@ class Intake:
 
     @property
     def session(self) -> SparkSession:
-        """Return the session that batches come with."""
+        """Return the session of the batches."""
         assert self._session is not None
         return self._session
 
     def settle_in_alone(self) -> None:
-        """Take the session of results for that of batches, where Spark brings none."""
+        """Use the session of results for batches, if no batch of Spark's brings a session."""
         self._session = _prepared(self._results)
 
     def enter(self) -> None:
-        """Make the batches' session that of this thread: one of Spark's own threads has it already."""
+        """Make the batches' session the active session of this thread, which Spark did not start."""
         assert self._session is not None
         make_active(self._session)
 
     def start_ticking(self, rests: Callable[[], bool]) -> None:
-        """Begin a batch every second from now on, but none while it `rests`."""
+        """Begin a batch every second from now on, except while `rests` returns True."""
         if self.tick is not None:
             self.tick.start(rests)
 
     def go_on_soon(self) -> None:
-        """Begin a batch right after the one under way."""
+        """Begin another batch right after the current batch."""
         if self.tick is not None:
             self.tick.soon()
 
     def close(self) -> None:
-        """Begin no batch any more."""
+        """Stop the ticks."""
         if self.tick is not None:
             self.tick.stop()
 
@@ -102,20 +102,20 @@ class Intake:
         return no_rows(self._session, self._schema)
 
     def look_through(self, batch: DataFrame) -> None:
-        """Read a batch that is not computed again, and keep nothing of it.
+        """Read all rows of a batch that is not computed again, and drop them.
 
-        Spark takes its next watermark from the rows it sees pass. Unread, those of this batch would
-        never count: what is due by them would come out late, or never where no rows follow.
+        Spark computes its next watermark from the rows that a batch reads. Without this batch's rows
+        the watermark would stay behind, and results would come late, or never if no rows follow.
         """
         run_through(batch)
 
     def rehearsal(self) -> DataFrame:
-        """Return a batch without rows before there was any, in a session of its own."""
+        """Return a batch without rows before the first batch, in a session of its own."""
         return no_rows(_prepared(clone_of(self.stream.sparkSession)), self._schema)
 
 
 def _prepared(session: SparkSession) -> SparkSession:
-    # an adaptive plan runs its stages while it is being made: slots would run before their facts are
-    # known, and in jobs of their own
+    # adaptive execution runs stages during planning: slots would run before the driver has set their
+    # facts, and in separate jobs
     session.conf.set(_ADAPTIVE, "false")
     return session

@@ -1,4 +1,4 @@
-"""Holds a job of stateful operators between two batches, for those who watch and steer it."""
+"""Holds a job of stateful operators between two batches, for its observers and its control loop."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from headgate.spark.step.record import Recorder
 
 @dataclass
 class LiveJob:
-    """Shows a running job to those who watch it."""
+    """Holds the parts of a running job of stateful operators."""
 
     query: PlannedQuery
-    """What was read from the user's plan."""
+    """The operators and plans that were read from the user's plan."""
     config: JobConfig
-    """As it is now: the budget may change."""
+    """The current settings: the budget may change."""
     latest: Manifest | None
-    """What the checkpoint had when the job started."""
+    """The newest manifest when the job started."""
     states: dict[str, OperatorState]
     """By operator."""
     changes: Changes
-    """What is wanted of their assignments."""
+    """Requested changes of the assignments in `states`."""
     recorder: Recorder
 
     @classmethod
@@ -37,7 +37,7 @@ class LiveJob:
         executors: Executors,
         recorder: Recorder,
     ) -> LiveJob:
-        """Return a job where its checkpoint left it, or a fresh one where there is none."""
+        """Return the job of the manifest `latest`, or of a first start if it is None."""
         states = {
             op.id: OperatorState.fresh(config.slots, config.key_groups)
             if latest is None
@@ -48,9 +48,9 @@ class LiveJob:
         return cls(query, config, latest, states, changes, recorder)
 
     def set_budget(self, budget_s: float | None) -> None:
-        """Give slots another time budget from the next step on."""
+        """Change the slots' time budget from the next step on."""
         self.config = replace(self.config, budget_s=budget_s)
 
     def slots_in_use(self, operator: str) -> int:
-        """Return how many slots an operator has, or will have when what moves has moved."""
+        """Return the slots of an operator: in force, or after its newest change if these are more."""
         return max(self.states[operator].assignment.slots, self.changes.newest(operator).slots)

@@ -1,4 +1,4 @@
-"""Notes in the background which files Spark's own log has, so that a restart can compare them."""
+"""Lists the files of Spark's own log in the background, so that a restart can compare them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from headgate.checkpoint.spark_log import STEP, LogNotes
 from headgate.core.errors import CheckpointError
 
 _EVERY_S = 0.5
-"""Seconds between two looks for a commit of Spark's. Chosen: what a killed driver has not noted."""
+"""Interval of looking for Spark's commit; a killed driver lacks notes of this time. Not tuned."""
 
 
 class LogKeeper:
     """Writes notes of Spark's log into a checkpoint in a directory, in a thread of its own.
 
-    A manifest has a note of the batch that it is of. Spark's commit of that batch comes later, and
-    batches without a step have no manifest.
+    A manifest has a note up to its batch. Spark commits that batch later, and batches without a step
+    have no manifest.
 
-    `step`: the newest that is committed, -1 for none.
+    `step`: the newest committed step, -1 for none.
     """
 
     def __init__(self, checkpoint: Checkpoint, step: int) -> None:
@@ -45,12 +45,12 @@ class LogKeeper:
         self._step = step
 
     def note(self) -> dict[str, Any]:
-        """Return a note of Spark's log as it is."""
+        """Return a note of the current files of Spark's log."""
         with self._lock:
             return self._notes.note(self._batch)
 
     def close(self) -> None:
-        """Write the last note; Spark's query has ended."""
+        """Write the last note, after the end of Spark's query."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -61,11 +61,11 @@ class LogKeeper:
             self._write()
 
     def _write(self) -> None:
-        """Write a note if a batch was begun, a step or a batch committed since the last one."""
+        """Write a note if a batch has begun or a step or batch was committed since the last note."""
         batch, step = self._batch, self._step
         now = batch, step, os.path.lexists(self._checkpoint.path / "commits" / str(batch))
         if now == self._written:
             return
-        with contextlib.suppress(CheckpointError):  # a disk that is full is the next step's concern
+        with contextlib.suppress(CheckpointError):  # on a full disk the next step fails itself
             self._checkpoint.write_note({**self.note(), STEP: step})
             self._written = now

@@ -1,7 +1,7 @@
-"""Finds slots whose executor or Python worker was lost, as far as the driver can learn of it.
+"""Finds slots that lost their executor or Python worker, from reports and errors in the driver.
 
-Nothing is repaired here: a lost task runs again under the assignment of its step. A Spark listener for
-executors names no slots, and Spark's status store forgets tasks, so reports of tasks are asked.
+This module repairs nothing: a lost task runs again under the assignment of its step. A Spark listener for
+executors names no slots, and Spark's status store forgets tasks, so the tasks' reports serve instead.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from headgate.spark.jvm.errors import text_of
 from headgate.spark.worker.failure import is_lost_worker
 
 _TASK = re.compile(r"[Ll]ost task (\d+)\.\d+ in stage (\d+)\.")
-"""How Spark names the task that a job failed with: its partition, which is a slot's number, and stage."""
+"""Matches the task in the error of a failed job: its partition, which is the slot's number, and stage."""
 
 _GROUP = "spark.jobGroup.id"
-"""Local property: which jobs are a query's."""
+"""Local property with the job group of a query."""
 
 Lost = list[tuple[str, int]]
 """Operators and slots."""
 
 
 class Losses:
-    """Tells which slots were lost, between two steps or in the midst of one.
+    """Finds the slots that were lost between two steps or in a step.
 
-    Where Spark gives a job up with its first failed task (``local``), the attempt fails and says which
-    task it was. On a cluster Spark runs the task again and says nothing to the driver's code; then the
-    slot's report comes from a second try, or, where nothing was running when an executor went, from
-    another daemon of Python workers than the last one, which serves nobody any more.
+    With the master ``local`` the first failed task fails the job, and the error names the task. On a
+    cluster Spark runs the task again, and the driver's code sees no error; then the slot's report has an
+    attempt number above 0. If an executor ended between two steps, the slot's report names another
+    daemon of Python workers than before, and no report names the old daemon.
 
-    `executors`: returns the ids of the living executors; none where Spark is local. `stages`:
-    returns the numbers of all stages of the job that a stage belonged to, ascending; none where
-    Spark has forgotten it.
+    `executors`: returns the ids of the living executors; none if Spark is local. `stages`: returns
+    the ids of all stages of a stage's job, ascending; none if Spark has forgotten the job.
     """
 
     def __init__(
@@ -56,11 +55,11 @@ class Losses:
     ) -> Lost:
         """Return the slots that a failed attempt of a step lost.
 
-        The job of a chain has a stage for each of its operators, in their order, and before them those
-        that deal rows to slots. A task that was lost there is no slot's.
+        The job of a chain ends with one stage for each of its operators, in their order. The stages
+        before route rows, and their tasks belong to no slot.
 
-        `chains`: how many slots each operator of each chain has, in the order in which they run.
-        `reports`: reports of this attempt that arrived nevertheless.
+        `chains`: number of slots by operator, one mapping per chain, in the order in which chains run.
+        `reports`: reports of this attempt that arrived before the failure.
         """
         task = _TASK.search(text_of(error))
         if task is None or not is_lost_worker(error):
@@ -75,18 +74,18 @@ class Losses:
     def _of_stage(
         self, stage: int, chains: Sequence[Mapping[str, int]], reports: Sequence[Report]
     ) -> str | None:
-        """Return whose slots ran in a stage of which no task reported; None for nobody's."""
+        """Return the operator of a stage of which no task reported; None if it has no operator."""
         reported = {(report.operator, report.slot) for report in reports}
-        for chain in chains:  # one runs after the other
+        for chain in chains:  # chains run one after the other: the first incomplete chain failed
             if any((name, slot) not in reported for name in chain for slot in range(chain[name])):
-                # those of the operators are the job's last stages
+                # the operators' stages are the job's last ones
                 last = reversed(list(self._stages(stage)))
                 of_operators = dict(zip(last, reversed(list(chain)), strict=False))
                 return of_operators.get(stage)
         return None
 
     def in_step(self, reports: Sequence[Report]) -> Lost:
-        """Return the slots that were lost since the last step was committed, though this one was."""
+        """Return the slots that were lost since the last committed step; this step is committed, too."""
         living = self._executors()
         vanished, self._living = self._living - living, living
         serving = {report.daemon for report in reports}
@@ -99,7 +98,7 @@ class Losses:
 
 
 def stages_beside(context: SparkContext) -> Callable[[int], list[int]]:
-    """Return a function for the stages of a stage's job; only the batches' thread may call it."""
+    """Return a function from a stage to its job's stages; only the batches' thread may call it."""
     tracker = context.statusTracker()
 
     def stages(stage: int) -> list[int]:

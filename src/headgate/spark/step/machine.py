@@ -1,7 +1,7 @@
-"""Takes the batches of a running query, in the driver, and decides which of them are steps.
+"""Receives the batches of a running query, in the driver, and decides which of them are steps.
 
-One machine for all kinds of query; what a step computes is its `Work`: stateful operators (`stateful`) or
-pools of replicas (`pools`). Spark calls `StepMachine.process` for each micro-batch.
+The machine is the same for all kinds of query. Its `Work` computes steps: of stateful operators
+(`stateful`) or pools of replicas (`pools`). Spark calls `StepMachine.process` for each micro-batch.
 """
 
 from __future__ import annotations
@@ -34,26 +34,25 @@ from headgate.spark.step.steps import Steps
 from headgate.spark.step.work_ports import R, Work
 
 _FAR_US = 2**62
-"""A time by which all that will ever be due is due, in microseconds."""
+"""A time later than every due time, in microseconds."""
 
 _QUIET_S = 0.8
-"""How long waiting records are served between two ticks."""
+"""Time for serving waiting records between two ticks of a quiet source, which are 1 s apart."""
 
 
 class StepMachine(Generic[R]):
-    """Does the steps of one query; each exactly once, as its sink sees it.
+    """Runs the steps of one query; its sink sees each step exactly once.
 
-    `held`: whether due work waits for a batch with new records; waiting records are served in any
-    case.
+    `held`: whether due work waits for a batch with new records; the backlog is served in any case.
 
     Attributes
     ----------
     batches_begun, settled_batch : int
-        Batches begun so far, and the last one of them that had nothing to do.
-    awaited : int    How many wait for batches.
+        Number of batches begun, and this number at the last batch that had nothing to do.
+    awaited : int    Number of callers that wait for batches.
     stopping, interrupted, idle : Event
-        Set where no batch shall be done any more; where the one under way is broken off; while none is.
-    threads : BatchThreads    Those that do batches and deliveries.
+        Set when no further batch may run; when the current batch is stopped; while no batch runs.
+    threads : BatchThreads    Threads that run batches and deliveries.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class StepMachine(Generic[R]):
         self.awaited = 0
         self._recovering = latest is not None
         self._followed_us = -_FAR_US
-        """The watermark of the last batch that another was to follow at once."""
+        """Watermark of the last batch that requested a further batch at once."""
         self._held = held
 
     @property
@@ -101,7 +100,7 @@ class StepMachine(Generic[R]):
         return self.work.waits if self._held else self.work.due(watermark_us, clock_ms)
 
     def process(self, batch: DataFrame, batch_id: int) -> None:
-        """Do one micro-batch; Spark's ``foreachBatch`` function."""
+        """Run one micro-batch; Spark's ``foreachBatch`` function."""
         self.batches_begun += 1
         with self._under_way():
             self.steps.begin_batch(batch_id)
@@ -116,31 +115,31 @@ class StepMachine(Generic[R]):
         *,
         read_ms: float,
     ) -> Manifest:
-        """Commit the step of an epoch, of which Spark knows nothing, as of a drain.
+        """Commit an epoch of real time as a step; Spark has no batch for it, as for a drain.
 
-        Who calls delivers its output, and says so to `Steps.note_delivered`.
+        The caller must deliver the output, and then call `Steps.note_delivered`.
 
         Parameters
         ----------
         batch_id : int    The number that a batch of Spark's would have.
         sources : list of str    Offsets of the sources at the end of the epoch.
-        read_ms : float    When the first of its records was read, since 1970.
+        read_ms : float    Time at which the epoch's first record was read, since 1970.
         """
         self.batches_begun += 1
         with self._under_way():
             self.steps.sources, self.steps.read_ms = sources, read_ms
-            # its records are with the slots already; the stream stands for a batch of them
+            # the slots have the records already; the stream stands in for a batch
             stream = self.work.intake.stream
             manifest = self.steps.commit_epoch(stream, batch_id, watermark_us, clock)
         return manifest
 
     def run_commands(self) -> None:
-        """Carry out what control files ask for."""
+        """Carry out the requests in control files."""
         self._commands.poll()
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        """Let others know, while a batch is done, in which thread it is."""
+        """Register this thread while it runs a batch."""
         self.threads.begin()
         try:
             with self.threads.working():
@@ -148,7 +147,7 @@ class StepMachine(Generic[R]):
         except BaseException:
             if not self.is_broken_off:
                 raise
-            # to Spark, too, it is no failure
+            # the stop is no failure to Spark either
             self.log.refuse_batch()
         finally:
             self.threads.end()
@@ -158,19 +157,19 @@ class StepMachine(Generic[R]):
 
     @property
     def is_broken_off(self) -> bool:
-        """Return whether the query was stopped within a batch, perhaps by Spark's own handle."""
+        """Return whether the query was stopped within a batch, by headgate's or Spark's handle."""
         try:
             return self.interrupted.is_set() or not (self._drains or self.log.active)
-        except Exception:  # the JVM is gone, or no batch has begun
+        except Exception:  # the JVM has ended, or no batch has begun
             return False
 
     @property
     def is_of_this_thread(self) -> bool:
-        """Return whether this thread does the batch under way."""
+        """Return whether this thread runs the current batch."""
         return self.threads.is_this
 
     def cancel(self, run: str, *, raising: bool) -> None:
-        """Cancel the jobs of a run of Spark's query; if `raising`, raise from its user's code."""
+        """Cancel the jobs of a run of Spark's query; if `raising`, raise `BrokenOff` in its threads."""
         self.spark.sparkContext.cancelJobGroup(run)
         if raising:
             self.threads.raise_in()
@@ -188,31 +187,31 @@ class StepMachine(Generic[R]):
         except BrokenOff:
             raise
         except BaseException as error:
-            # Spark hands on its text only; of what is no Exception it would never hear
+            # Spark passes on the text only, and only of an Exception
             failed = self.note_failure(error)
             if failed is error:
                 raise
             raise failed from error
 
     def note_failure(self, error: BaseException) -> Exception:
-        """Take note of what makes the query fail; return why that came."""
+        """Keep the error that makes the query fail; return the error that caused it."""
         self._failed = self._reason(error if isinstance(error, Exception) else _left(error))
         return self._failed
 
     def _reason(self, error: Exception) -> Exception:
-        """Return why a batch failed: perhaps another driver has gone on, and removed what it needed."""
+        """Return the cause of a failed batch: the error, or another driver that uses the checkpoint."""
         if self.latest is not None and not isinstance(error, CheckpointError):
             try:
                 self.checkpoint.refuse_after_another(self.latest.step)
             except AnotherDriver as another:
                 return another
-            except CheckpointError:  # a store that is away, too, says nothing of drivers
+            except CheckpointError:  # an unreachable store says nothing about other drivers
                 return error
         return error
 
     def _refuse_while_stopping(self) -> None:
-        """Leave a batch that Spark began after `stop` was asked to the next start."""
-        self.idle.set()  # this batch has begun nothing, and `stop` waits for that
+        """Leave a batch that Spark began after a call of `stop` to the next start."""
+        self.idle.set()  # this batch has done nothing yet, and `stop` waits for `idle`
         self.log.refuse_batch()
 
     def _process(self, batch: DataFrame, batch_id: int) -> None:
@@ -240,29 +239,29 @@ class StepMachine(Generic[R]):
                 self.steps.note_quiet()
                 return
         if quiet and self._held:
-            assert self.latest is not None  # only what a step has brought on can be quiet
+            assert self.latest is not None  # sources are quiet only after a step
             watermark_us = self.latest.watermarks.get("evict_us", 0)
         self.steps.run(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:
             self._serve_backlog(batch_id, watermark_us)
-        # a batch without input follows itself only if it has brought the watermark on: what is due and
-        # stays so, as behind another operator's watermark, waits for ticks, as a clock and a backlog do
+        # after a batch without input another follows at once only if the watermark has advanced; other
+        # work, such as timers, a backlog or results behind another operator's watermark, waits for ticks
         follows = not quiet or watermark_us > self._followed_us
         if follows and self._due(_FAR_US, 0) and not (work.waits or self.stopping.is_set()):
-            # by the watermark after this batch, as Spark's batches without data
+            # it uses the watermark after this batch, as Spark's batches without data do
             self._followed_us = watermark_us
             work.intake.go_on_soon()
 
     @property
     def settled(self) -> bool:
-        """Return whether the last batch had nothing to do, and nobody and no clock needs another."""
+        """Return whether the last batch had nothing to do, and no caller or timer needs another batch."""
         quiet = self.idle.is_set() and self.settled_batch == self.batches_begun
         return quiet and not self.awaited and not self._due(-_FAR_US, _FAR_US / 1e3)
 
     def _delivered_again(
         self, latest: Manifest, batch: DataFrame, batch_id: int, sources: list[str]
     ) -> bool:
-        """After a restart: deliver what was committed, its output perhaps not; the same bytes."""
+        """Deliver the newest step again after a restart; return False if `batch_id` is a later batch."""
         path = self.checkpoint.location
         if latest.spark_batch != batch_id:
             check_continues(path, latest, batch_id, self.log)
@@ -273,7 +272,7 @@ class StepMachine(Generic[R]):
         return True
 
     def _serve_backlog(self, batch_id: int, watermark_us: int) -> None:
-        """Serve waiting records while the source is quiet: the next batch only comes with a tick."""
+        """Serve waiting records until about the next tick, while the source is quiet."""
         until = time.monotonic() + _QUIET_S
         while time.monotonic() < until and not self.stopping.is_set():
             if not self.work.changing and not self.work.waits:
@@ -282,12 +281,12 @@ class StepMachine(Generic[R]):
             self.steps.run(nothing, batch_id, watermark_us, started_ms=time.time() * 1e3)
 
     def drain(self, run: str) -> None:
-        """After the last batch: serve the backlog and emit what its watermark allows.
+        """Serve the backlog after the last batch, and emit what the batch's watermark allows.
 
         Spark runs one more batch for its own stateful operators when a query with
         ``trigger(availableNow=True)`` ends; to Spark this query is stateless.
 
-        `run`: of Spark's query: its jobs are called so.
+        `run`: run id of Spark's query, the job group of its jobs.
         """
         if not self.work.has_steps or self.latest is None:
             return
@@ -311,9 +310,9 @@ class StepMachine(Generic[R]):
 
     @property
     def failed(self) -> Exception | None:
-        """Return the error that made the query fail: the last batch's, or another driver's going on.
+        """Return the error that made the query fail: of the last batch, or of another driver's commit.
 
-        Two queries on one log of Spark's also fail in Spark itself, which knows nothing of drivers.
+        Two queries on one log of Spark's also fail in Spark, with an error that names no driver.
         """
         if self._failed is None and self.latest is not None:
             try:
@@ -323,12 +322,12 @@ class StepMachine(Generic[R]):
         return self._failed
 
     def give_up(self) -> None:
-        """Do no batch any more, and wait for one that is under way."""
+        """Refuse further batches, and wait for the current batch."""
         self.stopping.set()
         self.idle.wait()
 
     def close(self) -> None:
-        """Finish what goes on beside the batches; there will be none any more."""
+        """Finish the work beside the batches, after the last batch."""
         self.work.intake.close()
         self.steps.close()
 
@@ -340,7 +339,7 @@ class StepMachine(Generic[R]):
 
 
 def _left(error: BaseException) -> EngineError:
-    """Return the error for a query's function that ended with ``sys.exit`` or the like."""
+    """Return the error for a user's function that ended with ``sys.exit`` or the like."""
     place = users_place(frames_of(error.__traceback__))
     msg = (
         f"the query's own function ended with {type(error).__name__}{place and f' {place}'}; call the "

@@ -1,4 +1,4 @@
-"""Holds the result of a step for its records."""
+"""Defines the result of a step, for journal and metrics."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
-    """A step that is committed and out."""
+    """Describes a committed step."""
 
     manifest: Manifest
     reports: list[R]
-    """One of each task."""
+    """One report of each task."""
     phases_ms: dict[str, float]
-    """Where its time went."""
+    """Time by phase."""
     attempts: int
     emitted: int
-    """Rows that were kept for the sink, before the user's filters."""
+    """Rows of the last operators' output, before the user's filters."""
     store: Traffic | None = None
-    """The driver's with the checkpoint's store, since the step before; None where there is none."""
+    """The driver's requests to the checkpoint's store since the last step; None without a store."""
 
     @property
     def step(self) -> int:
-        """Its number."""
+        """The step's number."""
         return self.manifest.step

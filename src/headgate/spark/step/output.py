@@ -1,7 +1,7 @@
-"""Turns the output of slots, kept in the checkpoint, into the DataFrame of the sink.
+"""Turns the output of slots, stored in the checkpoint, into the DataFrame of the sink.
 
-The sink never sees a plan that contains a slot task: a second action on it, or a sort, would run the
-slots twice. It gets committed bytes.
+The sink gets committed bytes, never a plan that contains a slot task: a second action on such a plan, or
+a sort, would run the slots twice.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from headgate.spark.worker.payloads import read_table
 
 @dataclass
 class Outputs:
-    """The output of one step."""
+    """Holds the output of one step."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
-    """As the manifest keeps them: operator, rows, and ``inline`` (a payload) or ``file``."""
+    """Entries of the manifest: operator, rows, and ``inline`` (a payload's name) or ``file``."""
     inline: dict[str, bytes] = field(default_factory=dict)
     """Payloads by name."""
 
@@ -55,7 +55,7 @@ class Outputs:
         return sum(entry["rows"] for entry in self.entries)
 
     def table(self, checkpoint: Checkpoint) -> pa.Table | None:
-        """Return the rows, read in this process; None of none."""
+        """Read and return the rows in this process; None without entries."""
         tables = [
             read_table(
                 self.inline[entry["inline"]]
@@ -72,7 +72,7 @@ class Outputs:
         payloads: dict[str, bytes],
         files: dict[str, FileEntry],
     ) -> None:
-        """Add a slot's output to the manifest in the making."""
+        """Add a slot's output to these entries, and to the payloads or files of a new manifest."""
         payload = report.output
         assert payload is not None
         entry: dict[str, Any] = {"operator": report.operator, "rows": report.output_rows}
@@ -129,7 +129,7 @@ class _ReadOutput:
 
 
 def _file(checkpoint: Checkpoint, name: str, crc32: int) -> bytes:
-    """Return an output file's bytes, compared with their checksum."""
+    """Return an output file's bytes; raise CheckpointError if the checksum differs."""
     data = checkpoint.read_file("output", name)
     if zlib.crc32(data) != crc32:
         msg = f"output file {name} was altered; see headgate inspect --verify."
@@ -138,13 +138,13 @@ def _file(checkpoint: Checkpoint, name: str, crc32: int) -> bytes:
 
 
 class Results:
-    """Makes the user's result rows of what the slots put out; the plan above them is made once."""
+    """Computes the user's result rows from the slots' output; plans only once where it can."""
 
     def __init__(self, spark: SparkSession, query: PlannedQuery) -> None:
         self._spark = spark
         self._last = query.last
         self._plan = query.plan
-        # of the streaming query: what operators put out may be null there, as far as Spark says
+        # of the streaming query, in whose schema all columns of an operator's output may be null
         self._columns = analysed(no_rows(spark, query.schema)).output()
         self._planned: Planned | None = None
         self._counts = observes(query.plan)
@@ -155,7 +155,7 @@ class Results:
         return None if self._observed is None else self._observed.metrics()
 
     def straight(self, rows: Jvm) -> Jvm:
-        """Return the RDD of the results made of `rows`, of the slots of a query of one chain."""
+        """Return the RDD of the results of a query with one chain; `rows`: the slots' output."""
         if self._planned is None:
             (last,) = self._last
             empty = internal_rows(no_rows(self._spark, last.raw_schema))
@@ -187,10 +187,10 @@ class Results:
     def project_rows(
         self, above: Callable[[DataFrame], DataFrame], file: Path
     ) -> NarrowPlan | None:
-        """Return the plan from an operator's rows to `above` of the results, to be computed in place.
+        """Return a plan that computes `above` of the results in place from an operator's rows.
 
-        The JVM may write into `file`. None where the results are more than a narrow plan makes of one
-        operator's rows.
+        The JVM may write into `file`. None if the results need more than one operator's rows and a
+        narrow plan.
         """
         last = self._last[0]
         if self._counts or len(self._last) > 1 or _stored(last.raw_schema) != last.raw_schema:
@@ -201,9 +201,9 @@ class Results:
         return NarrowPlan.of(above(of_rows(self._spark, plan)), hole, last.raw_schema, file)
 
     def at_hand(self, outputs: Outputs, checkpoint: Checkpoint) -> DataFrame:
-        """Return the result rows of a step with few rows; as `stored` where some are in files.
+        """Return the result rows of a step with few rows; the same as `stored` if some are in files.
 
-        Catalyst has the rows in the plan, and computes a projection of them without any job.
+        The plan contains the rows, so Catalyst computes a projection of them without a job.
         """
         entries = outputs.entries
         last = self._last[0]
@@ -223,7 +223,7 @@ def raw_frame(
     inline: dict[str, bytes],
     checkpoint: Checkpoint,
 ) -> DataFrame:
-    """Return the rows of a committed step's outputs, types of libraries' own as they are stored."""
+    """Return the rows of a step's outputs; user-defined types have their storage types."""
     schema = _stored(schema)
     if not entries:
         return created(spark, [], schema)
@@ -240,7 +240,7 @@ def raw_frame(
 
 
 def _stored(schema: T.StructType) -> T.StructType:
-    """Return a schema with user-defined types as Spark stores them: PySpark takes only those in Arrow."""
+    """Return a schema in which storage types replace user-defined types, which Arrow lacks."""
     fields = [T.StructField(f.name, _as_stored(f.dataType), f.nullable) for f in schema.fields]
     return T.StructType(fields)
 

@@ -1,8 +1,8 @@
-"""Aggregates before the exchange, where that shrinks the data.
+"""Aggregates rows before the exchange if that shrinks the data.
 
-Rows of one key group, slice and key are merged inside each map partition by Spark's own partial
-aggregation; the slots merge what comes out as they merge records. The plan is Spark's for ``groupBy``,
-cut below its exchange: ours follows instead.
+Spark's own partial aggregation merges the rows of one key group, slice and key inside each map
+partition; the slots merge its results as they merge records. The plan is Spark's plan for ``groupBy``,
+cut below its exchange, and headgate's exchange follows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.step.unfold import Unfolding
 
 _FEW_ROWS = 20_000
-"""Below this a batch is over before planning the extra aggregation would pay."""
+"""A batch with fewer records does not aggregate first: planning costs more than it saves."""
 
 _SHRINKS = 2.0
 """Rows per entry and map partition above which aggregating first pays. Chosen, not tuned."""
@@ -37,16 +37,16 @@ _TRY_AGAIN = 50
 
 @dataclass(frozen=True)
 class Merged:
-    """One aggregate over leaves, in Spark's terms."""
+    """Describes one of Spark's aggregates over leaves, and its buffers."""
 
     aggregate: Column
-    """Over the leaf columns."""
+    """Spark's aggregate over the leaf columns."""
     unpack: Callable[[list[Column]], list[tuple[str, Column]]]
-    """From the columns of the buffers of its partial form to (leaf name, Column) pairs."""
+    """Maps the buffer columns of the partial aggregate to (leaf name, Column) pairs."""
 
 
 Same = Callable[[list[str]], Column]
-"""From the names of the leaves of records to Spark's aggregate with the same buffer."""
+"""Maps the names of a record's leaves to Spark's aggregate with the same buffer."""
 
 
 def _of_one(function: Callable[[Column], Column]) -> Same:
@@ -55,7 +55,7 @@ def _of_one(function: Callable[[Column], Column]) -> Same:
 
 
 def _of_two(function: Callable[[Column, Column], Column]) -> Same:
-    """Return the same for functions of two values, the second of which is the third leaf."""
+    """Return a builder of Spark's aggregate from three leaves: the count of records, and two values."""
 
     def same(names: list[str]) -> Column:
         count, x, y = (F.col(name) for name in names[:3])
@@ -74,11 +74,11 @@ _KNOWN: tuple[Same, ...] = (
     lambda names: F.bit_or(names[0]),
     lambda names: F.bit_xor(names[0]),
 )
-"""Aggregates that merge by a program and of whose buffers, of one record, the record can be read."""
+"""Aggregates that merge by a `Program`, and whose buffer of one record shows the record's values."""
 
 
 def known_programs(spark: SparkSession, aggregates: Iterable[Aggregate]) -> dict[Program, Same]:
-    """Return, for programs of `aggregates`, Spark's own aggregate that merges so."""
+    """Return Spark's own aggregate for each program of `aggregates` that one of `_KNOWN` has."""
     wanted = {aggregate.program for aggregate in aggregates if aggregate.program is not None}
     if not wanted:
         return {}
@@ -89,7 +89,7 @@ def known_programs(spark: SparkSession, aggregates: Iterable[Aggregate]) -> dict
     known: dict[Program, Same] = {}
     for same, output in zip(_KNOWN, each(plan.aggregateExpressions()), strict=True):
         function = output.child().aggregateFunction()
-        # reading one takes a tenth of a second
+        # reading a program takes 0.1 s
         if function.aggBufferAttributes().size() in sizes:
             program = program_of(spark, function)
             if program in wanted:
@@ -100,9 +100,9 @@ def known_programs(spark: SparkSession, aggregates: Iterable[Aggregate]) -> dict
 def merged_leaves(
     aggregate: Aggregate, names: list[str], known: Mapping[Program, Same]
 ) -> list[Merged]:
-    """Return how Spark merges the leaves `names` of one aggregate.
+    """Return Spark's aggregates that merge the leaves `names` of one aggregate.
 
-    The second buffer of MIN_BY and MAX_BY, the ordering, is not named by `unpack`.
+    `unpack` leaves out the second buffer of MIN_BY and MAX_BY, the ordering.
     """
     op, count = aggregate.op, len(aggregate.leaves)
     first = F.col(names[0])
@@ -142,7 +142,7 @@ def _fields(names: list[str]) -> Callable[[list[Column]], list[tuple[str, Column
 
 
 def all_merged(spark: SparkSession, aggregates: Sequence[Aggregate]) -> list[Merged] | None:
-    """Return how Spark merges all value leaves; None where it has no aggregate that merges so."""
+    """Return Spark's aggregates that merge all value leaves; None if one of the leaves has none."""
     known = known_programs(spark, aggregates)
     merged: list[Merged] = []
     at = 0
@@ -156,11 +156,11 @@ def all_merged(spark: SparkSession, aggregates: Sequence[Aggregate]) -> list[Mer
 
 
 class Preaggregation:
-    """Decides for one operator whether to aggregate first, and does it.
+    """Decides for one operator whether to aggregate before the exchange, and plans that.
 
-    `wanted`: auto, on or off. auto: when the last batches show that it shrinks the data. A
-    processor always gets its rows as they are. `unfolding`: what is made of a batch's rows before
-    they are routed rows.
+    `wanted`: auto, on or off. auto aggregates if the last batches show that it shrinks the data. Rows
+    for a processor are never aggregated. `unfolding`: the plan that makes routed rows of a batch's
+    rows, if any.
     """
 
     def __init__(self, operator: PlannedOperator, wanted: str, unfolding: Unfolding | None) -> None:
@@ -170,14 +170,14 @@ class Preaggregation:
         self.active = self.wanted == "on"
         self._rest = 0
         self._leaves: list[Merged] | None = None
-        """Found out once: a plan is made for every change of slots."""
+        """Computed once, because every change of slots plans anew."""
 
     def stages(self, frame: DataFrame, hole: Jvm) -> tuple[list[Stage], DataFrame, Jvm]:
-        """Return the plan to run below routed rows, the plan of routed rows, and its leaf.
+        """Return the stages that run before the routed rows, the plan of routed rows, and its leaf.
 
-        Where it is active the plan's rows are one per key group, slice and key and map partition.
+        If active, there is one routed row per key group, slice, key and map partition.
 
-        `frame`: frame of a batch's rows. `hole` (plan node): its leaf.
+        `frame`: plan of a batch's rows. `hole` (plan node): its leaf.
         """
         spark, unfolding = frame.sparkSession, self._unfolding
         if unfolding is not None:
@@ -216,10 +216,10 @@ class Preaggregation:
         return [], frame, hole
 
     def learn(self, reports: list[Report], partitions: int) -> None:
-        """Take a batch's figures into account.
+        """Decide from a committed batch whether the next batch aggregates first.
 
-        `reports`: of this operator's slots. `partitions`: map partitions, each of which sends an
-        entry of its own.
+        `reports`: of this operator's slots. `partitions`: number of map partitions; each sends its
+        own row of a key.
         """
         if self.wanted != "auto":
             return
@@ -238,7 +238,7 @@ class Preaggregation:
 
 
 def _halves(plan: Jvm) -> tuple[Jvm, Jvm]:
-    """Return the final aggregation of a physical plan, and what stands below its exchange."""
+    """Return the final aggregation of a physical plan, and the plan below its exchange."""
     final = None
     while "Exchange" not in class_name(plan):
         if final is None and class_name(plan).endswith("AggregateExec"):
@@ -248,10 +248,10 @@ def _halves(plan: Jvm) -> tuple[Jvm, Jvm]:
 
 
 def _sources(spark: SparkSession, final: Jvm) -> list[list[Column]] | None:
-    """Return for each column that `final` puts out where it comes from: ``p0 ..``, or a constant.
+    """Return the source columns of each output column of `final`: ``p0 ..``, or a constant.
 
-    An aggregate comes from all of its buffers. Not by position: Catalyst merges equal aggregates, and
-    takes constants out of the keys. None if one is computed from what it comes from.
+    The sources of an aggregate are all of its buffers. They are matched by expression id, because
+    Catalyst merges equal aggregates and removes constant keys. None if an output needs a computation.
     """
     at: dict[str, list[Column]] = {}
     width = 0

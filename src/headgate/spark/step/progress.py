@@ -1,8 +1,8 @@
 """Adds headgate's metrics to Spark's `StreamingQueryProgress`.
 
-To Spark a query is a stateless one with a source more, the tick, and a ``foreachBatch`` sink. What slots
-did in a batch is known to the driver before Spark makes the batch's progress, into which
-`headgate.spark.jvm.completing` puts it.
+Spark sees a stateless query with an additional source, the tick, and a ``foreachBatch`` sink. The driver
+knows the figures of a batch's slots before Spark makes the batch's progress;
+`headgate.spark.jvm.completing` adds the figures to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headgate.journal.schema import Batch
 from headgate.spark.sinks.sinks import Sink
 
 _OBSERVED_KEPT = 100
-"""Batches whose observed metrics are kept for a listener that is late. Chosen."""
+"""Batches whose observed metrics are kept for a late listener. Chosen, not tuned."""
 _KEPT = "spark.sql.streaming.numRecentProgressUpdates"
 _TOTALS = ("numInputRows", "inputRowsPerSecond", "processedRowsPerSecond")
 _OF_BATCH = (
@@ -32,7 +32,7 @@ _OF_BATCH = (
     "commitTimeMs",
     "numRowsDroppedByWatermark",
 )
-"""What of a stateful operator is about one batch; the rest holds until the next one."""
+"""Metrics of a stateful operator that count one batch; the others describe its current state."""
 
 _NOTHING_DONE = Batch(-1, -1, 0, 0, 0.0, {}, 0, 0, 0, 0, 0, 0)
 
@@ -47,7 +47,7 @@ class _Done:
     emitted: int | None
 
     def and_then(self, other: _Done) -> _Done:
-        """Return this and a later step of the same batch together."""
+        """Return the sum of this step and a later step of the same batch."""
         by_name = {operator["operatorName"]: operator for operator in self.operators}
         operators = tuple(
             {**new, **{key: new[key] + by_name[new["operatorName"]][key] for key in _OF_BATCH}}
@@ -63,7 +63,7 @@ class _Done:
         return _Done(other.batch, operators, dataclasses.replace(other.own, **together), emitted)
 
     def quiet(self, batch: int) -> _Done:
-        """Return the figures after a later batch in which nothing was done."""
+        """Return the figures of a later batch without a step."""
         nothing = dict.fromkeys(_OF_BATCH, 0)
         own = dataclasses.replace(
             _NOTHING_DONE,
@@ -85,11 +85,11 @@ class _Done:
 
 
 class Progress:
-    """The figures of a query's last batches, by Spark's number of the batch; for all threads.
+    """Keeps the figures of a query's last batches by Spark's batch number; safe for several threads.
 
     Attributes
     ----------
-    sink : str    What a progress calls the sink.
+    sink : str    Description of the sink in a progress.
     """
 
     def __init__(self) -> None:
@@ -103,8 +103,8 @@ class Progress:
         self._newest: Callable[[], StreamingQueryProgress | None] | None = None
 
     def observe(self, batch: int, counts: Any) -> None:
-        """Take note of what ``observe()`` counted above the operators in a batch; None of nothing."""
-        # Spark posts a batch's progress in a thread of its own, perhaps when the next batch is over
+        """Keep the metrics of ``observe()`` above the operators in a batch; None without metrics."""
+        # Spark posts a batch's progress in another thread, perhaps after the next batch
         self._observed = dict([*self._observed.items(), (batch, counts)][-_OBSERVED_KEPT:])
 
     def observed(self, batch: int) -> Any:
@@ -121,8 +121,8 @@ class Progress:
     ) -> None:
         """Take note of a query that starts.
 
-        `operators`: the state that it starts with, in the form of Spark's ``stateOperators``.
-        `counted`: whether the rows of the output are counted.
+        `operators`: state at the start, in the form of Spark's ``stateOperators``. `counted`: whether
+        the output's rows are counted.
         """
         self.sink = sink.description
         count = max(1, int(spark.conf.get(_KEPT, "100") or 100))
@@ -132,7 +132,7 @@ class Progress:
     def add(
         self, own: Batch, operators: Sequence[Mapping[str, Any]], *, emitted: int | None
     ) -> None:
-        """Take note of a step; `emitted` is None where nobody counted the rows."""
+        """Take note of a step; `emitted` is None if the output's rows are not counted."""
         done = _Done(own.spark_batch, tuple(operators), own, emitted)
         with self._lock:
             if self._done and self._done[-1].batch == done.batch:
@@ -140,7 +140,7 @@ class Progress:
             self._done.append(done)
 
     def _of(self, batch: int) -> _Done:
-        """Return the work of a batch; none if no step was noted."""
+        """Return the figures of a batch; if the batch had no step, the work in them is 0."""
         with self._lock:
             before = [done for done in self._done if done.batch <= batch]
         if not before:
@@ -148,27 +148,27 @@ class Progress:
         return before[-1] if before[-1].batch == batch else before[-1].quiet(batch)
 
     def follow(self, newest: Callable[[], StreamingQueryProgress | None]) -> None:
-        """Take note of what tells Spark's newest progress, once the query runs."""
+        """Set the function that returns Spark's newest progress, once the query runs."""
         self._newest = newest
 
     @property
     def lag(self) -> dict[str, int]:
-        """Records by topic and partition that Kafka had and the newest batch told of did not read."""
+        """Records by topic and partition that Kafka had, unread, in the newest batch with a progress."""
         newest = None if self._newest is None else self._newest()
         if newest is not None:
             progress = json.loads(newest.json)
             self._take_lag(progress)
-            # a batch that is done again after a restart has offsets, and nobody asked for newer ones
+            # a batch repeated after a restart has end offsets, but no newest offsets
             if not _between(progress["sources"], "endOffset", "endOffset"):
-                self._newest = None  # none of the query's sources tells, so nobody asks again
+                self._newest = None  # no source has offsets by topic and partition: ask no more
         return self._lag[1]
 
     @property
     def unread(self) -> float:
-        """Rows that sources have and no batch has read, at the least, as the newest progress had it.
+        """Estimated rows in the sources that no batch has read, a lower bound.
 
-        As many come of what a source counts as came of it in that batch; what later batches have read is
-        taken off.
+        The estimate is the lag of the newest progress times the rows per offset of its batch, less the
+        rows of later batches.
         """
         told_of, lag = self._lag
         rows = sum(lag.values()) * self._rows_per_offset
@@ -185,7 +185,7 @@ class Progress:
         self._lag = (batch, lag_of(progress["sources"]))
 
     def own(self, batch: int) -> dict[str, Any]:
-        """Return headgate's own figures of a batch; empty before there was any."""
+        """Return headgate's own figures of a batch; empty before the first step."""
         own = self._of(batch).own
         if own.step < 0:
             return {}
@@ -193,14 +193,14 @@ class Progress:
         return dataclasses.asdict(own) | ({"lag": lag} if told_of == batch else {})
 
     def filled(self, progress: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a progress with what its batch did, and without the tick, which is the last source.
+        """Return a progress with its batch's figures, and without the tick, which is the last source.
 
-        `progress`: as Spark writes a progress in JSON; it may have been completed before.
+        `progress`: Spark's JSON of a progress; an earlier call may have completed it.
         """
         done = self._of(progress["batchId"])
         sources = list(progress["sources"])
         self._take_lag(progress)
-        # all of a query's progress lists all of its sources, until it is completed
+        # a progress that is not completed yet has all sources, and so one more
         self._sources = max(self._sources, len(sources))
         if len(sources) == self._sources:
             sources = sources[:-1]
@@ -218,16 +218,16 @@ class Progress:
 
 
 def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many records Kafka has that were not read, by topic and partition.
+    """Return the number of unread records in Kafka by topic and partition.
 
-    `sources`: as a progress has them: of each the end of the batch, and what was newest when it was
-    planned. Other sources, which have no offsets by topic and partition, are left out.
+    `sources`: the sources of a progress, each with its batch's end offset and the newest offset at
+    planning. Sources without offsets by topic and partition are left out.
     """
     return _between(sources, "endOffset", "latestOffset")
 
 
 def _between(sources: Sequence[Mapping[str, Any]], read_to: str, up_to: str) -> dict[str, int]:
-    """Return how many records lie between two offsets that a progress has of each source."""
+    """Return the records between two offsets of each source of a progress, by topic and partition."""
     counts: dict[str, int] = {}
     for source in sources:
         newest, read = source.get(up_to), source.get(read_to)

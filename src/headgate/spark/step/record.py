@@ -49,7 +49,7 @@ from headgate.tables.tiers import Tiering
 _HOTTEST = 5
 
 VERSIONS = {
-    # not its metadata: a headgate that was shipped as a file of modules has none
+    # not from the package's metadata, which a headgate shipped as a file of modules lacks
     "headgate": str(importlib.import_module("headgate").__version__),
     "spark": pyspark.__version__,
     "python": platform.python_version(),
@@ -57,9 +57,9 @@ VERSIONS = {
 
 
 class StepRecorder:
-    """Writes a journal beside the checkpoint; what all kinds of query write into theirs.
+    """Writes the journal lines that all kinds of query have.
 
-    `texts`: whether what users' exceptions say, which may quote a record, is written down.
+    `texts`: whether the journal has the texts of users' exceptions, which may quote a record.
 
     Attributes
     ----------
@@ -73,13 +73,13 @@ class StepRecorder:
         self._writer = JournalWriter(path)
 
     def begin(self, start: Start, latest: Manifest | None) -> None:
-        """Write that the query started, and from where."""
+        """Write that the query started, and from which step."""
         self.write(dataclasses.replace(start, versions=VERSIONS))
         if latest is not None:
             self.write(Restart(step=latest.step + 1, recovered_from=latest.step))
 
     def begun(self, begun: Begun) -> None:
-        """Write that a batch runs from now on."""
+        """Write that a batch begins."""
         self.write(BatchBegun(step=begun.number, spark_batch=begun.spark_batch))
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
@@ -100,7 +100,7 @@ class StepRecorder:
 class Recorder(StepRecorder):
     """Writes the journal of a query of stateful operators, and keeps the newest figures.
 
-    `query`: what was read from the user's plan.
+    `query`: the operators read from the user's plan.
     """
 
     def __init__(self, path: Path, query: PlannedQuery, *, texts: bool = False) -> None:
@@ -120,7 +120,7 @@ class Recorder(StepRecorder):
         *,
         workload: str | None,
     ) -> None:
-        """Write that the query started, and from where."""
+        """Write that the query started, and from which step."""
         start = Start(
             job=uuid,
             name=config.name,
@@ -140,7 +140,7 @@ class Recorder(StepRecorder):
         return [_operator_progress(op, states[op.id], reports) for op in self._query.operators]
 
     def assignment(self, step: int, operator: str, request: AssignmentRequest) -> None:
-        """Write that a new assignment takes effect."""
+        """Write that a new assignment comes into force."""
         before, after = request.before, request.assignment
         assert before is not None
         number = {old: slot for slot, old in enumerate(request.survivors) if old is not None}
@@ -170,7 +170,7 @@ class Recorder(StepRecorder):
         slo: SloState | None,
         epochs: int = 0,
     ) -> None:
-        """Write a committed batch, or several epochs; `slo` is what its line says of the SLO."""
+        """Write a line for a committed batch, or for `epochs` epochs of real time."""
         manifest, reports, phases_ms = outcome.manifest, outcome.reports, outcome.phases_ms
         entering = [r for r in reports if r.operator in self._first]
         merged = histogram.merge(r.histogram for r in entering)
@@ -222,7 +222,7 @@ class Recorder(StepRecorder):
         self.write(event)
 
     def _hottest_key(self, entering: Sequence[Report]) -> str | None:
-        """Return the most frequent key, with the names of its parts; None where that is not allowed."""
+        """Return the most frequent key, with the names of its parts; None if no report names a key."""
         keys = [(r.hottest_key, r.operator) for r in entering if r.hottest_key is not None]
         if not keys:
             return None
@@ -231,7 +231,7 @@ class Recorder(StepRecorder):
         return f"{', '.join(names)} = {values} ({records:,} records)"
 
     def stateless(self, batch_id: int, phases_ms: dict[str, float]) -> None:
-        """Write a batch of a query without operators; Catalyst counted nothing for us."""
+        """Write a batch of a query without operators; its numbers of records are 0, as uncounted."""
         event = Batch(
             step=batch_id,
             spark_batch=batch_id,
@@ -252,7 +252,7 @@ class Recorder(StepRecorder):
 
 
 def _store(outcome: Outcome[Report]) -> tuple[int | None, int | None]:
-    """Return (requests to the store, bytes written) of driver and slots; None where there is none."""
+    """Return (requests to the store, bytes written) of driver and slots; None without a store."""
     if outcome.store is None:
         return None, None
     written = [
@@ -265,14 +265,14 @@ def _store(outcome: Outcome[Report]) -> tuple[int | None, int | None]:
 
 
 def _memory(reports: Sequence[Report]) -> MemoryUse | None:
-    """Return where state lies after a step; None where memory has no bound."""
+    """Return the use of memory and disk after a step; None if memory has no bound."""
     reported = [(r, r.tiering) for r in reports if r.tiering is not None]
     if not reported:
         return None
     newest: dict[tuple[str, str], tuple[float, Tiering]] = {}
     for report, tiering in reported:
         host, ended_ms = (report.ran.host, report.ran.ended_ms) if report.ran else ("", 0.0)
-        key = (report.operator, host)  # each slot tells of all that its host has of the operator
+        key = (report.operator, host)  # each slot reports all tables of the operator on its host
         newest[key] = max(
             newest.get(key, (ended_ms, tiering)), (ended_ms, tiering), key=itemgetter(0)
         )
@@ -289,9 +289,9 @@ def _memory(reports: Sequence[Report]) -> MemoryUse | None:
 def latency_of(
     reports: Sequence[Report | ReplicaReport], most_ms: float | None = None
 ) -> Latency | None:
-    """Return the latency of what was served; None where nothing was.
+    """Return the latency of the served records; None without any.
 
-    `most_ms` is the longest, where that is known better than by its bucket.
+    `most_ms`: the largest latency; None takes it from the histogram.
     """
     merged = histogram.merge(r.histogram for r in reports)
     count = histogram.completed(merged)
@@ -306,12 +306,12 @@ def latency_of(
 
 
 def waiting_bytes(manifest: Manifest) -> int:
-    """Return the size of the files that records wait in."""
+    """Return the size of the backlog's files."""
     return sum(file.length for file in manifest.files if file.name.startswith("backlog/"))
 
 
 def _served_groups(reports: Sequence[Report]) -> tuple[GroupRecords, ...]:
-    """Return the records that were served by key group, of every operator."""
+    """Return the served records by key group of each operator."""
     by_operator: dict[str, Counter[int]] = {}
     for report in reports:
         by_operator.setdefault(report.operator, Counter()).update(report.served_by_group)
@@ -323,7 +323,7 @@ def _served_groups(reports: Sequence[Report]) -> tuple[GroupRecords, ...]:
 
 
 def _arrivals(entering: list[Report]) -> tuple[GroupRecords, ...]:
-    """Return the arrivals by key group, of the operators that count them."""
+    """Return the arrivals by key group of each operator that counts them."""
     arrivals = []
     for name in dict.fromkeys(r.operator for r in entering):
         counted = [r.counts.arrivals for r in entering if r.operator == name and r.counts]
@@ -365,7 +365,7 @@ def _slot_stats(
 
 
 def _by_slot(reports: list[Report]) -> dict[tuple[str, int], list[Report]]:
-    """Return the reports of each slot: several where epochs are summed."""
+    """Return the reports of each slot, one for each summed epoch."""
     by_slot: dict[tuple[str, int], list[Report]] = {}
     for report in sorted(reports, key=lambda r: (r.operator, r.slot)):
         by_slot.setdefault((report.operator, report.slot), []).append(report)
@@ -373,7 +373,7 @@ def _by_slot(reports: list[Report]) -> dict[tuple[str, int], list[Report]]:
 
 
 def _duration_ms(phases_ms: Mapping[str, float], epochs: int) -> float:
-    """Return how long phases took one after the other: outputs of epochs go out beside the next ones."""
+    """Return the sum of the phases; for epochs without the sink, which writes beside later epochs."""
     return sum(ms for name, ms in phases_ms.items() if not (epochs and name == "sink"))
 
 
@@ -404,14 +404,14 @@ def _operator_progress(
 
 
 def _entry_bytes(operator: PlannedOperator, state: OperatorState) -> int:
-    """Return the size of an operator's entries; strings and free rows of the tables come on top."""
+    """Return the size of an operator's entries, without strings and free rows of the tables."""
     return sum(state.rows) * row_bytes(operator.spec)
 
 
 def sentence(error: Exception, *, texts: bool) -> str:
-    """Return the kind of an error and its first line, as a journal has it.
+    """Return the kind of an error and its first line, for the journal.
 
-    Without `texts` nothing in it quotes a record: what a user's exception says is left out.
+    Without `texts` the text of a user's exception is left out, so nothing quotes a record.
     """
     if isinstance(error, QueryFailed):
         return (told(error) if texts else error.journalled)[:500]

@@ -1,4 +1,4 @@
-"""Checks that Spark's log and headgate's newest manifest have the same history."""
+"""Checks that Spark's log and headgate's newest manifest agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.spark.jvm.sparklog import SparkLog
 
 
 def check_same_data(path: str, latest: Manifest, batch_id: int, sources: list[str]) -> None:
-    """Refuse a batch that has the number of the committed batch, but other data.
+    """Refuse a batch with the number of the committed batch, but with other data.
 
     Raises `CheckpointError`.
     """
@@ -24,7 +24,7 @@ def check_same_data(path: str, latest: Manifest, batch_id: int, sources: list[st
 
 
 def check_begins(path: str, batch_id: int) -> None:
-    """Refuse to go on from Spark's log where headgate has no state at all.
+    """Refuse to continue Spark's log if headgate has no manifest.
 
     The first batch of a query always leaves a manifest, before Spark commits it. Raises
     `CheckpointError`.
@@ -38,7 +38,7 @@ def check_begins(path: str, batch_id: int) -> None:
 
 
 def check_has_state(path: str, log: Path) -> None:
-    """Refuse a checkpoint in which Spark committed batches and headgate has no manifest, before a start.
+    """Refuse to start on a checkpoint without a manifest in which Spark has committed batches.
 
     Raises `CheckpointError`.
     """
@@ -74,11 +74,11 @@ def check_continues(path: str, latest: Manifest, batch_id: int, log: SparkLog) -
 
 
 COLUMNS = "columns"
-"""Key of a manifest's engine facts: the columns of rows that wait or are put out, by operator."""
+"""Key of a manifest's engine facts: the columns of backlog and output, by operator."""
 
 
 def check_columns(path: str, latest: Manifest, columns: Mapping[str, str], what: str) -> None:
-    """Refuse rows of other columns, which wait at an operator or are not delivered yet.
+    """Refuse stored rows, of a backlog or an output, whose columns are not the query's columns now.
 
     Raises `CheckpointError`.
     """

@@ -1,4 +1,4 @@
-"""Does the steps of a query of stateful operators: what its slots do, and what commits it."""
+"""Runs the steps of a query of stateful operators: runs slots, and builds manifest and result."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from headgate.spark.worker.slot import SlotTask
 from headgate.tables.arena import RunDirectory
 
 _HEARTBEAT_STEPS = 40
-"""Quiet batches after which a manifest is written nevertheless: Spark keeps 100 batches of offsets, and
-a restart must be able to tell quiet batches from lost ones."""
+"""Quiet batches after which a step runs nevertheless: Spark keeps the offsets of 100 batches, and a
+restart must tell quiet batches from lost batches."""
 
 
 class StatefulWork:
-    """Does the steps of stateful operators; a `Work`.
+    """Runs the steps of stateful operators; a `Work`.
 
     `run`: the arena directory of this run.
     """
 
     has_batches = True
-    """Whether batches of Spark's bring its steps."""
+    """Whether its steps belong to Spark's batches; False in real time."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class StatefulWork:
         query, config = self.query, job.config
         inside = self.has_batches and sink.inside
         self._into_sink = inside and len(query.chains) == 1 and row_by_row(query.plan)
-        """Whether the job that computes a step writes it too."""
+        """Whether a step's job also writes the result into the sink."""
         self._tasks = self._make_tasks()
         self._slots = {
             op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
@@ -124,7 +124,7 @@ class StatefulWork:
         ]
         self._copy_thread = CopyThread(self._host_tasks)
         self.migrations = Migrations(
-            # of a shared operator every slot has every record: none could wait for one key group
+            # each slot of a shared operator gets every record, so no record can wait for one key group
             {op.id: self.states[op.id] for op in query.operators if not op.shared},
             self.changes,
             self._placements,
@@ -136,7 +136,7 @@ class StatefulWork:
 
     @property
     def config(self) -> JobConfig:
-        """The job's settings, as they are now."""
+        """The job's current settings."""
         return self.job.config
 
     def _resume_migrations(self) -> None:
@@ -169,7 +169,7 @@ class StatefulWork:
     def rehearse(self) -> None:
         """Plan an empty batch and an empty result, and run neither.
 
-        The JVM loads and compiles Catalyst on the way, which else costs the first batches seconds.
+        So the JVM loads and compiles Catalyst now; otherwise this costs the first batches seconds.
         """
         if not self.query.operators:
             return
@@ -180,11 +180,11 @@ class StatefulWork:
             chain.forget()
         physical(self._results.stored(Outputs(), self.checkpoint))
 
-    # -- what there is to do ----------------------------------------------------------------------
+    # -- demand -----------------------------------------------------------------------------------
 
     @property
     def has_steps(self) -> bool:
-        """Return whether there are operators; Catalyst does the rest."""
+        """Return whether the query has stateful operators; otherwise Catalyst runs it alone."""
         return bool(self.query.operators)
 
     @property
@@ -194,7 +194,7 @@ class StatefulWork:
 
     @property
     def changing(self) -> bool:
-        """Return whether assignments change at the next boundaries, so that these must come."""
+        """Return whether a change of assignment or a migration needs the next boundary."""
         return self.changes.pending or self.migrations.running
 
     @property
@@ -203,15 +203,15 @@ class StatefulWork:
         return any(state.backlog for state in self.states.values())
 
     def waiting_rows(self) -> int:
-        """Return how many rows wait to be served."""
+        """Return the number of rows that wait."""
         return sum(state.waiting_rows() for state in self.states.values())
 
     def settle_in(self, batch: DataFrame) -> None:
-        """Take the session that batches come with."""
+        """Take the session of the batches."""
         self.intake.settle_in(batch, [rows for chain in self._chains for rows in chain.into_slots])
 
     def arrived(self) -> None:
-        """Ask for executors where requested changes need more."""
+        """Request executors if requested changes need more."""
         self.changes.arrange()
 
     def due(self, watermark_us: int, clock_ms: float) -> bool:
@@ -223,9 +223,9 @@ class StatefulWork:
         return False
 
     def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
-        """Take note of a batch with nothing to do; return whether it is time for a heartbeat."""
+        """Take note of a batch with nothing to do; return whether a heartbeat step is due."""
         self._quiet_batches += 1
-        for op in self.query.operators:  # what comes behind it is late, as it is in Spark
+        for op in self.query.operators:  # records behind the watermark are late now, as in Spark
             self.states[op.id].nothing_due(watermark_us - op.behind_us)
         self._served_ms = clock_ms
         self._observer.quiet(read_ms)
@@ -236,10 +236,10 @@ class StatefulWork:
         evicted_us: int = latest.watermarks["evict_us"]
         return max(evicted_us, log.next_watermark_us(latest.spark_batch) or evicted_us)
 
-    # -- a step -----------------------------------------------------------------------------------
+    # -- computation ------------------------------------------------------------------------------
 
     def prepare(self, begun: Begun) -> dict[str, Any]:
-        """Put assignments in force that were asked for; return them, and the slots' quotas."""
+        """Put requested assignments in force; return the intent's entries: assignments and quotas."""
         self._quiet_batches = 0
         self.recorder.begun(begun)
         self._put_requested(begun.number)
@@ -253,14 +253,14 @@ class StatefulWork:
         }
 
     def _all_quotas(self, now_ms: float) -> dict[str, list[int] | None]:
-        """Return how many rows each slot of each operator may serve in the step that begins."""
+        """Return each slot's quota in rows, by operator, for the step that begins."""
         elapsed_s, self._served_ms = (now_ms - self._served_ms) / 1e3, now_ms
         rate = self.config.slot_rate
         quotas: dict[str, list[int] | None] = {}
         for operator in self.query.operators:
             state = self.states[operator.id]
             if operator.shared:
-                # a copy waits in no slot's backlog: it would have to move with all key groups
+                # no backlog may have copies of a record: they would have to move with all key groups
                 quotas[operator.id] = None
             elif rate is not None and not operator.parents:
                 quotas[operator.id] = state.limited(rate, elapsed_s)
@@ -275,14 +275,14 @@ class StatefulWork:
         self._note_assigned(self.migrations.begin(step), step)
 
     def _note_assigned(self, requests: Mapping[str, AssignmentRequest], step: int) -> None:
-        """Write down which requests the step that begins puts in force, and tell who watches."""
+        """Write into the journal which requests come into force, and notify the observer."""
         for name, request in requests.items():
             if request.state is not RequestState.MOVING:
                 self.recorder.assignment(step, name, request)
             self._observer.assigned(name, request)
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
-        """Run all slots, one chain after another; return one report of each."""
+        """Run all slots, one chain after another; return one report of each slot."""
         context = self.spark.sparkContext
         step, several = begun.number, len(self.query.sources) > 1
         reports = self._agreed_on = []
@@ -311,14 +311,14 @@ class StatefulWork:
         finally:
             if several:
                 batch.unpersist()
-            # the sink's jobs are not slots' work
+            # the sink's jobs get their own description
             context.setLocalProperty("spark.job.description", f"{self.config.name} b{step}: sink")
         return reports
 
     def _fed(
         self, spark: SparkSession, head: PlannedOperator, reports: Sequence[Report]
     ) -> DataFrame:
-        """Return an operator's input: the output of other operators in this step."""
+        """Return the routed input of an operator that reads other operators' output of this step."""
         put_out = {}
         for parent in head.parents:
             outputs = Outputs.reported([r for r in reports if r.operator == parent.id])
@@ -342,10 +342,10 @@ class StatefulWork:
         return chosen
 
     def _refuse_dealt_again(self, report: Report) -> None:
-        """Refuse rows of a stage that Spark has repeated in part, where key groups are split.
+        """Raise a transient EngineError if Spark has repeated part of a stage while groups are split.
 
-        Which slot gets a record of a split group follows from its place among the rows, and rows that
-        are read again may come in another order: a slot that was done before has a part of the first.
+        A record's position among the rows chooses its slot in a split group, and rows that are read again
+        may come in another order. A slot that ended before the repetition has the first distribution.
         """
         stage = self.spark.sparkContext.statusTracker().getStageInfo(report.stage)
         if stage is not None and stage.currentAttemptId > 0:
@@ -364,7 +364,7 @@ class StatefulWork:
         if task.into_sink and task.next_operator is None:
             return operator.raw_schema
         if task.next_operator is None:
-            # the last operator's output goes to the checkpoint, from where the sink gets it
+            # the last operator's output goes to the checkpoint, where the sink reads it
             return T.StructType([T.StructField("nothing", T.IntegerType())])
         return T.StructType(operator.raw_schema.fields + exchange.MARKERS.fields)
 
@@ -403,7 +403,7 @@ class StatefulWork:
         )
 
     def _places(self) -> dict[str, Any]:
-        """Return where tasks find state: the arena and the checkpoint."""
+        """Return the places of state for tasks: arena, spill directory and checkpoint."""
         local = str(self.spark.sparkContext.master).startswith("local")
         memory = None
         if self.run.spill is not None:
@@ -414,7 +414,7 @@ class StatefulWork:
             }
         return {
             "memory": memory,
-            # workers on other hosts have arenas of their own
+            # on a cluster each host has its own arena
             "arena_root": str(self.run.path.parent) if local else None,
             "run_id": self.run.run_id,
             "checkpoint": self.checkpoint.location,
@@ -423,10 +423,10 @@ class StatefulWork:
     # -- commit and delivery ----------------------------------------------------------------------
 
     def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
-        """Return the manifest that commits the step, and take over what its slots did."""
+        """Return the manifest that commits the step, and apply the reports to `states`."""
         migration = self.migrations.to_dict
         last = {op.id for op in self.query.last}
-        # what others have read is theirs now, and nobody delivers it
+        # only the last operators' output is delivered; other operators have read the rest
         committed = [r if r.operator in last else replace(r, output=None) for r in reports]
         return next_manifest(
             begun, self.uuid, self.changes.epoch, self.states, committed, migration
@@ -437,11 +437,11 @@ class StatefulWork:
         self.migrations.committed(step)
 
     def result(self, outputs: Outputs) -> DataFrame:
-        """Return the result of the user's plan over the slots' output."""
+        """Return the result of the user's plan on the slots' output."""
         return self._results.stored(outputs, self.checkpoint)
 
     def done(self, outcome: Outcome[Report], begun: Begun) -> None:
-        """Write down a step that is out, and tell those who watch."""
+        """Write a committed step into the journal, and notify observer and executors."""
         reports = outcome.reports
         if self._into_sink:
             outcome = replace(outcome, emitted=sum(r.output_rows for r in reports))
@@ -457,12 +457,12 @@ class StatefulWork:
             chain.preaggregation.learn(own, self._executors.cores)
 
     def _hosts_in_use(self) -> set[str]:
-        """Return the hosts that slots are placed on; none where Spark places them."""
+        """Return the hosts on which headgate places slots; none if Spark places them."""
         placed = [(n, self._placements[n]) for n in self.states if self._placements[n].active]
         return {h for n, placement in placed for h in placement.hosts_of(self.job.slots_in_use(n))}
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
-        """Write down that an attempt failed and the step runs again, and tell whose slots were lost."""
+        """Write into the journal that the step runs again, and note the slots that were lost."""
         self.recorder.retry(step, attempt, error)
         slots = {name: state.assignment.slots for name, state in self.states.items()}
         chains = [{op.id: slots[op.id] for op in chain} for chain in self.query.chains]
@@ -471,11 +471,11 @@ class StatefulWork:
 
     def _note_lost(self, step: int, lost: Sequence[tuple[str, int]]) -> None:
         for operator, slot in lost:
-            # its replacement does this step as it was begun, and the next one under the newest
+            # the replacement runs this step under its assignment, and the next step under the newest
             epoch = self.changes.newest(operator).epoch
             self.recorder.write(SlotLost(step, operator, slot, epoch))
             self._observer.lost(operator, slot)
 
     def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
-        """Write down a batch of a query without operators."""
+        """Write a batch of a query without operators into the journal."""
         self.recorder.stateless(batch_id, phases_ms)

@@ -1,7 +1,7 @@
-"""Does the steps of a query one after another: intent, tasks, manifest (the commit point), sink.
+"""Runs the steps of a query one after another: intent, tasks, manifest (the commit point), sink.
 
-A step is computed by a `Computation`. The attempts of a step are counted here, since in ``local[N]`` a
-single failed task fails the job, and an exception out of ``foreachBatch`` ends the query.
+A `Computation` computes each step. This module repeats failed attempts, because in ``local[N]`` one
+failed task fails the job, and an exception from ``foreachBatch`` ends the query.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from headgate.spark.worker.failure import is_final, processor_error
 
 
 class Steps(Generic[R]):
-    """Does steps; each exactly once, as the sink sees it.
+    """Runs steps; the sink sees each step exactly once.
 
-    `ends`: whether the query is being stopped, so that no attempt is repeated.
+    `ends`: returns whether the query stops; then a failed attempt is not repeated.
 
     Attributes
     ----------
     latest : Manifest or None    Manifest of the newest committed step.
     sources : list of str or None    Offsets of the sources at the end of the newest batch.
-    read_ms : float    When the newest batch began to be read, since 1970.
+    read_ms : float    Time at which the newest batch began to be read, since 1970.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Steps(Generic[R]):
         self._traffic = Traffic()
 
     def begin_batch(self, batch_id: int) -> None:
-        """Note a batch of Spark's."""
+        """Take note of a batch that Spark has begun."""
         if self._keeper is not None:
             self._keeper.begun(batch_id)
 
@@ -94,7 +94,7 @@ class Steps(Generic[R]):
         step = begun.number
         emitted = self._deliver(manifest)
         if drain:
-            # Spark has no batch of its own for a drain whose commit would say so
+            # Spark has no batch for a drain, whose commit would note the delivery
             self._checkpoint.write_intent(step, {"step": step, "delivered": True})
         crash_point("after-sink", step)
         clock.lap("sink")
@@ -107,7 +107,7 @@ class Steps(Generic[R]):
     def commit_epoch(
         self, batch: DataFrame, batch_id: int, watermark_us: int, clock: Phases
     ) -> Manifest:
-        """Compute and commit the step of an epoch, of which Spark knows nothing, as of a drain."""
+        """Compute and commit an epoch of real time as a step; Spark has no batch for it."""
         begun = self._begun(batch_id, watermark_us, started_ms=time.time() * 1e3, drain=True)
         manifest, reports, attempts = self._commit(batch, begun, clock, is_epoch=True)
         emitted = Outputs.read(manifest).rows
@@ -121,7 +121,7 @@ class Steps(Generic[R]):
         latest = self.latest
         if latest is not None:
             watermark_us = max(watermark_us, latest.watermarks.get("evict_us", 0))
-        # a clock that is put back does not put timers back
+        # processing time never goes back, even if the clock does
         self._timestamp_ms = max(self._timestamp_ms, int(started_ms))
         return Begun(
             number=0 if latest is None else latest.step + 1,
@@ -138,11 +138,11 @@ class Steps(Generic[R]):
     def _commit(
         self, batch: DataFrame, begun: Begun, clock: Phases, *, is_epoch: bool = False
     ) -> tuple[Manifest, list[R], int]:
-        """Run a step's tasks and write its manifest; return that, the reports and the attempts."""
+        """Run a step's tasks and write its manifest; return manifest, reports and attempts."""
         step = begun.number
         more = self.computation.prepare(begun)
         intent = {"step": step, "spark_batch": begun.spark_batch, **more}
-        if not (is_epoch and self._has_begun):  # of epochs Spark's log knows nothing: one will do
+        if not (is_epoch and self._has_begun):  # Spark's log has no epochs, so one intent is enough
             self._intents.do(lambda: self._begin_on_store(step, intent))
         crash_point("after-intent", step)
         clock.lap("plan")
@@ -166,7 +166,7 @@ class Steps(Generic[R]):
         return manifest, reports, attempts
 
     def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
-        """Write, while the slots work, what must be there before the manifest is."""
+        """Write the intent, and files of Spark's log, while the slots work; the manifest waits for it."""
         if self._keeper is not None:
             self._log_note = self._keeper.note()
             intent = {**intent, FIELD: self._log_note}
@@ -184,7 +184,7 @@ class Steps(Generic[R]):
             except Exception as error:
                 failed = processor_error(error)
                 if failed is not None:
-                    raise failed from None  # it would fail again, and its trace says no more
+                    raise failed from None  # a retry would fail again, and the trace adds nothing
                 last = attempt >= self.computation.attempts or is_final(error)
                 if last or self._ends():
                     raise
@@ -201,9 +201,9 @@ class Steps(Generic[R]):
     # -- delivery ---------------------------------------------------------------------------------
 
     def _deliver(self, manifest: Manifest, *, again: bool = False) -> int:
-        """Give a committed step's output to the sink; return its rows before the user's filters.
+        """Write a committed step's output to the sink; return its rows before the user's filters.
 
-        `again` where the sink may have later steps already.
+        `again`: the sink may have this and later steps already.
         """
         outputs = Outputs.read(manifest)
         has = getattr(self.sink, "has", None) if again else None
@@ -211,19 +211,19 @@ class Steps(Generic[R]):
             try:
                 self.sink.write(manifest.engine["sink_batch"], self.computation.result(outputs))
             except Exception:
-                # perhaps another driver has gone on meanwhile and written there: then that is why
+                # if another driver has committed and written meanwhile, that is the cause
                 self._checkpoint.refuse_after_another(manifest.step)
                 raise
         return outputs.rows
 
     def deliver_again(self, manifest: Manifest, *, again: bool = False) -> None:
-        """Deliver the output of a step of an earlier start; the same bytes."""
+        """Deliver the output of a step of an earlier run, with the same bytes."""
         path, columns = self._checkpoint.location, self.computation.columns
         check_columns(path, manifest, columns, "an output that is not delivered yet")
         self._deliver(manifest, again=again)
 
     def redeliver_drained(self) -> None:
-        """At the start: deliver what drains and epochs had committed, and no sink has got."""
+        """Deliver at the start the outputs of drains and epochs that may not be delivered yet."""
         latest = self.latest
         if latest is None or not drained(latest):
             return
@@ -231,7 +231,7 @@ class Steps(Generic[R]):
             self.deliver_again(manifest, again=manifest is not latest)
 
     def note_delivered(self, manifests: Sequence[Manifest]) -> None:
-        """Note that the outputs of committed epochs are out, and remove what no restart needs."""
+        """Note that the outputs of committed epochs are delivered, and remove files no restart needs."""
         for manifest in manifests:
             crash_point("after-sink", manifest.step)
         step = manifests[-1].step
@@ -240,9 +240,9 @@ class Steps(Generic[R]):
             self._collect(manifest)
 
     def note_quiet(self) -> None:
-        """Note once that the newest step is out: this batch begins behind Spark's commit of it.
+        """Note once, in a quiet batch on a store, that Spark has committed the newest step's batch.
 
-        Its manifest was there before, and while the source is quiet no other follows that would say so.
+        The step's manifest came before that commit, and a quiet source brings no further manifest.
         """
         latest, carried = self.latest, self._carried
         if carried is None or latest is None or latest.step == self._noted or drained(latest):
@@ -254,20 +254,20 @@ class Steps(Generic[R]):
         self._garbage.do(lambda: self._checkpoint.collect_garbage(manifest))
 
     def close(self) -> None:
-        """Finish what goes on beside the steps; there will be none any more."""
+        """Finish the work beside the steps, after the last step."""
         self._intents.close()
         if self._keeper is not None:
             self._keeper.close()
         if self._carried is not None:
-            with contextlib.suppress(CheckpointError):  # then the last output is delivered again
+            with contextlib.suppress(CheckpointError):  # then a restart delivers the output again
                 self._carried.note_commit(self.latest)
         self._garbage.close()
 
 
 def delivered_output(checkpoint: Checkpoint, latest: Manifest, log: Path) -> int:
-    """Return the number of the newest output that no start delivers again, -1 for none.
+    """Return the sink's number of the newest output that no start delivers again, -1 for none.
 
-    `latest`: the newest manifest. `log`: Spark's.
+    `latest`: the newest manifest. `log`: directory of Spark's log.
     """
     if drained(latest):
         open_ = _open_steps(checkpoint, latest)
@@ -277,16 +277,16 @@ def delivered_output(checkpoint: Checkpoint, latest: Manifest, log: Path) -> int
 
 
 def _open_steps(checkpoint: Checkpoint, latest: Manifest) -> list[Manifest]:
-    """Return the newest drains or epochs whose output is not known to be out, in their order."""
+    """Return the newest drains or epochs without a note of delivery, in ascending order."""
     first = latest.engine.get(REAL_TIME, {}).get(DELIVERED, latest.step - 1) + 1
     found: list[Manifest] = []
     for step in range(latest.step, first - 1, -1):
         if (checkpoint.read_intent(step) or {}).get("delivered"):
-            break  # and all before it
+            break  # a note of delivery covers all earlier steps
         found.insert(0, latest if step == latest.step else checkpoint.read(step))
     return found
 
 
 def drained(manifest: Manifest) -> bool:
-    """Return whether a step was none of Spark's batches, as an epoch; pools have a word of their own."""
+    """Return whether a step was a drain or an epoch, not a batch of Spark's; pools write ``rest``."""
     return bool(manifest.engine.get("drain") or manifest.engine.get("rest"))

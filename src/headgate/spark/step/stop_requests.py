@@ -1,4 +1,4 @@
-"""Requests of people outside, left in the checkpoint, that a query shall stop: ``headgate stop``."""
+"""Reads and answers the stop requests that ``headgate stop`` leaves in a query's checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LATER = "this run began after it was asked for; ask again."
 
 
 class StopRequests:
-    """Takes requests that came after the query's start, and answers them when it has ended.
+    """Collects stop requests since the query's start, and answers them when the query has ended.
 
     `write`: appends an event to the journal.
     """
@@ -22,11 +22,11 @@ class StopRequests:
         self._files = files
         self._write = write
         self._requests: list[str] = []
-        for asked in self._pending():  # of a run before this one
+        for asked in self._pending():  # requests to an earlier run
             self._done(asked.id, _LATER)
 
     def poll(self) -> bool:
-        """Return whether a request to stop is there; note new requests in the journal."""
+        """Return whether a stop request has come; write new requests into the journal."""
         for asked in self._pending():
             if asked.command is not None:
                 self._requests.append(asked.id)
@@ -34,7 +34,7 @@ class StopRequests:
         return bool(self._requests)
 
     def answer(self) -> None:
-        """Say that the query has ended."""
+        """Answer all requests: the query has ended."""
         for request in self._requests:
             self._done(request, None)
 
@@ -44,7 +44,7 @@ class StopRequests:
         except (
             HeadgateError,
             OSError,
-        ):  # the checkpoint is away, and this is not what ends a query
+        ):  # an unreachable checkpoint must not end the query here
             return []
 
     def _done(self, request: str, refused: str | None) -> None:

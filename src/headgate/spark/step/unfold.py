@@ -1,7 +1,7 @@
-"""Multiplies rows in the batch (`explode`, `rollup`, whole windows), and not before it.
+"""Moves multiplication of rows (`explode`, `rollup`, whole windows) from the stream into the batch.
 
-Spark hands the rows of a ``foreachBatch`` on one by one. What a query explodes before that boundary
-crosses it copy by copy, to be merged again right behind; exploded behind it, a record crosses once, and
+Spark passes the rows of a ``foreachBatch`` one by one. If a query explodes rows before that boundary,
+each copy crosses it, and is merged right after it. If the batch explodes rows, a record crosses once, and
 Spark's generated code explodes and aggregates in one loop.
 """
 
@@ -30,20 +30,20 @@ from headgate.spark.step.exchange import routed_columns
 _MULTIPLIES = ("Generate", "Expand")
 _MOVABLE = (*_MULTIPLIES, "Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
 _BOUND_TO_THE_STREAM = ("CURRENT_LIKE", "PYTHON_UDF", "PLAN_EXPRESSION")
-"""What Catalyst replaces or runs per micro-batch, as Spark's names of tree patterns."""
+"""Spark's tree patterns of expressions that Catalyst replaces or runs in each micro-batch."""
 
 
 class Unfolding:
-    """The part of an operator's input that is made in the batch.
+    """Divides an operator's input plan between the streaming query and the batch.
 
-    `operator`: reads the source. `below` (plan node): what of its input plan the streaming query
-    runs.
+    `operator`: an operator that reads the source. `below` (plan node): the part of its input plan
+    that the streaming query runs.
 
     Attributes
     ----------
-    used : list of str    Names of the columns of `below` that something above it needs.
-    hole : plan node    Leaf of `plan`, where a batch's rows are put.
-    plan : plan node    From them to the routed columns.
+    used : list of str    Names of the columns of `below` that the plan above needs.
+    hole : plan node    Leaf of `plan`, which a batch's rows replace.
+    plan : plan node    Computes the routed columns from a batch's rows.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Unfolding:
         self._spark, self._below = spark, below
         columns = routed_columns(operator, key_groups)
         named = [value.alias(name) for name, value in columns.items()]
-        # what is not used crosses as null
+        # columns that are not used cross the boundary as null
         self._attributes = [a.withNullability(True) for a in each(below.output())]
         nothing = internal_rows(template(spark, of_rows(spark, below).schema))
         self.hole = leaf(spark, seq(spark, self._attributes), nothing)
@@ -76,7 +76,7 @@ class Unfolding:
 def unfolding(spark: SparkSession, query: PlannedQuery, key_groups: int) -> Unfolding | None:
     """Return the part of a query's input that is better computed in the batch; None if there is none.
 
-    Chains that share one read of the source share what it puts out, so there it stays as it is.
+    None for several chains, because they share one read of the source and its rows.
     """
     chains = query.chains
     if len(chains) != 1:

@@ -1,4 +1,4 @@
-"""Defines the ports of a kind of query: its input, its demand, its computation, its notes."""
+"""Defines the ports of a kind of query: input, demand, computation, notes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ R = TypeVar("R")
 
 
 class Demand(Protocol):
-    """Tells what there is to do."""
+    """Says whether a query needs a step."""
 
     @property
     def has_steps(self) -> bool:
-        """Return whether there is anything to compute; else batches go to the sink as they are."""
+        """Return whether the query has steps; otherwise batches go to the sink unchanged."""
 
     @property
     def changing(self) -> bool:
-        """Return whether something changes at the next step, so that it must come."""
+        """Return whether a change needs the next step."""
 
     @property
     def waits(self) -> bool:
         """Return whether records wait that the next step would serve."""
 
     def waiting_rows(self) -> int:
-        """Return how many rows wait to be served."""
+        """Return the number of rows that wait."""
 
     def arrived(self) -> None:
-        """Take note of a batch, of which it is not yet known whether there is anything to do."""
+        """Take note of a batch, before it is known whether it has anything to do."""
 
     def due(self, watermark_us: int, clock_ms: float) -> bool:
         """Return whether there is work without any new record."""
@@ -47,7 +47,7 @@ class Demand(Protocol):
         """Note a batch with nothing to do; return whether it gets a step nevertheless."""
 
     def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
-        """Return the watermark up to which everything is due once the sources have ended."""
+        """Return the watermark for a drain, after Spark's last batch."""
 
 
 class Computation(Protocol[R]):
@@ -55,20 +55,20 @@ class Computation(Protocol[R]):
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """Columns of rows that wait or are put out, where a start may change them; by operator."""
+        """Columns of backlog and output by operator, if a changed query may change them."""
 
     @property
     def attempts(self) -> int:
         """Executions of a step before the query fails."""
 
     def prepare(self, begun: Begun) -> dict[str, Any]:
-        """Put in force what was asked for; return what the step's intent says of it."""
+        """Put requested changes in force; return their entries in the step's intent."""
 
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[R]:
-        """Run the step's tasks; return one report of each, such that they agree."""
+        """Run the step's tasks; return one report of each task, all of the same executions."""
 
     def manifest(self, begun: Begun, reports: list[R]) -> Manifest:
-        """Return the manifest that commits the step, and take over what its tasks did."""
+        """Return the manifest that commits the step, and apply the reports to the job's state."""
 
     def committed(self, step: int) -> None:
         """Take note that a step is final."""
@@ -78,24 +78,24 @@ class Computation(Protocol[R]):
 
 
 class StepNotes(Protocol[R]):
-    """Writes down what became of a step, and tells those who watch."""
+    """Writes the results of steps into the journal, and notifies observers."""
 
     def done(self, outcome: Outcome[R], begun: Begun) -> None:
-        """Write down a step that is out."""
+        """Write a committed step."""
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
-        """Write down that an attempt failed and the step runs again."""
+        """Write that an attempt failed and the step runs again."""
 
     def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
-        """Write down a batch that went to the sink as it is."""
+        """Write a batch that went to the sink unchanged."""
 
 
 class Work(Demand, Computation[R], StepNotes[R], Protocol[R]):
-    """Does the steps of one kind of query."""
+    """Runs the steps of one kind of query."""
 
     @property
     def intake(self) -> Intake:
         """Return the source of batches."""
 
     def settle_in(self, batch: DataFrame) -> None:
-        """Take the session that batches come with."""
+        """Take the session of the batches."""
