@@ -1,8 +1,8 @@
 """Does a slot's work in a step: drops late records, serves the backlog first, emits, logs changes.
 
 An engine, on which the module does not depend, passes an Arrow table of arriving records and a `Request`,
-and gets a `Served`. The request alone, never the clock, decides which records are served, so a retry serves
-by the same rule.
+and gets a `Served`. The request alone, never the clock, decides which records are served, so a retry
+serves by the same rule.
 """
 
 from __future__ import annotations
