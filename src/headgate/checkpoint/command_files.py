@@ -3,7 +3,7 @@
 ::
 
     <checkpoint>/headgate/control/<id>.json    a request; the driver reads it at its next batch
-                                  <id>.done    the answer: carried out or refused; removes the request
+                                  <id>.done    the answer: carried out or refused; its request is removed
                                   frozen       assignments may not change; survives a restart
                                   held         policies may not change the slots; survives a restart
                                   *.damaged    an unreadable file that was set aside

@@ -123,7 +123,7 @@ class Garbage:
         self._files.remove(gone)
 
     def _sweep(self) -> None:
-        """Remove files that two sweeps found unnamed: a running attempt's file is named before that."""
+        """Remove files that two sweeps found unnamed: a manifest names a running attempt's earlier."""
         named = {("changelog", name) for names in self._blobs.values() for name in names}
         for manifest in self._recent:
             named |= {

@@ -43,7 +43,7 @@ _GIVE_UP_FIRST = timedelta(seconds=5)
 """The same for a store that has not answered before: its address may be wrong. Chosen."""
 
 _RETRIES = 1_000_000
-"""Retries of the library; no bound, because its own, 10, ends in three seconds if nobody listens."""
+"""Retries of the library: no bound, because its default, 10, ends in three seconds if nobody listens."""
 
 _UNKNOWN = ("", "409", "412", "500", "502", "503", "504")
 """Status codes, or none, after which it is unknown whether the object exists."""

@@ -54,7 +54,7 @@ class CheckpointStoreContract:
         assert store.read("manifests/0") == b"mine"
 
     def test_of_many_writers_one_gets_through(self) -> None:
-        """Each writer has an object of its own, and learns whether it was the one."""
+        """Each writer has an object of its own, and learns whether its write got through."""
         first, begin = self._new(), threading.Barrier(8)
         won: list[int] = []
 

@@ -117,7 +117,7 @@ def encode(
 
 
 def _register(hashes: I64, words: int) -> tuple[I64, I64]:
-    """Return the sketch word of each hash, and the content of this word for the one hash.
+    """Return the sketch word of each hash, and its content if the sketch has only this hash.
 
     As in Spark's ``HyperLogLogPlusPlusHelper``: the first p bits of a hash are the register's number. The
     register holds the position of the first 1 among the bits behind these.

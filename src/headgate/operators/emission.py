@@ -34,8 +34,8 @@ class GroupResults:
 class Emission:
     """Collects results of key groups, and converts results of many groups to columns in one call.
 
-    A result's strings belong to a table and are lost at the table's release. Few results: their strings
-    are copied. Many results, or lists of collected values: they become columns before the release.
+    A result's strings belong to a table and are lost at the table's release. The strings of few results
+    are copied. Many results, and lists of collected values, become columns before the release.
 
     Parameters
     ----------

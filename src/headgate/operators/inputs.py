@@ -15,7 +15,7 @@ from headgate.tables.ports import I64
 F64 = npt.NDArray[np.float64]
 
 _FEW = 64
-"""Largest number of slices that are searched one by one; the records of further slices are sorted."""
+"""Largest number of slices that are searched one by one, cheaper than a sort; others are sorted."""
 
 
 def input_counts(

@@ -225,7 +225,7 @@ def _counts(groups: I64) -> dict[int, int]:
 def _without_held(operator: Operator, request: Request) -> Request:
     """Return `request` without groups on hold, whose state may be on another host.
 
-    Complete mode emits every group in every step, so it keeps them; the task fetches their state.
+    Complete mode emits every group in every step, so none is left out; the task fetches their state.
     """
     if operator.shows_all or not request.held:
         return request

@@ -68,7 +68,7 @@ class Op(IntEnum):
     MAX = 5
     """as MIN"""
     FIRST = 6
-    """leaves: [n, value ...]; n counts the records that pass the filter and, where nulls are ignored,
+    """leaves: [n, value ...]; n counts the records that pass the filter and, if nulls are ignored,
     have a value"""
     LAST = 7
     """as FIRST"""
@@ -221,7 +221,7 @@ class OperatorSpec:
     def holds_us(self) -> int | None:
         """Return the earliest event time that later output may have, in microseconds from the watermark.
 
-        Negative where output may be older than the watermark. None: see `JoinSpec.holds_us`.
+        Negative if output may be older than the watermark. None: see `JoinSpec.holds_us`.
         """
         return 0
 

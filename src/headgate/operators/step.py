@@ -33,7 +33,7 @@ class GroupState:
     emitted_us: int
     """Watermark up to which the group has emitted."""
     due_us: int
-    """Watermark at which the group must emit or remove rows."""
+    """Watermark, or time stamp (`OperatorSpec.by_clock`), at which the group must emit or remove rows."""
     snapshot: bool = False
     """True if this step writes the whole state to the changelog, not only the changes."""
     stands_us: int | None = None
@@ -217,7 +217,7 @@ class SlotStep:
 
 
 def slice_starts(time: TimeKey | None, table: pa.Table) -> I64:
-    """Return the start of each arriving record's slice, microseconds; zeros where there is no time."""
+    """Return the start of each arriving record's slice, microseconds; zeros without a time."""
     if time is None:
         return np.zeros(table.num_rows, dtype=np.int64)
     starts: I64 = table.column(TIME).to_numpy()

@@ -52,7 +52,7 @@ class Geometry:
     capacity: int = 64
     """Rows; a power of two."""
     index_size: int = 64
-    """Entries of the string index; a power of two."""
+    """Length of the string index; a power of two."""
     string_limit: int = 32
     """Largest number of strings."""
     heap_bytes: int = 512

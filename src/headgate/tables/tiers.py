@@ -53,7 +53,7 @@ class MemoryBound:
 
 @dataclass(frozen=True)
 class Tiering:
-    """Counts a slot's key groups by tier in a step, and their moves, where memory is bounded."""
+    """Counts a slot's key groups by tier in a step, and their moves, if memory has a bound."""
 
     memory_bytes: int = 0
     cold_bytes: int = 0

@@ -111,7 +111,7 @@ def pairs(probe: SideRecords, stored: SideRecords, keys: int, *, probe_side: int
 
 
 def _band(stored: I64) -> tuple[int, int]:
-    """Return (comparison, sum) if it bounds from above what comparison 0 bounds from below; or (-1, 0).
+    """Return (c, sum) if comparison c bounds from above what comparison 0 bounds from below; or (-1, 0).
 
     Example: ``a - 10 <= x`` and ``x <= a + 10``. For stored x they compare x and ~x, whose sum is -1 for
     every record; for stored a the sum is another constant. If records are sorted by comparison 0, the
