@@ -105,7 +105,7 @@ class Table(Protocol):
         """Return the least value of a word among the live rows; at least one row must be live."""
 
     def changed(self) -> I64:
-        """Return the distinct indices of rows that `upsert` returned or `delete` removed since `begin`."""
+        """Return distinct indices of rows that `upsert` returned or `delete` removed since `begin`."""
 
     def strings(self) -> tuple[I64, U8]:
         """Return offsets (int64[m + 1]) and bytes of all interned strings, by id."""

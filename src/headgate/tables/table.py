@@ -292,7 +292,7 @@ class BufferTable:
         )  # fmt: skip
 
     def changed(self) -> I64:
-        """Return the distinct indices of rows that `upsert` returned or `delete` removed since `begin`."""
+        """Return distinct indices of rows that `upsert` returned or `delete` removed since `begin`."""
         if self._counts[UNDO_VALID]:
             return self._undo[: int(self._counts[UNDO_COUNT]), 0]
         return np.flatnonzero(self.rows[:, 0] >> 1 == self._counts[STAMP])
