@@ -1,4 +1,4 @@
-"""Reads and writes the files from which a job starts again, on a POSIX path, an object store or HDFS.
+"""Reads and writes the files from which a job restarts, on a POSIX path, an object store or HDFS.
 
 Belongs here: a checkpoint as a whole (checkpoint), manifests (manifest), changelogs (changelog),
 removal of files that no restart needs (garbage), requests to a running query (command_files), the
@@ -6,7 +6,7 @@ copy of a journal on a store (shipping), and the port for all files (place), wit
 stores (objects, hdfs) and for stores that packages bring (own_store). Does not belong here: tables in
 memory (tables), the moment of a commit (spark.step), anything of Spark.
 
-The name that a user's own store imports is here; see docs/own-store.md.
+A user's own store imports `CheckpointStore` from here; see docs/own-store.md.
 """
 
 from headgate.checkpoint.own_store import CheckpointStore

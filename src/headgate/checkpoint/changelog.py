@@ -1,9 +1,9 @@
 """Packs many sections of one slot task into one blob: two Arrow IPC streams, one after the other.
 
-The first stream holds the rows of all key groups, a column per word, each in the narrowest integers
-that hold it; the second stream holds the bytes of their new strings. `SectionRef`s in the manifest say
-which rows belong to which group, so that 128 groups cost no more Arrow objects than one. Nothing in a
-blob is ever executed.
+The first stream holds the rows of all key groups: a column per word, in the narrowest type of integers
+that fits. The second stream holds the bytes of their new strings. `SectionRef`s in the manifest locate
+the rows of each group, so that 128 groups cost no more Arrow objects than one group. Nothing in a blob
+is ever executed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class SectionRef:
 
     row_start: int
     row_count: int
-    """`row_start`, `row_count`: in rows of the blob."""
+    """`row_start`, `row_count`: first row and number of rows in the blob."""
     string_start: int
     string_count: int
-    """`string_start`, `string_count`: in strings of the blob."""
+    """`string_start`, `string_count`: first string and number of strings in the blob."""
     first_string: int
     """Id of the first string; see `Section`."""
     full: bool
@@ -50,17 +50,17 @@ class Blob:
     """Holds an opened changelog blob."""
 
     words: tuple[Words | None, ...]
-    """tuple of int[n] or None: a column per word of a row, of any width of integer; None where all
-    are 0."""
+    """tuple of int[n] or None: one column per word of a row, of any width of integer; None for a column
+    of zeros."""
     row_count: int
-    """n."""
+    """Number of rows, n."""
     string_offsets: I64
-    """int64[m + 1]."""
+    """int64[m + 1]: offsets into `string_bytes`."""
     string_bytes: U8
-    """uint8[]."""
+    """uint8[]: bytes of all strings."""
 
     def rows(self, start: int, stop: int) -> I64:
-        """Return some rows as a table has them: int64[stop - start, number of words]."""
+        """Return rows in the form of a table: int64[stop - start, number of words]."""
         rows = np.zeros((stop - start, len(self.words)), dtype=np.int64)
         for at, column in enumerate(self.words):
             if column is not None:
@@ -71,7 +71,7 @@ class Blob:
 def encode(sections: Mapping[int, Section]) -> tuple[bytes, dict[int, SectionRef]]:
     """Pack the sections of one slot task.
 
-    Result: (bytes, dict of key group -> SectionRef).
+    Returns (blob, SectionRef by key group).
 
     `sections` (mapping of key group -> Section): at least one; all of one layout.
     """
@@ -94,7 +94,7 @@ def encode(sections: Mapping[int, Section]) -> tuple[bytes, dict[int, SectionRef
 
 
 def _pack(rows: I64, offsets: I64, data: U8) -> bytes:
-    # From buffers: `pa.array` imports pandas, half a second in each worker, and then asks it.
+    # From buffers, because `pa.array` imports pandas, which takes half a second in each worker.
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     strings = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
     sink = pa.BufferOutputStream()
@@ -107,7 +107,7 @@ def _pack(rows: I64, offsets: I64, data: U8) -> bytes:
 
 
 def _columns(rows: I64) -> dict[str, pa.Array]:
-    """Return the words of rows by name, each in the narrowest integers that hold it."""
+    """Return the words of rows by name, each in the narrowest type of integers that fits."""
     columns = {}
     low, high = bounds(rows)
     for word, (least, most) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
@@ -123,7 +123,7 @@ def _columns(rows: I64) -> dict[str, pa.Array]:
 
 
 def open_blob(blob: bytes | mmap.mmap | memoryview) -> Blob:
-    """Read a blob, without copying it. Raises `CheckpointError`: it is not what `encode` writes."""
+    """Read a blob without a copy. Raises `CheckpointError` if `encode` has not written it."""
     try:
         source = pa.BufferReader(blob)
         rows, strings = _only_batch(source), _only_batch(source)
@@ -162,7 +162,7 @@ def _words(rows: pa.RecordBatch) -> tuple[Words | None, ...]:
 
 
 def _view(buffer: pa.Buffer | None, dtype: type[Word], count: int) -> npt.NDArray[Word]:
-    if buffer is None:  # of no values
+    if buffer is None:  # a column without values
         return np.zeros(count, dtype=dtype)
     return np.frombuffer(buffer, dtype=dtype, count=count)
 
@@ -183,7 +183,7 @@ def _only_batch(source: pa.NativeFile) -> pa.RecordBatch:
 def decode(blob: bytes | Blob, ref: SectionRef) -> Section:
     """Return one section of a blob; its strings are views.
 
-    Raises `CheckpointError`: the blob is damaged, or the reference points outside it.
+    Raises `CheckpointError` if the blob is damaged, or if the reference points outside it.
     """
     opened = blob if isinstance(blob, Blob) else open_blob(blob)
     rows_end, strings_end = ref.row_start + ref.row_count, ref.string_start + ref.string_count

@@ -1,9 +1,9 @@
-"""Reads and writes a checkpoint: the files from which a job starts again, and the chains of sections.
+"""Reads and writes a checkpoint: the files from which a job restarts, and the chains of sections.
 
 ::
 
     <path>/headgate/identity.json     the job that the checkpoint belongs to
-    <path>/headgate/meaning.json      the meaning of its state, where an earlier release began it
+    <path>/headgate/meaning.json      the meaning of its state, if an earlier release created it
                     intents/          the plan of a step, before it
                     manifests/        the result of a step: the commit point
                     changelog/ output/ backlog/ late/    files that manifests name
@@ -63,46 +63,46 @@ _NOTE = "sparklog.json"
 _LATER = "meaning.json"
 _STEP_DIGITS = 12
 _FIRST_STEPS_KEPT = 256
-"""First steps of drivers whose manifests stay. Chosen: some 100 kB each at most; a driver that sleeps
-while 256 others come and go would not be noticed."""
+"""Number of drivers whose first manifests stay, of at most some 100 kB each. A driver that sleeps while
+256 other drivers run would not be detected. Chosen."""
 _CACHE_BYTES = 64 << 20
-"""Bytes of manifests and of blobs kept after reading. Walking the chains of a slot's key groups meets
-each of the last 33 manifests once per group: with room for all of them 94 in 100 reads are of what is
-kept, with room for fewer almost none (measured; docs/design/0147). This holds 33 files of 1 MB."""
+"""Bytes of the cache of manifests, and of that of blobs. The chains of a slot's key groups read each of
+the last 33 manifests once per group. If all fit into the cache, 94 in 100 reads hit it; if fewer fit,
+almost none (measured; docs/design/0147). This size holds 33 files of 1 MB."""
 
 _OBJECTS_PER_BYTE = 2
-"""What a manifest takes once it is read, for each byte of its file; as measured there."""
+"""Bytes of memory that a manifest takes per byte of its file; measured there."""
 
 _AT_ONCE = 16
-"""Requests to a store at a time. Chosen."""
+"""Largest number of concurrent requests to a store. Chosen."""
 
 _KEPT_S = 60.0
-"""How long it is kept when nobody reads any more. Chosen: a migration's host tasks follow each other
-within a second or two."""
+"""Seconds after the last read when the caches are dropped. Chosen: a migration's host tasks follow each
+other within a second or two."""
 
 _MAPPED_FOR_ONE = 32
-"""So many mapped bytes count as one that is kept: addresses, and pages that the system may take. A slot
-that is rebuilt walks the chains of its key groups one after the other, and each goes through every
+"""Mapped bytes that count as one cached byte: they take addresses, and pages that the system may reclaim.
+A rebuilt slot walks the chains of its key groups one after another, and each chain goes through every
 large file of the past."""
 
 
 class Checkpoint:
-    """Reads and writes the checkpoint at a path; making one touches no file: executors make their own.
+    """Reads and writes the checkpoint at a path; creating this object touches no file.
 
-    Raises `CheckpointError`: it names another file system.
+    Raises `CheckpointError` if the path names a file system that is not supported.
 
     Parameters
     ----------
     path : str or path
         Spark's ``checkpointLocation``: a POSIX path, a ``file:`` URI, or a `store_url`.
     log : Path, optional
-        Where Spark keeps its own log of a checkpoint on a store; nobody but its driver asks.
-    known : bool    Whether the store has answered the driver already, as it has where a slot asks.
+        Directory of Spark's own log if the checkpoint is on a store; only its driver needs this.
+    known : bool    True if the store has answered this job before, as for every slot.
 
     Attributes
     ----------
-    location : str    The path or the address, as executors are told it.
-    files : Files    Those below ``headgate/``.
+    location : str    The path or the URL, in the form that executors receive.
+    files : Files    Files below ``headgate/``.
     """
 
     def __init__(
@@ -127,14 +127,14 @@ class Checkpoint:
         self._spool = Spool()
         self._read_s = time.monotonic()
         self._next_back, self._along = NO_STEP, 0
-        """The step before those that were read last, and how many came along with the last one."""
+        """The step before those of the last read, and the number of steps read along with it."""
         self._garbage = Garbage(self.files, self.read)
 
     @property
     def path(self) -> Path:
-        """The directory that Spark's own log is in: the checkpoint's, where that is a directory.
+        """Directory of Spark's own log: the checkpoint itself, if the checkpoint is a directory.
 
-        Raises `CheckpointError`: the checkpoint lies on a store, and this is not its driver.
+        Raises `CheckpointError` if the checkpoint is on a store and this is not its driver.
         """
         if self._log is None:
             msg = f"checkpoint {self.location} is no directory; it lies on a store."
@@ -151,10 +151,10 @@ class Checkpoint:
     def open(self, identity: Mapping[str, Any]) -> str:
         """Create the checkpoint, or check that it belongs to this query; return the job's uuid.
 
-        Called by the driver, before anything else.
+        Called by the driver, before any other method.
 
-        `identity`: what must never change, as JSON; for instance ``keys``, ``groups``. Raises
-        `CheckpointError`: it belongs to another query, to plain Spark, or cannot be written.
+        `identity`: properties of the query that must never change, as JSON; for instance ``keys``. Raises
+        `CheckpointError` if the checkpoint belongs to another query or plain Spark, or is not writable.
         """
         self.files.check()
         known = self.files.exists(_IDENTITY)
@@ -173,7 +173,7 @@ class Checkpoint:
         return self._job
 
     def later_meaning(self) -> dict[str, Any]:
-        """Return the meaning of the state from `_LATER`, if it was written after ``identity.json``."""
+        """Return the content of ``meaning.json``, which a later release added; {} without this file."""
         if not self.files.exists(_LATER):
             return {}
         meaning = self._json(_LATER)
@@ -219,9 +219,9 @@ class Checkpoint:
     # Manifests and intents.
 
     def latest(self) -> Manifest | None:
-        """Return the newest manifest, verified together with its link to the one before it.
+        """Return the newest manifest, after a check of the manifest and its link to the one before.
 
-        Raises `CheckpointError`: it is damaged, or of another job or history.
+        Raises `CheckpointError` if it is damaged, or belongs to another job or history.
         """
         steps = self.steps()
         if self.files.shared:
@@ -236,7 +236,7 @@ class Checkpoint:
         return manifest
 
     def _look_ahead(self, steps: list[int]) -> None:
-        """Add newer steps to a list of steps: a store's list may lack the newest files."""
+        """Add newer steps to a list of steps: the list of a store may miss the newest files."""
         after = steps[-1] + 1 if steps else 0
         while self.files.exists(_manifest_name(after)):
             steps.append(after)
@@ -254,7 +254,7 @@ class Checkpoint:
     def read(self, step: int) -> Manifest:
         """Return the manifest of a step.
 
-        Raises `CheckpointError`: it is missing, truncated, altered, or not of this job.
+        Raises `CheckpointError` if it is missing, truncated, altered, or not of this job.
         """
         self._read_s = time.monotonic()
         manifest = self._manifests.get(step)
@@ -266,15 +266,15 @@ class Checkpoint:
         with ThreadPoolExecutor(len(before) + 1) as pool:
             wanted = pool.submit(self._read, step)
             for older in before:
-                pool.submit(self._read, older)  # who needs it reads it again, should it fail
+                pool.submit(self._read, older)  # if this fails, a later use reads the step again
         return wanted.result()
 
     def _steps_before(self, step: int) -> list[int]:
-        """Return the steps to read along with a step: chains go back, and a store is slow for each read.
+        """Return the steps to read along with a step: chains go back, and each read of a store is slow.
 
-        None at first, then twice as many each time that one just before is asked for.
+        None at first; then the number doubles with each read that continues backwards.
         """
-        # a key group that a step left alone is not in its manifest
+        # the manifest of a step does not list a key group that the step did not change
         goes_on = self._next_back - _AT_ONCE < step <= self._next_back
         self._along = min(2 * self._along + 1, _AT_ONCE - 1) if goes_on else 0
         self._next_back = step - self._along - 1
@@ -287,7 +287,7 @@ class Checkpoint:
         manifest = decode_manifest(raw, name)
         if manifest.step != step or self._job not in (None, manifest.job):
             raise damaged(name, f"it is step {manifest.step} of job {manifest.job}")
-        # chains come by each step once per key group, and what is in the manifest is most of it
+        # chains read each manifest once per key group, and payloads are most of its bytes
         payloads = {name: self._spool.put(data) for name, data in manifest.payloads.items()}
         away = sum(len(data) for data in payloads.values() if isinstance(data, memoryview))
         cost = _OBJECTS_PER_BYTE * (len(raw) - away) + away // _MAPPED_FOR_ONE
@@ -296,11 +296,11 @@ class Checkpoint:
         return manifest
 
     def commit(self, manifest: Manifest) -> Manifest:
-        """Make a step final; return the manifest with its digest.
+        """Commit a step; return the manifest with its digest.
 
-        The first step of each driver stays when all others go: an older driver that wakes again
-        would write that very one, and must find it there (docs/design/0131). Raises
-        `CheckpointError`: the step is committed already: another driver is at work.
+        The manifest of each driver's first step stays: an older driver that was paused would write this
+        step next, and must find it (docs/design/0131). Raises `AnotherDriver` if the step is committed
+        already.
         """
         first = self._first_steps if self._has_committed else [*self._first_steps, manifest.step]
         own = {"driver": self._driver.to_json(), FIRST_STEPS: first[-_FIRST_STEPS_KEPT:]}
@@ -314,21 +314,21 @@ class Checkpoint:
             msg = _two_drivers(self.location, f"step {manifest.step}", other)
             raise AnotherDriver(msg) from error
         self._first_steps, self._has_committed = first, True
-        # not kept: who commits has it, and what a chain is read from is read elsewhere
+        # not cached: the driver has the manifest, and other processes read the chains
         return replace(manifest, digest=digest)
 
     def refuse_after_another(self, step: int) -> None:
-        """Refuse to go on behind a step that another driver has gone on from.
+        """Refuse to continue after a step if another driver has already continued after it.
 
-        Raises `AnotherDriver`: there is a step after it; `CheckpointError`: the store cannot be
-        read.
+        Raises `AnotherDriver` if the next step is committed; `CheckpointError` if the store is not
+        readable.
         """
         after = step + 1
         if self.files.exists(_manifest_name(after)):
             raise AnotherDriver(_two_drivers(self.location, f"step {after}", self._other(after)))
 
     def _other(self, step: int) -> Driver | None:
-        """Return the driver that committed a step; None where its manifest does not say or is bad."""
+        """Return the driver that committed a step; None if its manifest is damaged or names no driver."""
         try:
             return Driver.of_json(self.read(step).engine.get("driver"))
         except CheckpointError:
@@ -337,16 +337,16 @@ class Checkpoint:
     def write_intent(self, step: int, intent: Mapping[str, Any]) -> None:
         """Write the intent of a step; a retry may replace it.
 
-        Not forced to disk: an intent that is lost with the machine was for a step that is not
-        committed, and loses nothing.
+        The write is not forced to disk: a failure of the machine loses only the intent of a step that is
+        not committed, which no restart needs.
         """
         raw, _ = sealed(json_line(intent))
         self.files.put(f"intents/{file_name(step)}", raw, durable=False)
 
     def read_intent(self, step: int) -> dict[str, Any] | None:
-        """Return the intent of a step, None if there is none.
+        """Return the intent of a step, None without an intent.
 
-        Raises `CheckpointError`: it is damaged, or of another step.
+        Raises `CheckpointError` if it is damaged, or of another step.
         """
         name = f"intents/{file_name(step)}"
         if not self.files.exists(name):
@@ -357,13 +357,13 @@ class Checkpoint:
         return intent
 
     def write_note(self, note: Mapping[str, Any]) -> None:
-        """Write a note of Spark's log (`headgate.checkpoint.spark_log`); not forced to disk."""
+        """Write a note about Spark's log (`headgate.checkpoint.spark_log`); not forced to disk."""
         self.files.put(_NOTE, sealed(json_line(note))[0], durable=False)
 
     def read_note(self) -> dict[str, Any] | None:
-        """Return the newest note of `write_note`; None if there is none.
+        """Return the newest note of `write_note`; None without a note.
 
-        Raises `CheckpointError`: it is damaged.
+        Raises `CheckpointError` if it is damaged.
         """
         return self._json(_NOTE) if self.files.exists(_NOTE) else None
 
@@ -385,7 +385,7 @@ class Checkpoint:
     def write_file(self, kind: str, name: str, data: bytes) -> None:
         """Write a file named by a token; it is garbage until a manifest names it.
 
-        Raises `CheckpointError`: the name is taken or no name, or the directory cannot be written.
+        Raises `CheckpointError` if the name is taken or invalid, or if the file cannot be written.
         """
         path = _named(kind, name)
         try:
@@ -397,7 +397,7 @@ class Checkpoint:
     def read_file(
         self, kind: str, name: str, *, length: int | None = None, crc32: int | None = None
     ) -> bytes:
-        """Return a file's bytes, compared with `length` and `crc32` where given."""
+        """Return a file's bytes; raise `CheckpointError` if `length` or `crc32` does not match."""
         data = self.files.get(_named(kind, name))
         self._compare_file(data, kind, name, length, crc32)
         return data
@@ -415,7 +415,7 @@ class Checkpoint:
             raise damaged(self.files.at(f"{kind}/{name}"), "its checksum does not match")
 
     def blob(self, manifest: Manifest, index: int) -> Blob:
-        """Return one of a manifest's changelog blobs, verified and opened."""
+        """Return a changelog blob of a manifest, verified and opened."""
         key = (manifest.step, manifest.digest, index)
         opened = self._blobs.get(key)
         if opened is None:
@@ -448,11 +448,11 @@ class Checkpoint:
 
         Parameters
         ----------
-        head_step : int    From `Heads.steps`; -1 for a group nothing was ever written to.
-        token : str        That of the group then, from `Heads.tokens`; "" where it is not looked at.
+        head_step : int    From `Heads.steps`; -1 for a group without any write.
+        token : str        The group's token at `head_step`, from `Heads.tokens`; "" skips the check.
 
-        A manifest in the chain that has another state of the group than the next one goes on from is
-        refused by name: it is another job's, or of another time.
+        Reading the chain raises `CheckpointError` with the name of the file if a manifest in the chain
+        has another state of the group than the next manifest expects: it is of another job or time.
         """
         head = token
 
@@ -481,13 +481,13 @@ class Checkpoint:
         return sections
 
     def _fetch(self, chain: Sequence[tuple[Manifest, SectionEntry]]) -> None:
-        """Read the blobs of a chain that are not known, several at a time."""
+        """Read the blobs of a chain that are not cached, several at a time."""
         wanted = {
             (manifest.step, manifest.digest, entry.blob): (manifest, manifest.blobs[entry.blob])
             for manifest, entry in chain
         }
         new = {key: of for key, of in wanted.items() if of[1].name and self._blobs.get(key) is None}
-        if len(new) < 2:  # noqa: PLR2004 -- alone it is read when it is wanted
+        if len(new) < 2:  # noqa: PLR2004 -- a single blob is read when it is used
             return
         with ThreadPoolExecutor(min(len(new), _AT_ONCE)) as pool:
             for key, raw in zip(
@@ -500,8 +500,8 @@ class Checkpoint:
     def settle(self, kept_s: float = _KEPT_S) -> None:
         """Drop the caches of earlier reads, if nothing was read for `kept_s` seconds.
 
-        Called with every task and every commit: chains are walked when key groups come to a process,
-        many of them together, and then perhaps not for hours.
+        Called with every task and every commit: a process walks the chains of many key groups when the
+        groups arrive, and then perhaps none for hours.
         """
         if time.monotonic() - self._read_s >= kept_s:
             self._manifests.clear()
@@ -511,8 +511,8 @@ class Checkpoint:
     def collect_garbage(self, latest: Manifest) -> None:
         """Remove files that no restart can need.
 
-        Called after each commit, off the critical path, with the manifest just committed. Cheap: it
-        remembers what it knows, and looks into the directories once in a while only.
+        Called after each commit, outside the critical path, with the committed manifest. Cheap, because
+        it remembers the needed files, and lists the directories only now and then.
         """
         self._garbage.collect(latest)
         self.settle()

@@ -3,13 +3,13 @@
 ::
 
     <checkpoint>/headgate/control/<id>.json    a request; the driver reads it at its next batch
-                                  <id>.done    carried out or refused; the request is gone then
+                                  <id>.done    the answer: carried out or refused; its request is removed
                                   frozen       assignments may not change; survives a restart
-                                  held         policies may not change the number of slots; likewise
-                                  *.damaged    could not be read, and was set aside
+                                  held         policies may not change the slots; survives a restart
+                                  *.damaged    an unreadable file that was set aside
 
-A request is there whole or not at all. A user who may write to the checkpoint may make requests. Nothing
-in a request is code. A request that cannot be read or makes no sense is refused and set aside: it never
+A request is written whole or not at all. A user who may write to the checkpoint may make requests. A
+request contains no code. A request that is not readable or not valid is refused and set aside: it never
 ends a query.
 """
 
@@ -31,7 +31,7 @@ from headgate.core.input import finite, read_json, shown
 
 ACTS = ("freeze", "thaw", "scale", "rollback", "stop")
 STOP = "stop"
-"""Asks the run that is under way to end; nothing to one that begins later."""
+"""Ends the current run of the query; a run that begins later ignores this request."""
 
 _DIRECTORY = "control"
 _FROZEN = "frozen"
@@ -39,13 +39,13 @@ _HELD = "held"
 _NAME = re.compile(r"(\d{13}-[0-9a-f]{8})\.(json|done)")
 _REQUEST_BYTES_MAX = 1 << 16
 _LIST_EVERY_S = 2.0
-"""How often somebody is looked for who asks through a store. Chosen."""
+"""Seconds between two listings of the requests on a store. Chosen."""
 _KEPT_S = 24 * 3600.0
-"""How long an answer is kept for whoever asked."""
+"""Seconds after which an answer is removed."""
 _LATEST_S = 250_000_000_000.0
-"""The year 9892, seconds since 1970: what can still be written as a date and a timer's end."""
+"""The year 9892, seconds since 1970: later times fit neither a date nor a timer."""
 _TEXT_MAX = 500
-"""Characters of a text that anybody may have written."""
+"""Largest length of a text that any user may have written, characters."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Command:
     """One of `ACTS`."""
     by: str
     reason: str = ""
-    """`by`, `reason`: for the journal."""
+    """`by`, `reason`: the user and the reason, for the journal."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator``,
     ``partitioning`` and ``hold_s`` (seconds) of scale, ``epoch`` of rollback."""
@@ -68,15 +68,15 @@ class PendingCommand:
 
     id: str
     command: Command | None
-    """None where it cannot be read."""
+    """None if the request cannot be read."""
     problem: str = ""
-    """Why not."""
+    """The reason why the request cannot be read."""
 
 
 class CommandFiles:
     """Reads and writes the control files of one checkpoint.
 
-    `files`: the checkpoint's; a path is that of its ``headgate`` directory.
+    `files`: files of the checkpoint, or the path of its ``headgate`` directory.
     """
 
     def __init__(self, files: Files | Path) -> None:
@@ -84,12 +84,12 @@ class CommandFiles:
         self._look_s = float("-inf")
         self._seen: list[PendingCommand] = []
 
-    # who asks
+    # Methods for the user who makes a request.
 
     def ask(self, command: Command) -> str:
         """Write a request; return its id.
 
-        Raises `CheckpointError`: there is no checkpoint, or it cannot be written.
+        Raises `CheckpointError` if there is no checkpoint, or if it cannot be written.
         """
         if not self._files.is_there():
             where = shown(self._files.at("")).removesuffix("/")
@@ -101,9 +101,9 @@ class CommandFiles:
         return name
 
     def answer(self, request: str) -> dict[str, Any] | None:
-        """Return ``refused`` (a sentence or None), ``at_ms`` and ``detail``; None without an answer yet.
+        """Return ``refused`` (a sentence or None), ``at_ms`` and ``detail``; None without an answer.
 
-        Raises `ConfigError`: the answer cannot be read.
+        Raises `ConfigError` if the answer cannot be read.
         """
         name = f"{request}.done"
         if not self._files.exists(_in(name)):
@@ -119,13 +119,13 @@ class CommandFiles:
             "detail": shown(str(content.get("detail", "")), _TEXT_MAX),
         }
 
-    # who is asked
+    # Methods for the driver that answers.
 
     def pending(self) -> list[PendingCommand]:
         """Return the requests without an answer, oldest first.
 
-        On a store, where looking is a request, as they were a moment ago: among them such that were
-        answered since.
+        On a store, where each listing costs a request, the list may be `_LIST_EVERY_S` old, and contain
+        requests that were answered meanwhile.
         """
         now_s = time.monotonic()
         if now_s < self._look_s:
@@ -138,13 +138,13 @@ class CommandFiles:
     def _listed(self) -> list[PendingCommand]:
         try:
             names = sorted(self._files.names(_DIRECTORY))
-        except (OSError, CheckpointError):  # mostly since nobody has ever asked; or a store is away
+        except (OSError, CheckpointError):  # nobody has made a request yet; or a store is away
             return []
         commands = []
         for name in names:
             named = _NAME.fullmatch(name)
             if named is None:
-                continue  # not ours: a stray file must not end the query
+                continue  # a foreign file, which must not end the query
             if named[2] == "done":
                 self._forget(name)
             elif f"{named[1]}.done" not in names:
@@ -152,20 +152,20 @@ class CommandFiles:
         return commands
 
     def stops(self) -> list[PendingCommand]:
-        """Return the requests that a run shall end, oldest first."""
+        """Return the requests to end the run, oldest first."""
         pending = self.pending()
         return [asked for asked in pending if asked.command and asked.command.act == STOP]
 
     def is_free(self) -> bool:
-        """Return whether no driver holds the checkpoint; False where nobody locks it, as on a store."""
+        """Return whether no driver has locked the checkpoint; False on a store, which has no lock."""
         return not self._files.shared and not is_locked(Path(self._files.at(LOCK)))
 
     def withdraw(self, request: str) -> None:
-        """Take a request back that nobody has answered."""
+        """Remove a request without an answer."""
         self._files.remove([_in(f"{request}.json")])
 
     def write_answer(self, request: str, refused: str | None, detail: str = "") -> None:
-        """Answer a request: carried out, and what exactly, or why not."""
+        """Answer a request: `refused` is the reason of a refusal, `detail` describes the effect."""
         answer = {"refused": refused, "at_ms": time.time_ns() // 1_000_000, "detail": detail}
         self._files.put(_in(f"{request}.done"), json.dumps(answer).encode())
         self._files.remove([_in(f"{request}.json")])
@@ -176,22 +176,22 @@ class CommandFiles:
         self.write_answer(request, why)
 
     def freeze(self, until_s: float | None) -> None:
-        """Note until when assignments may not change, seconds since 1970; None: for good.
+        """Store until when assignments may not change, seconds since 1970; None: for good.
 
-        Raises `ConfigError`: it is no time.
+        Raises `ConfigError` if `until_s` is no time.
         """
         until_s = checked_until_s(until_s)
         self._files.prepare([_DIRECTORY])
         self._files.put(_in(_FROZEN), json.dumps({"until_s": until_s}).encode())
 
     def thaw(self) -> None:
-        """Note that assignments may change."""
+        """Allow changes of assignments again."""
         self._files.remove([_in(_FROZEN)])
 
     def frozen_until_s(self) -> float | None:
-        """Return until when assignments may not change, infinity for good; None where they may.
+        """Return until when assignments may not change, infinity for good; None if they may change.
 
-        Raises `CheckpointError`: the file is damaged, or holds no time; see `set_frozen_aside`.
+        Raises `CheckpointError` if the file is damaged or holds no time; see `set_frozen_aside`.
         """
         if not self._files.exists(_in(_FROZEN)):
             return None
@@ -205,7 +205,7 @@ class CommandFiles:
         return float("inf") if until_s is None else until_s
 
     def hold(self, until_s: Mapping[str, float]) -> None:
-        """Note until when policies may not change the number of slots of operators, s since 1970."""
+        """Store, by operator, until when policies may not change the number of slots, s since 1970."""
         if not until_s:
             self._files.remove([_in(_HELD)])
             return
@@ -213,9 +213,9 @@ class CommandFiles:
         self._files.put(_in(_HELD), json.dumps(dict(until_s)).encode())
 
     def held_until_s(self) -> dict[str, float]:
-        """Return the holds that `hold` noted.
+        """Return the times that `hold` has stored.
 
-        Raises `CheckpointError`: the file is damaged, or holds no times.
+        Raises `CheckpointError` if the file is damaged, or holds no times.
         """
         if not self._files.exists(_in(_HELD)):
             return {}
@@ -229,7 +229,7 @@ class CommandFiles:
             raise CheckpointError(msg) from error
 
     def set_frozen_aside(self) -> str:
-        """Rename a note of freezing that cannot be read; return its new name, or ``""``."""
+        """Rename an unreadable file of `freeze`; return its new name, or ``""``."""
         return self._files.set_aside(_in(_FROZEN))
 
     def _read(self, request: str) -> PendingCommand:
@@ -257,7 +257,7 @@ def _in(name: str) -> str:
 def checked_until_s(value: object) -> float | None:
     """Return a time in seconds since 1970, or None for ever.
 
-    Raises `ConfigError`: it is no number, not finite, or beyond what a calendar has.
+    Raises `ConfigError` if it is no number, not finite, or later than the calendar's end.
     """
     if value is None:
         return None

@@ -23,12 +23,12 @@ class Driver:
     host: str
     pid: int
     started_s: int
-    """When the process began, seconds since 1970 by its own clock: for people only. Nothing is
-    decided by a time."""
+    """Start of the process, seconds since 1970 by its own clock, for messages only. No decision depends
+    on a time."""
 
     @classmethod
     def here(cls) -> Self:
-        """Return this process."""
+        """Return the driver of this process."""
         return cls(socket.gethostname(), os.getpid(), _started_s(os.getpid()))
 
     @classmethod
@@ -40,7 +40,7 @@ class Driver:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the driver as JSON has it."""
+        """Return the fields as a JSON object."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -53,9 +53,9 @@ class Driver:
 
 @cache
 def _started_s(pid: int) -> int:
-    """Return when a process of this host began; now where the system does not say."""
+    """Return when a process of this host began; the current time if the system does not say."""
     try:
-        # behind the name, which may hold blanks and brackets: ticks since the boot are number 22
+        # field 22, ticks since boot, is behind the name, which may contain blanks and brackets
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         booted = _BOOTED.search(Path("/proc/stat").read_text(encoding="utf-8"))
         assert booted is not None

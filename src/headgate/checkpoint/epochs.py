@@ -1,7 +1,7 @@
-"""Writes into Spark's log that a query in real time has gone on without it, so that batches follow.
+"""Adds batches to Spark's log for epochs of a query in real time, so that micro-batches can follow.
 
-Spark goes on from the newest batch of its log. Epochs are in no log of Spark's: their manifests have the
-offsets and watermark that it needs.
+Spark continues from the newest batch in its log. Epochs are not in this log; their manifests have the
+offsets and the watermark that Spark needs.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from headgate.checkpoint.spark_log import newest_batch
 from headgate.core.errors import ConfigError
 
 REAL_TIME_ONLY = "real_time_only"
-"""In offsets, as JSON: Spark's own source cannot go on from them."""
+"""Key in the JSON of offsets from which Spark's own source cannot continue."""
 
 _VERSION = "v1"
 _SOURCES, _FIRST = "sources", "0"
 
 
 def write_identity(log: Path) -> None:
-    """Write the id of a query as Spark writes it, where there is none."""
+    """Write the id of a query in Spark's format, unless the log has an id."""
     if not (log / "metadata").exists():
         text = json.dumps({"id": str(uuid.uuid4())}, separators=(",", ":"))
         write_bytes(log, "metadata", text.encode())
 
 
 def first_offsets(log: Path, source: int) -> str | None:
-    """Return the offsets at which a query began, as Spark's Kafka source keeps them; None without."""
+    """Return the offsets at which a query began, from the log of Spark's Kafka source; or None."""
     content = read_regular(log, f"{_SOURCES}/{source}/{_FIRST}")
     return None if content is None else content.decode().partition("\n")[2]
 
@@ -43,13 +43,13 @@ def write_first_offsets(log: Path, source: int, offsets: str) -> None:
     directory = log / _SOURCES / str(source)
     for path in (directory.parent, directory):
         make_directory(path)
-    # Spark passes over the first byte
+    # Spark skips the first byte
     content = b"\0" + f"{_VERSION}\n{offsets}".encode()
     write_bytes(directory, _FIRST, content)
 
 
 def next_watermark_us(log: Path, latest: Manifest | None) -> int:
-    """Return the watermark of the step behind a manifest, of an epoch or of a batch of Spark's."""
+    """Return the watermark of the step after a manifest (of an epoch or of a batch), microseconds."""
     if latest is None:
         return 0
     facts: Mapping[str, Any] | None = latest.engine.get(REAL_TIME)
@@ -62,9 +62,9 @@ def next_watermark_us(log: Path, latest: Manifest | None) -> int:
 
 
 def write_log(log: Path, latest: Manifest | None) -> None:
-    """Have Spark's log go on behind an epoch, where that is the newest manifest.
+    """Add batches to Spark's log if the newest manifest is that of an epoch.
 
-    `log`: of Spark; the checkpoint's lock is held. `latest`: the newest.
+    `log`: directory of Spark's log; the caller has the checkpoint's lock. `latest`: newest manifest.
     """
     if latest is None or REAL_TIME not in latest.engine or newest_batch(log) >= latest.spark_batch:
         return
@@ -78,19 +78,19 @@ def write_log(log: Path, latest: Manifest | None) -> None:
     notes = {"batchWatermarkMs": at_ms, "batchTimestampMs": 0, "conf": {}}
     for kind in ("offsets", "commits"):
         make_directory(log / kind)
-    # Spark looks at the batch before the newest one, too
+    # Spark also reads the batch before the newest batch
     for batch, following_ms in ((latest.spark_batch - 1, at_ms), (latest.spark_batch, next_ms)):
         if batch < 0 or (log / "offsets" / str(batch)).exists():
-            continue  # Spark's own
+            continue  # written by Spark
         commit = [_VERSION, json.dumps({"nextBatchWatermarkMs": following_ms})]
         offsets = [_VERSION, json.dumps(notes), *lines]
-        # in this order: a batch without offsets is none, so after a crash it is written again
+        # commits first: without offsets there is no batch, so after a crash both are written again
         for kind, content in (("commits", commit), ("offsets", offsets)):
             write_bytes(log / kind, str(batch), "\n".join(content).encode(), replace=True)
 
 
 def check_batches_can_follow(latest: Manifest | None) -> None:
-    """Refuse to go on in micro-batches where Spark's own source cannot; raises `ConfigError`."""
+    """Raise `ConfigError` if Spark's own source cannot continue from the offsets in micro-batches."""
     if latest is not None and _for_real_time_only(latest):
         msg = (
             'the query has read format "rate" in real time, row by row, and Spark reads it second by '
@@ -105,7 +105,7 @@ def _for_real_time_only(latest: Manifest) -> bool:
 
 
 def _newest_tick(log: Path) -> str:
-    """Return the offset of headgate's tick in the newest batch, which is the last source."""
+    """Return the offset of headgate's tick, the last source, in the newest batch."""
     newest = newest_batch(log)
     if newest < 0:
         return "0"

@@ -1,4 +1,4 @@
-"""Reads and writes files of a checkpoint so that a crash or a symbolic link does no harm."""
+"""Reads and writes files of a checkpoint, safe against crashes and symbolic links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _MAPPED_BYTES = 1 << 20
-"""Files of this size are worth a mapping. Chosen, not tuned."""
+"""Size from which a file is mapped. Chosen, not tuned."""
 
 Content = TypeVar("Content")
 
@@ -29,7 +29,7 @@ Content = TypeVar("Content")
 def checked_file_name(name: str) -> str:
     """Return `name` if it may name a file: up to 4 parts of letters, digits, _ and -, and dots.
 
-    Raises `CheckpointError`: it may not.
+    Raises `CheckpointError` if it may not.
     """
     if not _NAME.fullmatch(name):
         msg = f"{name!r} cannot name a file of a checkpoint: use letters, digits, _ and -"
@@ -47,9 +47,9 @@ def _open_directory(directory: Path) -> Iterator[int]:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory of mode 0700 unless it is there.
+    """Create a directory of mode 0700 unless it exists.
 
-    Raises `CheckpointError`: it cannot be created or written, or something else is there.
+    Raises `CheckpointError` if it cannot be created or written, or if it is no directory.
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -72,16 +72,16 @@ def unwritable(path: Path, why: str | None) -> CheckpointError:
 def read_bytes(directory: Path, name: str) -> bytes:
     """Return a file's bytes; follows no symbolic link, reads nothing but regular files.
 
-    Raises `CheckpointError`: the file is missing, a link, not a file, or cannot be read.
+    Raises `CheckpointError` if the file is missing, a link, not a file, or not readable.
     """
     note_call("read", directory, name)
     return _read_with(directory, name, lambda file: file.read())
 
 
 def read_regular(root: Path, path: str) -> bytes | None:
-    """Return the bytes of a file of Spark's log, None where there is none; as `read_bytes` reads.
+    """Return the bytes of a file of Spark's log as `read_bytes` does; None if the file is missing.
 
-    Raises `CheckpointError`: it is a link, not a file, or cannot be read.
+    Raises `CheckpointError` if it is a link, not a file, or not readable.
     """
     below, _, name = path.rpartition("/")
     try:
@@ -93,9 +93,9 @@ def read_regular(root: Path, path: str) -> bytes | None:
 
 
 def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
-    """Return the bytes as `read_bytes` does, a large file as a mapping that takes no memory.
+    """Return the bytes as `read_bytes` does; a large file is a mapping, which takes no memory.
 
-    Raises `CheckpointError`: as of `read_bytes`.
+    Raises `CheckpointError` as `read_bytes` does.
     """
     note_call("read", directory, name)
     return _read_with(directory, name, _map)
@@ -103,7 +103,7 @@ def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
 
 def _map(file: BinaryIO) -> bytes | mmap.mmap:
     if os.fstat(file.fileno()).st_size >= _MAPPED_BYTES:
-        # a limit on addresses, or a file system without mappings, is no reason to fail
+        # a limit on addresses, or a file system without mappings: read the file instead
         with contextlib.suppress(OSError, ValueError):
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return file.read()
@@ -124,7 +124,7 @@ def _read_with(directory: Path, name: str, take: Callable[[BinaryIO], Content]) 
 
 
 def unreadable(where: str, why: str = "it is missing") -> CheckpointError:
-    """Return the error for a file that cannot be read from where it should be."""
+    """Return the error for a file that cannot be read."""
     msg = (
         f"{where} cannot be read ({why}): "
         "`headgate inspect --verify` on the checkpoint says what else is affected"
@@ -135,16 +135,16 @@ def unreadable(where: str, why: str = "it is missing") -> CheckpointError:
 def write_bytes(
     directory: Path, name: str, data: bytes, *, replace: bool = False, durable: bool = True
 ) -> None:
-    """Write a file so that it is there whole or not at all, and on disk when this returns.
+    """Write a file whole or not at all; it is on disk when this returns.
 
-    Raises `FileExistsError`: it is there already, and not `replace`; `CheckpointError`: it cannot
+    Raises `FileExistsError` if the file exists and `replace` is False; `CheckpointError` if it cannot
     be written.
 
     Parameters
     ----------
-    directory, name    The name is taken as it is: see `checked_file_name`.
+    directory, name    The name is not checked; see `checked_file_name`.
     replace : bool     False: a file of that name is never overwritten.
-    durable : bool     False: it may be lost with the machine, though not with the process.
+    durable : bool     False: the file may be lost with the machine, but not with the process.
     """
     note_call("write", directory, name, len(data))
     temporary = f".{secrets.token_hex(8)}.tmp"
@@ -184,24 +184,24 @@ def _write_new(parent: int, name: str, data: bytes, *, durable: bool) -> None:
 
 
 def names_in(directory: Path) -> list[str]:
-    """Return the names in a directory, in no order; raises OSError where there is none, or a link."""
+    """Return the unsorted names in a directory; raises OSError if it is missing or a link."""
     note_call("list", directory)
     with _open_directory(directory) as parent:
         return os.listdir(parent)
 
 
 def sizes_in(directory: Path) -> dict[str, int]:
-    """Return the sizes of the files in a directory; raises OSError where there is none, or a link."""
+    """Return the sizes of the files in a directory; raises OSError if it is missing or a link."""
     sizes = {}
     with _open_directory(directory) as parent, os.scandir(parent) as entries:
         for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # collected between the two calls
+            with contextlib.suppress(FileNotFoundError):  # removed between the two calls
                 sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
     return sizes
 
 
 def rename(directory: Path, name: str, to: str) -> bool:
-    """Rename a file, whatever it is; False if that was not possible, which is never an error."""
+    """Rename a file of any kind; return False if that fails."""
     try:
         with _open_directory(directory) as parent:
             os.replace(name, to, src_dir_fd=parent, dst_dir_fd=parent)
@@ -211,7 +211,7 @@ def rename(directory: Path, name: str, to: str) -> bool:
 
 
 def remove(directory: Path, name: str) -> None:
-    """Remove a file; that this is not possible is never an error."""
+    """Remove a file; a failure is no error."""
     note_call("remove", directory, name)
     with contextlib.suppress(OSError), _open_directory(directory) as parent:
         os.unlink(name, dir_fd=parent)

@@ -10,7 +10,7 @@ from headgate.checkpoint.manifest import FIRST_STEPS, NO_STEP, SOURCES, Manifest
 from headgate.checkpoint.place import Files
 
 _SWEEP_EVERY = 64
-"""Steps between two looks into the directories for files no manifest names (chosen, not tuned)."""
+"""Steps between two sweeps of the directories for files that no manifest names. Chosen, not tuned."""
 
 Group = tuple[str, int]
 Need = dict[Group, list[int]]
@@ -19,18 +19,18 @@ Need = dict[Group, list[int]]
 class Garbage:
     """Remembers which manifests are needed, and removes the others with their files.
 
-    A manifest is needed while it is one of the last two, or while a key group's chain from the last
-    but one goes through it: the newest may turn out to be damaged.
+    A manifest is needed while it is one of the last two, or while a key group's chain from the second
+    last goes through it: the newest manifest may turn out to be damaged.
 
-    `files`: the checkpoint's. `read`: callable, step -> Manifest.
+    `files`: files of the checkpoint. `read`: callable, step -> Manifest.
 
     Attributes
     ----------
     _chains : steps each group's chain goes through, ascending; covers the last two manifests
     _users : how many chains go through a step
     _blobs : changelog files of each manifest not yet removed; its keys are those manifests
-    _recent : the last two manifests this object was shown
-    _suspects : unnamed files seen at the last look; still there at the next one, they go
+    _recent : the last two manifests of which this object knows
+    _suspects : unnamed files at the last sweep; the next sweep removes those that are still there
     """
 
     def __init__(self, files: Files, read: Callable[[int], Manifest]) -> None:
@@ -55,7 +55,7 @@ class Garbage:
         self._calls += 1
 
     def _load(self, latest: Manifest) -> None:
-        """Walk all chains once, reading each manifest they go through once."""
+        """Walk all chains; read each manifest in them once."""
         names = self._files.names("manifests")
         there = {int(name) for name in names if name.isdecimal()}
         self._recent = [latest]
@@ -68,7 +68,7 @@ class Garbage:
             self._append(latest)
         self._users = Counter(step for steps in self._chains.values() for step in steps)
         needed = self._users.keys() | {manifest.step for manifest in self._recent}
-        # The others' files are found by the sweep; reading old manifests for them would cost more.
+        # The sweep finds files of other manifests; reading old manifests for their names would cost more.
         self._blobs = {step: _names(self._read(step)) for step in needed}
         old = [step for step in there - needed - _firsts(latest) if step < latest.step]
         self._files.remove(f"manifests/{file_name(step)}" for step in old)
@@ -96,7 +96,7 @@ class Garbage:
                 self._chains.setdefault((operator, group), []).append(manifest.step)
 
     def _advance(self, latest: Manifest) -> None:
-        # The last but one is the base from now on: its full sections make older ones needless.
+        # The second last manifest becomes the base: its full sections replace older sections.
         base = self._recent[-1]
         for operator, entries in base.sections.items():
             for group, entry in entries.items():
@@ -123,21 +123,21 @@ class Garbage:
         self._files.remove(gone)
 
     def _sweep(self) -> None:
-        """Remove unnamed files seen twice: a running attempt's is not unnamed for that long."""
+        """Remove files that two sweeps found unnamed: a manifest names a running attempt's earlier."""
         named = {("changelog", name) for names in self._blobs.values() for name in names}
         for manifest in self._recent:
             named |= {
                 (kind, name) for kind, _, name in (f.name.partition("/") for f in manifest.files)
             }
             named.add(("intents", file_name(manifest.step)))
-            # of each operator; a manifest names the newest only, so that there is an end to them
+            # of each operator; a manifest names only the newest files, so their number is bounded
             named |= {("late", name) for _, name in manifest.engine.get("late", ())}
         named_steps = self._blobs.keys() | _firsts(self._recent[-1])
         named |= {("manifests", file_name(step)) for step in named_steps}
         unnamed = set()
         kinds = ("changelog", "output", "backlog", "late", "intents", "manifests")
         for kind in (*kinds, SOURCES) if self._files.shared else kinds:
-            with contextlib.suppress(OSError):  # what cannot be listed is not swept
+            with contextlib.suppress(OSError):  # a directory that cannot be listed is not swept
                 unnamed |= {(kind, name) for name in self._files.names(kind)} - named
         newest = file_name(self._recent[-1].step)
         unnamed = {(k, n) for k, n in unnamed if k not in ("intents", "manifests") or n < newest}
@@ -147,7 +147,7 @@ class Garbage:
 
 
 def _firsts(latest: Manifest) -> set[int]:
-    """Return the steps whose manifests stay, so that a driver that wakes again finds them."""
+    """Return the steps whose manifests stay, so that a paused driver finds them."""
     return set(latest.engine.get(FIRST_STEPS, ()))
 
 

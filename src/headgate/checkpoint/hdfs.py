@@ -1,8 +1,8 @@
 """Reads and writes files of a checkpoint on HDFS, by a client without a JVM, in drivers and workers.
 
-A file is written under a name of its own and renamed. The name node renames at once or not at all, and on
-request never over an existing file: the commit. A request may be carried out though its answer is lost. A
-writer that is refused therefore looks whether the existing file is its own write, as on an object store.
+A writer writes a file under a temporary name and renames it. The name node renames whole or not at all,
+and on request never over an existing file: the commit. The name node may carry out a request whose answer
+is lost. So a refused writer checks whether the existing file is its own write, as on an object store.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from headgate.core.errors import CheckpointError
 from headgate.core.listening import not_listening
 
 _GIVE_UP_S = 120.0
-"""How long a name node may be away, in safe mode or on standby before a request fails. Chosen: a batch
-waits for it."""
+"""Seconds that a request waits for a name node that is away, in safe mode or on standby. Chosen: a batch
+waits for the request."""
 
 _GIVE_UP_FIRST_S = 5.0
-"""The same of one that has not answered yet: its address may be wrong. Chosen."""
+"""The same for a name node that has not answered before: its address may be wrong. Chosen."""
 
 _ANSWER_S = 60.0
-"""How long a request may go without an answer, as on object stores. Chosen."""
+"""Seconds that a request waits for its answer, as on object stores. Chosen."""
 
 _BYTES_PER_S = 1e6
-"""What is written may take longer by. Chosen: slower than any network that a cluster has."""
+"""Bytes per second by which a write may take longer; slower than any cluster's network. Chosen."""
 
 _WAIT_S = 0.1
 _WAIT_MOST_S = 5.0
-"""Before a request is repeated, the first time and at most; doubled each time. Chosen."""
+"""Seconds before the first repetition of a request, and at most; doubled each time. Chosen."""
 
 _PRIVATE = 0o700
 _OWNERS = 0o600
 
 _CLASS = re.compile(r'RPCError\(\\?"([\w.$]{1,200})\\?", \\?"(.*)', re.DOTALL)
-"""A refusal of the name node's: the class of Java's exception, and what it says."""
+"""A refusal by the name node: the class of Java's exception, and its message."""
 
 _PASSING = (
     "SafeModeException",
@@ -55,7 +55,7 @@ _PASSING = (
     "NotReplicatedYetException",
     "ServerTooBusyException",
 )
-"""Refusals of a name node that will do what is asked later."""
+"""Refusals by a name node that may carry out the same request later."""
 
 Result = TypeVar("Result")
 
@@ -67,15 +67,15 @@ class HdfsFiles(RemoteFiles):
     ----------
     url : str    A `headgate.core.stores.store_url`.
     options : mapping
-        As `headgate.core.stores.options_for` returns them; all else is found in the configuration of
-        Hadoop, where ``HADOOP_CONF_DIR`` says.
+        From `headgate.core.stores.options_for`; all other settings come from Hadoop's configuration
+        in ``HADOOP_CONF_DIR``.
     known : bool
-        Whether a name node has answered somebody of this job already: then it is waited for longer.
+        True if a name node has answered this job before; then requests wait longer.
 
     Attributes
     ----------
     requests : Counter
-        Calls made, by kind; one of them is several requests to name and data nodes.
+        Calls by kind; one call makes several requests to name and data nodes.
     """
 
     def __init__(self, url: str, options: Mapping[str, str], *, known: bool = False) -> None:
@@ -86,10 +86,10 @@ class HdfsFiles(RemoteFiles):
         self._root = f"/{path}"
 
     def _reach(self) -> None:
-        """Refuse a name node whose name nobody knows, or at whose address nobody listens.
+        """Refuse a name node whose host name is unknown, or whose address does not accept connections.
 
-        The client would try that for a minute. A name service, which has no port, it knows itself;
-        one that is just starting is waited for as long as any that has not answered yet. Raises
+        The client itself would try for a minute. A name service has no port, and is not checked. A name
+        node that is just starting has as long as any name node that has not answered before. Raises
         `CheckpointError`.
         """
         host, colon, port = self._node.partition("://")[2].rpartition(":")
@@ -111,19 +111,19 @@ class HdfsFiles(RemoteFiles):
 
     @cached_property
     def _new_file(self) -> Any:
-        """Return the options of a new file: owner only, no overwriting, directories made as needed."""
+        """Return the options of a new file: owner only, no overwriting, missing directories created."""
         return _library().WriteOptions(permission=_OWNERS, overwrite=False, create_parent=True)
 
     def check(self) -> None:
         """Check that the place can hold a checkpoint.
 
-        Raises `CheckpointError`: nobody answers there, it may not be used, or it lets one write
-        over another.
+        Raises `CheckpointError` if no name node answers, if access is refused, or if a writer can
+        overwrite another's file.
         """
         there = self.exists("")
         name, kept = self._tried()
         self._call("remove", name, self._delete_call(name))
-        if not there:  # a directory that is refused later leaves nothing behind
+        if not there:  # remove the directory that the probe created
             with contextlib.suppress(CheckpointError):
                 self._call("remove", "", self._delete_call(""))
         if not kept:
@@ -131,7 +131,7 @@ class HdfsFiles(RemoteFiles):
             raise CheckpointError(msg)
 
     def prepare(self, directories: Iterable[str]) -> None:
-        """Make the directories, of mode 0700."""
+        """Create the directories with mode 0700."""
         for name in ("", *directories):
             self._call("write", name, self._make_call(self._path(name)))
 
@@ -142,14 +142,14 @@ class HdfsFiles(RemoteFiles):
         return make
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file and rename it over one of that name.
+        """Write a file and rename it over an existing file of that name.
 
-        The data nodes have it when this returns; when they force it to their disks is theirs to say.
+        When this returns, the data nodes have the file, but perhaps not yet on their disks.
         """
         self._call("write", name, lambda: self._place(name, data, over=True), len(data))
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Write a file and rename it, which the name node refuses where there is one of that name."""
+        """Write a file and rename it; the name node refuses to rename it over an existing file."""
         began_s, wait_s = time.monotonic(), _WAIT_S
         while True:
             failure: Exception | None = None
@@ -189,7 +189,7 @@ class HdfsFiles(RemoteFiles):
                 file.write(data)
             self._client.rename(temporary, self._path(name), over)
         except BaseException:
-            # so that a rename whose answer was lost cannot happen later, either
+            # without the temporary file, a rename whose answer was lost cannot happen later
             with contextlib.suppress(Exception):
                 self._client.delete(temporary, False)
             raise
@@ -204,7 +204,7 @@ class HdfsFiles(RemoteFiles):
         return self._call("read", name, read)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Return some of a file's bytes."""
+        """Return a range of a file's bytes."""
 
         def read() -> bytes:
             try:
@@ -217,7 +217,7 @@ class HdfsFiles(RemoteFiles):
         return self._call("read", name, read)
 
     def exists(self, name: str) -> bool:
-        """Return whether something of that name is there."""
+        """Return whether there is a file or directory of that name."""
 
         def look() -> bool:
             try:
@@ -243,7 +243,7 @@ class HdfsFiles(RemoteFiles):
         return self._call("list", f"{directory}/", list_directory)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files, one after the other."""
+        """Delete files, one after another."""
         for name in names:
             with contextlib.suppress(CheckpointError, _Passing):
                 self._call("remove", name, self._delete_call(name), again=False)
@@ -279,7 +279,7 @@ class HdfsFiles(RemoteFiles):
         *,
         again: bool = True,
     ) -> Result:
-        """Carry a call out, and `again` while the name node is away; else that is `_Passing`."""
+        """Carry out a call; `again`: repeat it while the name node is away, else raise `_Passing`."""
         if not self._known:
             _library()
             self._reach()
@@ -303,13 +303,13 @@ class HdfsFiles(RemoteFiles):
         return _GIVE_UP_S if self._known else min(_GIVE_UP_FIRST_S, _GIVE_UP_S)
 
     def _answer(self, do: Callable[[], Result], length: int) -> Result:
-        """Carry a call out in a thread of its own: the library would wait for ever for an answer."""
+        """Carry out a call in a thread of its own: the library has no time limit for an answer."""
         answer: Future[Result] = Future()
 
         def run() -> None:
             try:
                 answer.set_result(do())
-            except BaseException as error:  # whoever waits raises it
+            except BaseException as error:  # the waiting thread raises it
                 answer.set_exception(error)
 
         threading.Thread(target=run, name="headgate-hdfs", daemon=True).start()
@@ -332,7 +332,7 @@ class HdfsFiles(RemoteFiles):
             text = str(error)
             match = _CLASS.search(text)
             kind = match[1].rpartition(".")[2] if match else ""
-            self._known |= bool(kind)  # in safe mode, it may be, but there
+            self._known |= bool(kind)  # an exception of the name node is an answer
             said = _plain(match[2] if match else text)
             if kind == "AccessControlException":
                 msg = (
@@ -364,24 +364,24 @@ class _Passing(Exception):
 
 
 def _wait(wait_s: float) -> float:
-    """Wait about so long; return how long to wait the next time."""
+    """Sleep for about `wait_s` seconds; return the next waiting time."""
     time.sleep(wait_s * random.uniform(0.5, 1.5))
     return min(_WAIT_MOST_S, 2.0 * wait_s)
 
 
 def _plain(text: str) -> str:
-    """Return the first sentence of Java's message, without its trace."""
+    """Return the first line of Java's message, without its trace."""
     return re.split(r"\\n|\n|\\t|\t", text, maxsplit=1)[0].strip().rstrip('"\\).')[:200]
 
 
 @cache
 def _client_of(node: str, directory: str | None) -> Any:
-    """Return this process's client of a name node: each has threads of its own."""
+    """Return this process's client of a name node; cached, because a client has threads of its own."""
     return _library().Client(node, config_dir=directory)
 
 
 def _library() -> Any:
-    """Import the client."""
+    """Import the client library."""
     try:
         return importlib.import_module("hdfs_native")
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Checks that a checkpoint belongs to a query: compares what must never change.
+"""Checks that a checkpoint belongs to a query: compares the properties that must never change.
 
-A query names for each operator the layout of its state, and the meaning of the state as texts in the
-user's words. Both must be the checkpoint's. A checkpoint of an earlier release has no meaning; it is
-compared by its layouts, and takes the meaning of the query that goes on.
+A query describes, for each operator, the layout of its state, and the meaning of the state as texts in
+the user's words. Both must match the checkpoint. A checkpoint of an earlier release has no meaning: only
+its layouts are compared, and it takes the meaning of the query.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headgate.core.errors import CheckpointError
 from headgate.core.input import escaped
 
 MEANING = "meaning"
-"""Key of an identity: ``version``, and ``operators``: their texts by id and field."""
+"""Key of an identity: ``version``, and ``operators``: texts by the operator's id and the field."""
 
 ARGUMENTS, BRANCHES, CONSTANTS = "arguments", "branches of unions", "time zone of constants"
-"""Fields of a meaning that came later than its version; a checkpoint that lacks one is of before."""
+"""Fields added to a meaning after its version was fixed; an older checkpoint lacks them."""
 
 CASE = "case"
-"""Key of a meaning whose session tells names apart by upper and lower case."""
+"""Key of a meaning if names are case-sensitive in the session."""
 
 _NAMES_AROUND = re.compile(r"('(?:[^'\\]|\\.)*')|[^']+")
 
@@ -31,7 +31,7 @@ _LATER = (ARGUMENTS, BRANCHES, CONSTANTS)
 _REMEDY = "start the query as it was, or use a new checkpointLocation."
 
 _KINDS = ("whole number or time", "floating-point number", "decimal", "text or bytes", "sketch")
-"""In words, by the number of a kind of leaf."""
+"""Names of the kinds of leaves, by the number of a kind."""
 
 _DECIMAL = 2
 
@@ -48,7 +48,7 @@ _NAMES = {
 def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str) -> None:
     """Refuse a query that is not the checkpoint's, naming the part that differs.
 
-    `old`, `new`: identities: the checkpoint's and the query's. `location`: location of the
+    `old`, `new`: identities of the checkpoint and of the query. `location`: location of the
     checkpoint, for the message. Raises `CheckpointError`.
     """
     meant, means = (_meaning(identity) for identity in (old, new))
@@ -74,7 +74,7 @@ def _meaning(identity: Mapping[str, Any]) -> dict[str, Any]:
 def _compare_meanings(
     old: Mapping[str, Any], new: Mapping[str, Any], location: str, *, case: bool
 ) -> None:
-    """Compare texts; `case` says whether names that differ in upper and lower case are two."""
+    """Compare texts; `case`: names that differ only in upper and lower case are different."""
     if old.keys() != new.keys():
         _refuse("stateful operators", sorted(old), sorted(new), location)
     for operator in old:
@@ -88,31 +88,31 @@ def _compare_meanings(
 
 
 def _in_lower_case(value: Any) -> Any:
-    """Return texts in lower case, but for what stands between quotes."""
+    """Return texts in lower case, except text between quotes."""
     if isinstance(value, list):
         return [_in_lower_case(part) for part in value]
     return value and _NAMES_AROUND.sub(lambda part: part[1] or part[0].lower(), str(value))
 
 
 def _different(was: Any, now: Any) -> tuple[Any, Any]:
-    """Return of two lists the entries that differ, where only those were exchanged."""
+    """Return only the differing elements if some elements of a list were exchanged; else both values."""
     lists = isinstance(was, list) and isinstance(now, list) and len(was) == len(now)
     pairs = [(a, b) for a, b in zip(was, now, strict=True) if a != b] if lists else []
     if not pairs or sorted(a for a, _ in pairs) == sorted(b for _, b in pairs):
-        return was, now  # another order is seen in the whole
+        return was, now  # another sequence shows only in the whole lists
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 def _compare_layouts(
     old: Mapping[str, Any], new: Mapping[str, Any], location: str, *, named: bool
 ) -> None:
-    """Compare how state lies; `named` says whether names of keys count, for want of a meaning."""
+    """Compare layouts of state; `named`: compare keys too, because there is no meaning to compare."""
     if old.keys() != new.keys():
         _refuse("stateful operators", sorted(old), sorted(new), location)
     for operator in sorted(old):
         where = f" of {operator}" if len(old) > 1 else ""
         fields = old[operator].keys() | new[operator].keys()
-        # another time mode has other timers, which are states too, and would be named for it
+        # time_mode first: another time mode has other timers, which are states too
         for field in sorted(fields, key=lambda name: (name != "time_mode", name)):
             was, now = (_unordered(field, layouts[operator].get(field)) for layouts in (old, new))
             if was == now or (field == "keys" and not named):
@@ -127,7 +127,7 @@ def _compare_layouts(
 def _compare_each(
     words: tuple[str, str], old: Mapping[str, Any], new: Mapping[str, Any], location: str
 ) -> None:
-    """Compare the parts of two mappings: which there are, then each; `words` name all and one."""
+    """Compare the names in two mappings, then the values; `words` name the whole and a part."""
     whole, part = words
     if old.keys() != new.keys():
         _refuse(whole, sorted(old), sorted(new), location)
@@ -162,7 +162,7 @@ def _shown(value: Any) -> str:
 
 
 def _unordered(field: str, value: Any) -> Any:
-    """Return a part of a layout; the comparisons of a join, whose order means nothing, in one order."""
+    """Return a part of a layout; the comparisons of a join, whose sequence means nothing, are sorted."""
     return sorted(value) if field == "comparisons" and value is not None else value
 
 

@@ -1,4 +1,4 @@
-"""Encodes the manifest of a step: all that a restart needs to know, in one file, there or not there."""
+"""Encodes the manifest of a step: one file, written whole or not at all, with all a restart needs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ FORMAT = 2
 READABLE = (1, FORMAT)
 NO_STEP = -1
 KINDS = ("changelog", "output", "backlog", "late")
-"""Directories whose files a manifest may name; those of ``late`` stay for ever, for `headgate verify`."""
+"""Directories whose files a manifest may name; of ``late``, for `headgate verify`, the newest stay."""
 FIRST_STEPS = "first_steps"
-"""The field of `Manifest.engine` with the steps that drivers began with, the newest last."""
+"""Field of `Manifest.engine` with the first steps of drivers, the newest last."""
 SOURCES = "sources"
-"""Where a checkpoint on a store has the larger files that Spark's sources keep in its log."""
+"""Directory, on a store, for the larger files that Spark's sources keep in Spark's log."""
 REAL_TIME = "real_time"
-"""The field of `Manifest.engine` that an epoch has, and no batch of Spark's; the next three are in it."""
+"""Field of `Manifest.engine` that only an epoch of real time has; the next three are keys in it."""
 NEXT_WATERMARK_US = "next_watermark_us"
-"""The watermark of the step behind an epoch."""
+"""Watermark of the step after an epoch."""
 SEEN_WATERMARK_US = "seen_watermark_us"
-"""The watermark by the records that were read, where it waits for a backlog."""
+"""Watermark of the records that were read, if the operators' watermark waits for a backlog."""
 DELIVERED = "delivered"
-"""The newest step whose output was out, and all before it, when an epoch was committed."""
+"""Newest step that was delivered, with all steps before it, when an epoch was committed."""
 _TRAILER = b"\nsha256 "
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
 _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))
@@ -55,9 +55,9 @@ class BlobEntry:
     """Locates a changelog blob: in a file of ``changelog/``, or inline in the manifest."""
 
     name: str | None
-    """File name; exactly one of `name` and `inline` is given."""
+    """File name; exactly one of `name` and `inline` is not None."""
     inline: str | None
-    """Name of a payload."""
+    """Name of a payload of the manifest."""
     length: int
     crc32: int
 
@@ -77,9 +77,9 @@ class Heads:
     """Holds the newest state of each key group of one operator."""
 
     tokens: tuple[str, ...]
-    """One per group."""
+    """One token per group."""
     steps: tuple[int, ...]
-    """The step whose manifest holds its newest section, -1 for none."""
+    """Step whose manifest holds the group's newest section, -1 without a section."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Manifest:
     spark_batch: int
     """Spark's batch id, which may start again at 0."""
     epoch: int
-    """Of the assignments."""
+    """Epoch of the assignments."""
     assignments: Mapping[str, Mapping[str, Any]]
     """mapping of operator -> {"slots": n, "slot_of": [...]}."""
     watermarks: Mapping[str, Any]
@@ -111,10 +111,10 @@ class Manifest:
     payloads: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     """mapping of name -> bytes: inline blobs and outputs."""
     digest: str = field(default="", compare=False)
-    """sha256 of head and body; set by reading and by committing."""
+    """sha256 of head and body; set when the manifest is read or committed."""
 
     def checksums(self, kind: str) -> dict[str, int]:
-        """Return the CRC-32 of each of its files of a kind, by name without the kind."""
+        """Return the CRC-32 of each file of a kind, by the name without the kind."""
         prefix = f"{kind}/"
         return {
             file.name.removeprefix(prefix): file.crc32
@@ -129,7 +129,7 @@ def file_name(step: int) -> str:
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
-    """Return the manifest's file and its digest."""
+    """Return the bytes of the manifest's file, and its digest."""
     for file in manifest.files:
         _check_path(file.name)
     body_index = []
@@ -161,10 +161,10 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
 
 
 def decode(raw: bytes, name: str) -> Manifest:
-    """Return the manifest in a file's bytes, all checksums verified.
+    """Return the manifest in a file's bytes, after a check of all checksums.
 
-    `name`: the file's path, for the error. Raises `CheckpointError`: the file is truncated,
-    altered, or of another format.
+    `name`: the file's path, for the error. Raises `CheckpointError` if the file is truncated, altered,
+    or of another format.
     """
     content, digest = unsealed(raw, name)
     line, _, body = content.partition(b"\n")
@@ -223,7 +223,7 @@ def _heads(fields: Mapping[str, Any]) -> Heads:
 
 
 def _columns(entries: Mapping[int, SectionEntry]) -> dict[str, list[Any]]:
-    # Columns, not one object per group: 128 groups of three operators stand here in every step.
+    # Columns, because one object per group would be long: a step may list 128 groups of three operators.
     columns: dict[str, list[Any]] = {
         "group": list(entries),
         "blob": [entry.blob for entry in entries.values()],
@@ -247,7 +247,7 @@ def _entries(columns: Mapping[str, list[Any]], blob_count: int) -> dict[int, Sec
     return entries
 
 
-# The form all sealed files of a checkpoint share: content, then the sha256 of the content.
+# The form of all sealed files of a checkpoint: content, then the sha256 of the content.
 
 
 def json_line(value: object) -> bytes:
@@ -265,7 +265,7 @@ def sealed(content: bytes) -> tuple[bytes, str]:
 def unsealed(raw: bytes, name: str) -> tuple[bytes, str]:
     """Return content and sha256 of a sealed file.
 
-    Raises `CheckpointError`: the file is truncated or altered.
+    Raises `CheckpointError` if the file is truncated or altered.
     """
     content, trailer = raw[:-_TRAILER_BYTES], raw[-_TRAILER_BYTES:]
     digest = hashlib.sha256(content).hexdigest()
@@ -275,6 +275,6 @@ def unsealed(raw: bytes, name: str) -> tuple[bytes, str]:
 
 
 def damaged(name: str, why: str) -> CheckpointError:
-    """Return the error for a file that is not as it was written."""
+    """Return the error for a file whose content is not what was written."""
     msg = f"{name} is damaged ({escaped(why)}): `headgate inspect --verify` says what can be saved"
     return CheckpointError(msg)

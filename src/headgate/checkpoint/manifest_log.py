@@ -7,12 +7,12 @@ from headgate.checkpoint.manifest import SOURCES, Manifest
 
 
 def offsets_text(latest: Manifest, batch: int) -> str | None:
-    """Return Spark's offset log of a batch; None where the manifest does not have it."""
+    """Return Spark's offset log of a batch; None if the manifest does not have it."""
     return texts_in_manifest(latest).get(f"offsets/{batch}")
 
 
 def committed_by_spark(checkpoint: Checkpoint, latest: Manifest) -> bool:
-    """Return whether it is known that Spark has committed the last batch, so that its output is out."""
+    """Return whether Spark is known to have committed the last batch, so that its output is delivered."""
     intent = checkpoint.read_intent(latest.step) or {}
     return (
         f"commits/{latest.spark_batch}" in texts_in_manifest(latest)
@@ -21,7 +21,7 @@ def committed_by_spark(checkpoint: Checkpoint, latest: Manifest) -> bool:
 
 
 def carried_file(checkpoint: Checkpoint, latest: Manifest, path: str) -> bytes | None:
-    """Return a file of Spark's log that a manifest carries, in itself or beside; None of none."""
+    """Return a file of Spark's log, from the manifest or from a file that the manifest names; or None."""
     carried = latest.engine.get("spark", {})
     text, name = carried.get("texts", {}).get(path), carried.get("objects", {}).get(path)
     if text is not None:
@@ -34,6 +34,6 @@ def carried_file(checkpoint: Checkpoint, latest: Manifest, path: str) -> bytes |
 
 
 def texts_in_manifest(latest: Manifest) -> dict[str, str]:
-    """Return the files of Spark's log that are in the manifest itself, by path."""
+    """Return the files of Spark's log that are inside the manifest, by path."""
     texts: dict[str, str] = latest.engine.get("spark", {}).get("texts", {})
     return texts

@@ -1,8 +1,8 @@
 """Reads and writes files of a checkpoint on an object store: S3, Google, Azure and compatible stores.
 
-A request may be answered twice, late, or not at all. The object that exists therefore decides whether a
-write succeeded: a writer that is refused because an object exists looks whether the object is its own
-write.
+A store may carry out a request twice, late, or without an answer. The existing object therefore decides
+whether a write succeeded: a writer that is refused because an object exists checks whether the object is
+its own write.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from headgate.core.listening import REFUSED_S, not_listening
 from headgate.core.stores import PREFIX, kind_of, refuse_unsendable
 
 _TRIES = 6
-"""Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
+"""Largest number of tries to write a file, if each try is refused and no object exists. Chosen."""
 
 _WAIT_S = 0.05
-"""Before the second of them; doubled each time. Chosen."""
+"""Seconds before the second try; doubled each time. Chosen."""
 
 _PARTS_BYTES = 32 << 20
-"""From here on a file goes in parts, each with a time limit of its own. Chosen."""
+"""Size from which a file is written in parts, each with a time limit of its own. Chosen."""
 
 _TIMEOUT = "60s"
 _GIVE_UP = timedelta(minutes=2)
-"""How long a store may be throttling or away before a request fails. Chosen: a batch waits for it."""
+"""Time that a request waits for a store that throttles or is away. Chosen: a batch waits for it."""
 
 _GIVE_UP_FIRST = timedelta(seconds=5)
-"""The same of a store that has not answered yet: its address may be wrong. Chosen."""
+"""The same for a store that has not answered before: its address may be wrong. Chosen."""
 
 _RETRIES = 1_000_000
-"""No bound: the library's own, 10, is reached within three seconds where nobody listens."""
+"""Retries of the library: no bound, because its default, 10, ends in three seconds if nobody listens."""
 
 _UNKNOWN = ("", "409", "412", "500", "502", "503", "504")
-"""Answers, or none, after which an object may be there or not."""
+"""Status codes, or none, after which it is unknown whether the object exists."""
 
 _STORES = {"s3": "S3Store", "gs": "GCSStore", "abfss": "AzureStore"}
 _ENDPOINTS = {
@@ -54,7 +54,7 @@ _ENDPOINTS = {
     "gs": ("GOOGLE_BASE_URL",),
     "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
 }
-"""Environment variables in which the library finds an address."""
+"""Environment variables from which the library takes an address."""
 
 _ADDRESS = re.compile(
     r"https?://([^\s/?#@\[\]]*@)?(\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)"
@@ -65,13 +65,13 @@ _ADDRESS = re.compile(
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
-"""As S3 and Azure say it."""
+"""Codes of S3 and of Azure for a missing bucket."""
 _NO_CREDENTIALS = re.compile(r"Missing\w*Key|credential|token request|/latest/api/token", re.I)
-"""As the library says that it has found none, or that the cloud's own host for them has none."""
+"""Messages of the library: it found no credentials, or the cloud's metadata server has none."""
 _CREDENTIALS = ("ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException")
-"""What S3 answers with 400 to who has had the right."""
+"""Codes of S3, with status 400, for credentials that are not valid any more."""
 _REDIRECTED = "redirect without LOCATION"
-"""How the library says that a bucket is in another region."""
+"""Message of the library for a bucket in another region."""
 _REGION = (
     "PermanentRedirect",
     "AuthorizationHeaderMalformed",
@@ -89,14 +89,14 @@ class ObjectFiles(RemoteFiles):
     ----------
     url : str    A `headgate.core.stores.store_url`.
     options : mapping
-        As `headgate.core.stores.options_for` returns them; what is not given is found in the
-        environment or by the cloud's own chain.
+        From `headgate.core.stores.options_for`; other settings come from the environment or from the
+        cloud's own chain.
     known : bool
-        Whether the store has answered somebody of this job already: then it is waited for longer.
+        True if the store has answered this job before; then requests wait longer.
 
     Attributes
     ----------
-    requests : Counter    Calls made, by kind; what the library repeats by itself is not seen.
+    requests : Counter    Calls by kind, without those that the library repeats by itself.
     """
 
     @property
@@ -118,7 +118,7 @@ class ObjectFiles(RemoteFiles):
         timeout = config.pop("timeout", _TIMEOUT)
         address = self._address()
         self._reach(address, first=first)
-        # without encryption only where the address asks for that, as a server on this host does
+        # without encryption only if the address begins with http://, as for a server on this host
         client = {"timeout": timeout, "allow_http": address.lower().startswith("http://")}
         maker = getattr(_library("obstore.store"), _STORES[kind])
         with self._explained("open", ""):
@@ -130,7 +130,7 @@ class ObjectFiles(RemoteFiles):
             )
 
     def _address(self) -> str:
-        """Return the address of the store that an option or a variable names; "" where none does."""
+        """Return the address of the store from an option or a variable; "" without an address."""
         sources: dict[str, str | None] = {
             f"option {PREFIX}{name}": self._options.get(name) for name in ("endpoint", "baseUrl")
         }
@@ -143,9 +143,9 @@ class ObjectFiles(RemoteFiles):
         return next(filter(None, sources.values()), "")
 
     def _reach(self, address: str, *, first: bool) -> None:
-        """Refuse an address whose name nobody knows, or that refuses connections at the `first` request.
+        """Refuse an unknown host name, or (at the `first` request) an address that refuses connections.
 
-        The library would ask again for seconds.
+        The library would retry for seconds.
         """
         parts = urlsplit(address)
         host = parts.hostname
@@ -155,7 +155,7 @@ class ObjectFiles(RemoteFiles):
             socket.getaddrinfo(host, None)
         except (socket.gaierror, UnicodeError) as error:
             if getattr(error, "errno", None) == socket.EAI_AGAIN:
-                return  # whoever knows names is away; the library waits for that
+                return  # the name server is away; the library waits for it
             where = shown(host, 80)
             msg = f"{self.url}: nobody knows the host {where} of its store; correct its address."
             raise CheckpointError(msg) from None
@@ -173,8 +173,8 @@ class ObjectFiles(RemoteFiles):
     def check(self) -> None:
         """Check that the store can hold a checkpoint.
 
-        Raises `CheckpointError`: the bucket is not there, may not be used, or lets one write over
-        another.
+        Raises `CheckpointError` if the bucket is missing, if access is refused, or if a writer can
+        overwrite another's object.
         """
         name, kept = self._tried()
         self.names("manifests")
@@ -187,7 +187,7 @@ class ObjectFiles(RemoteFiles):
             raise CheckpointError(msg)
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write an object over one of that name; a store has it durably, whatever is asked for."""
+        """Write an object over an existing one; a store always writes durably."""
         parts = len(data) >= _PARTS_BYTES
         self._call(
             "write",
@@ -197,7 +197,7 @@ class ObjectFiles(RemoteFiles):
         )
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Create an object, unless there is one of that name with other bytes."""
+        """Create an object; refuse if one of that name exists with other bytes."""
         wait_s, failure = _WAIT_S, None
         patience = max(_GIVE_UP, _GIVE_UP_FIRST) if self._known else _GIVE_UP_FIRST
         until_s = time.monotonic() + patience.total_seconds()
@@ -212,21 +212,21 @@ class ObjectFiles(RemoteFiles):
                 failure = error.meant
             else:
                 return
-            # where the library has waited for long already, an answer is there soon or not at all
+            # after the library has waited for long, the answer comes soon or not at all
             waited = failure is not None and time.monotonic() > until_s
             there = self._read(self._hasty if waited else self._store, name)
             if there == data:
                 return  # this write's own success, whose answer was lost
             if there is not None:
                 raise FileExistsError(self.at(name))
-            # refused, and nothing there: another write was under way, and failed
+            # refused, but no object exists: another write was under way, and failed
             time.sleep(wait_s * random.uniform(0.5, 1.5))
             wait_s *= 2
         msg = f"{self.at(name)} cannot be written: each try was refused, and nothing is there."
         raise failure or CheckpointError(msg)
 
     def put_unique(self, name: str, data: bytes) -> None:
-        """Create an object, a large one in parts; parts cannot be refused because the object exists."""
+        """Create an object; a large one in parts, which a store cannot refuse if the object exists."""
         if len(data) < _PARTS_BYTES:
             self.put_new(name, data)
         else:
@@ -264,13 +264,13 @@ class ObjectFiles(RemoteFiles):
         return self._call("read", name, read)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Return some of an object's bytes."""
+        """Return a range of an object's bytes."""
 
         def read() -> bytes:
             try:
                 data = _library("obstore").get_range(self._store, name, start=start, length=length)
             except _library("obstore.exceptions").GenericError as error:
-                if _status(error) == "416":  # it ends before
+                if _status(error) == "416":  # the object ends before `start`
                     return b""
                 raise
             return bytes(data)
@@ -278,7 +278,7 @@ class ObjectFiles(RemoteFiles):
         return self._call("read", name, read)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is an object of that name."""
+        """Return whether an object of that name exists."""
 
         def look() -> bool:
             try:
@@ -303,7 +303,7 @@ class ObjectFiles(RemoteFiles):
         return self._call("list", f"{directory}/", list_directory)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete objects, many with one request."""
+        """Delete objects, many of them with one request."""
         asked = list(names)
         if asked:
             with suppress(CheckpointError):
@@ -320,7 +320,7 @@ class ObjectFiles(RemoteFiles):
 
     @contextmanager
     def _explained(self, act: str, name: str) -> Iterator[None]:
-        """Turn an error of the library into one sentence without an address's query or a key."""
+        """Turn an error of the library into one sentence, without a key and without a URL's query."""
         errors = _library("obstore.exceptions").BaseError
         try:
             with panics_told(self.at(name), act):

@@ -1,4 +1,4 @@
-"""Defines the port of a store that an installed package brings, and keeps a checkpoint's files in one."""
+"""Defines the port of a store from an installed package, and stores a checkpoint's files in it."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ Result = TypeVar("Result")
 
 
 class CheckpointStore(ABC):
-    """A store of your own for checkpoints: the scheme of ``scheme://bucket/key``, by an entry point.
+    """Defines a checkpoint store of your own; an entry point has the scheme of ``scheme://bucket/key``.
 
-    A name is ``name`` or ``directory/name``. Driver and workers make objects of the class, whose
-    methods several threads call at once. A method that fails raises: `hg.CheckpointError` is shown
-    as it is, of another error only the type. See docs/own-store.md.
+    A name is ``name`` or ``directory/name``. Driver and workers create objects of the class, and several
+    threads call their methods at once. A method that fails raises an error: users see the text of a
+    `hg.CheckpointError`, and only the type of any other error. See docs/own-store.md.
 
     Attributes
     ----------
-    url : str    Below which all files lie: ``scheme://bucket/key``.
-    options : mapping    Options ``headgate.store.*`` without that beginning.
+    url : str    The address above all files: ``scheme://bucket/key``.
+    options : mapping    Options ``headgate.store.*``, without this prefix.
     """
 
     option_names: ClassVar[tuple[str, ...]] = ()
-    """The options that it takes; others are refused by name."""
+    """Options that the store accepts; others are refused by name."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.url, self.options = url, options
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes, as the last write left them; None where there is no such file."""
+        """Return a file's bytes of the last write; None if there is no such file."""
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
-        """Write a file durably, whole or not at all, over one of that name."""
+        """Write a file durably, whole or not at all, over an existing file of that name."""
 
     @abstractmethod
     def write_new(self, name: str, data: bytes) -> bool:
-        """Write a file durably unless there is one of that name; return whether it was written.
+        """Write a file durably unless a file of that name exists; return whether it was written.
 
-        This is the commit of a step: of several writers, also on other hosts, one gets True.
+        This is the commit of a step: of several writers, also on other hosts, exactly one gets True.
         """
 
     @abstractmethod
     def sizes(self, directory: str) -> Mapping[str, int]:
-        """Return the names in a directory, and the bytes of each; empty where there is no such."""
+        """Return names and bytes of the files in a directory; empty if there is no such directory."""
 
     @abstractmethod
     def delete(self, names: Sequence[str]) -> None:
-        """Delete files; one that is not there is no error."""
+        """Delete files; a missing file is no error."""
 
     def read_range(self, name: str, start: int, length: int) -> bytes | None:
-        """Return some of a file's bytes, fewer where it ends before; None where there is none."""
+        """Return a range of a file's bytes, fewer at its end; None if there is no such file."""
         data = self.read(name)
         return None if data is None else data[start : start + length]
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file of that name."""
+        """Return whether a file of that name exists."""
         return self.read(name) is not None
 
 
 class OwnStoreFiles(RemoteFiles):
-    """Reads and writes files of a checkpoint in a store that a package brings.
+    """Reads and writes files of a checkpoint in a store from a package.
 
-    Raises `ConfigError`: the package does not work.
+    Raises `ConfigError` if the package does not work.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class OwnStoreFiles(RemoteFiles):
             self._store: CheckpointStore = kind(url, self._options)
 
     def prepare(self, directories: Iterable[str]) -> None:
-        """Do nothing: a store makes directories with their files."""
+        """Do nothing: a store creates directories with their files."""
 
     def check(self) -> None:
-        """Check that the store keeps the first of two writers.
+        """Check that the store refuses the second of two writers.
 
-        Raises `CheckpointError`: it does not, or may not be used.
+        Raises `CheckpointError` if it does not, or if access is refused.
         """
         name, kept = self._tried()
         self.names("manifests")
@@ -103,11 +103,11 @@ class OwnStoreFiles(RemoteFiles):
             raise CheckpointError(msg)
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file over one of that name; durably, whatever is asked for."""
+        """Write a file over an existing one; a store always writes durably."""
         self._call("write", name, lambda: self._store.write(name, data), len(data))
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Write a file, unless there is one of that name with other bytes."""
+        """Write a file; refuse if one of that name exists with other bytes."""
         if not self._call("write", name, lambda: self._store.write_new(name, data), len(data)):
             if self._found(name) != data:
                 raise FileExistsError(self.at(name))
@@ -120,12 +120,12 @@ class OwnStoreFiles(RemoteFiles):
         return self._call("read", name, lambda: self._store.read(name))
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Return some of a file's bytes."""
+        """Return a range of a file's bytes."""
         found = self._call("read", name, lambda: self._store.read_range(name, start, length))
-        return self.get(name) if found is None else found  # which says that it is missing
+        return self.get(name) if found is None else found  # `get` reports that the file is missing
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file of that name."""
+        """Return whether a file of that name exists."""
         return self._call("read", name, lambda: self._store.exists(name))
 
     def _list(self, directory: str) -> dict[str, int]:
@@ -145,7 +145,7 @@ class OwnStoreFiles(RemoteFiles):
         except HeadgateError:
             raise
         except Exception as error:  # code of another distribution may raise anything
-            # no text: there may be a credential in it
+            # without the text, which may contain a credential
             why = type(error).__name__
             msg = f"{self.at(name)}: the store cannot {act} ({why}); see whether it can be reached."
             raise CheckpointError(msg) from error

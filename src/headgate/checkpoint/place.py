@@ -1,7 +1,7 @@
 """Defines the port for the files of a checkpoint, and its POSIX form.
 
-Listing finds only the newest manifest, requests to a query, and garbage. The commit is `Files.put_new`,
-which of two writers lets one through.
+A listing only finds the newest manifest, requests to a query, and garbage. `Files.put_new` is the commit:
+of two writers, one succeeds.
 """
 
 from __future__ import annotations
@@ -37,76 +37,76 @@ class Files(Protocol):
         """Return whether hosts share the files by the network alone, so that no lock guards them."""
 
     def at(self, name: str) -> str:
-        """Return where a file lies, as people write it."""
+        """Return the path or the URL of a file, for messages."""
 
     def check(self) -> None:
-        """Check that the place can hold a checkpoint, before it is used.
+        """Check that the place can hold a checkpoint, before any other use.
 
-        Raises `CheckpointError`: it is not there, may not be used, or lets one writer write over
-        another.
+        Raises `CheckpointError` if it is missing, if access is refused, or if a writer can overwrite
+        another's file.
         """
 
     def is_there(self) -> bool:
-        """Return whether a checkpoint was begun at the place."""
+        """Return whether a checkpoint exists at the place."""
 
     def prepare(self, directories: Iterable[str]) -> None:
-        """Make the place and directories in it; private to their owner where the store has owners.
+        """Create the place and directories in it; private to their owner if the store has owners.
 
-        Raises `CheckpointError`: they cannot be made or written.
+        Raises `CheckpointError` if they cannot be created or written.
         """
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file, which is there whole or not at all, over one of that name.
+        """Write a file, whole or not at all, over an existing file of that name.
 
-        Where `durable` is False, it may be lost with the machine, though not with the process. Raises
-        `CheckpointError`: it cannot be written.
+        If `durable` is False, the file may be lost with the machine, but not with the process. Raises
+        `CheckpointError` if it cannot be written.
         """
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Write a file that is there whole, durably, or not at all, and never over another's.
+        """Write a new file durably, whole or not at all, and never over another writer's file.
 
-        The same bytes under that name count as this very write: an answer may be lost on its way,
-        and who asks again must not take his own success for somebody else's. So what two writers
-        must not both write has to differ. Raises `FileExistsError`: there are other bytes of that
-        name; `CheckpointError`: it cannot be written.
+        An existing file with the same bytes counts as this write: an answer may be lost, and a repeated
+        request must not take its own success for another writer's. So two writers that exclude each other
+        must write different bytes. Raises `FileExistsError` if the file exists with other bytes;
+        `CheckpointError` if it cannot be written.
         """
 
     def put_unique(self, name: str, data: bytes) -> None:
-        """Write a file, perhaps large, of a name that no other writer chooses; raises as `put_new`."""
+        """Write a file, perhaps large, with a name that no other writer uses; raises as `put_new`."""
 
     def get(self, name: str) -> bytes:
         """Return a file's bytes.
 
-        Raises `CheckpointError`: it is missing, no file, or cannot be read.
+        Raises `CheckpointError` if it is missing, no file, or not readable.
         """
 
     def get_large(self, name: str) -> bytes | mmap.mmap:
         """Return a file's bytes, perhaps as a mapping that takes no memory; raises as `get`."""
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Return some of a file's bytes, fewer where it ends before; raises as `get`."""
+        """Return a range of a file's bytes, fewer at its end; raises as `get`."""
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file of that name."""
+        """Return whether a file of that name exists."""
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, in no order; the newest may be missing.
+        """Return the unsorted names in a directory; the newest may be missing.
 
-        Raises `OSError`: there is no such directory, where a store has directories;
-        `CheckpointError`: it cannot be read.
+        Raises `OSError` if there is no such directory on a store that has directories;
+        `CheckpointError` if it cannot be read.
         """
 
     def sizes(self, directory: str) -> Mapping[str, int]:
-        """Return the bytes of each file in a directory, for people; empty where there is none."""
+        """Return the bytes of each file in a directory, for display; empty without the directory."""
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; never an error."""
+        """Remove files; a failure is no error."""
 
     def set_aside(self, name: str) -> str:
-        """Rename a file that cannot be read, for inspection; return its new name, or ``""``."""
+        """Rename an unreadable file, for inspection; return its new name, or ``""``."""
 
     def traffic(self) -> Traffic | None:
-        """Return the requests of this object so far; None where requests cost nothing."""
+        """Return the requests of this object so far; None if requests cost nothing."""
 
 
 class PosixFiles:
@@ -125,11 +125,11 @@ class PosixFiles:
         """Do nothing: `prepare` refuses a place that cannot be made or written."""
 
     def is_there(self) -> bool:
-        """Return whether the directory is there."""
+        """Return whether the directory exists."""
         return is_directory(self.root)
 
     def prepare(self, directories: Iterable[str]) -> None:
-        """Make the directories, of mode 0700."""
+        """Create the directories with mode 0700."""
         if not self.root.exists():
             try:
                 self.root.parent.mkdir(parents=True, exist_ok=True)
@@ -139,17 +139,17 @@ class PosixFiles:
             make_directory(directory)
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file of mode 0600 and rename it into its place."""
+        """Write a file of mode 0600 and rename it to its final name."""
         directory, file = self._split(name)
         write_bytes(directory, file, data, replace=True, durable=durable)
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Write a file of mode 0600 and link it into its place, which never overwrites."""
+        """Write a file of mode 0600 and link it to its final name, which never overwrites."""
         directory, file = self._split(name)
         try:
             write_bytes(directory, file, data)
         except FileExistsError:
-            # over a network the answer to a link may be lost, and the client asks again
+            # on a network file system, the answer to a link may be lost, and the client repeats the link
             if read_bytes(directory, file) != data:
                 raise
 
@@ -162,15 +162,15 @@ class PosixFiles:
         return read_bytes(*self._split(name))
 
     def get_large(self, name: str) -> bytes | mmap.mmap:
-        """Return a file's bytes, of a large one as a mapping."""
+        """Return a file's bytes; a large file as a mapping."""
         return map_bytes(*self._split(name))
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Return some of a file's bytes."""
+        """Return a range of a file's bytes."""
         return bytes(self.get_large(name)[start : start + length])
 
     def exists(self, name: str) -> bool:
-        """Return whether something of that name is there, be it a link to nowhere."""
+        """Return whether something of that name exists, even a link to nowhere."""
         return os.path.lexists(self.root / name)
 
     def names(self, directory: str) -> list[str]:
@@ -185,19 +185,19 @@ class PosixFiles:
             return {}
 
     def remove(self, names: Iterable[str]) -> None:
-        """Unlink files, one after the other."""
+        """Unlink files, one after another."""
         for name in names:
             remove(*self._split(name))
 
     def set_aside(self, name: str) -> str:
-        """Rename a file, whatever it is."""
+        """Rename a file of any kind."""
         directory, file = self._split(name)
         aside = f"{file}.damaged"
-        # a directory in its way, or no right to: it stays
+        # the file stays if a directory has the new name, or if permission is missing
         return aside if rename(directory, file, aside) else ""
 
     def traffic(self) -> Traffic | None:
-        """Return None: files are not requested."""
+        """Return None: there are no requests to count."""
         return None
 
     def _split(self, name: str) -> tuple[Path, str]:
@@ -214,21 +214,21 @@ def files_at(
 ) -> Files:
     """Return the files of a checkpoint's location.
 
-    Raises `CheckpointError`: it names no place, or a store that this installation has no library
-    for; `ConfigError`: a store of a package that does not work.
+    Raises `CheckpointError` if the location names no place, or a store for which no library is
+    installed; `ConfigError` if the package of the store does not work.
 
     Parameters
     ----------
     location : str or path    A POSIX path, a ``file:`` URI, or a `headgate.core.stores.store_url`.
     options : mapping, optional    Options of the store, without their prefix.
     known : bool
-        Whether the store has answered somebody of this job already: then it is waited for longer.
+        True if the store has answered this job before; then requests wait longer.
     """
     url = store_url(location)
     if url is None:
         return PosixFiles(local_path(location) / below)
     place = f"{url}/{below}".rstrip("/")
-    # late: a checkpoint on a disk needs no library for stores
+    # imported late, because a checkpoint on a disk needs no library for stores
     plugin = plugin_of(url)
     if plugin is not None:
         from headgate.checkpoint.own_store import OwnStoreFiles  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Caches values that were read lately, up to a number of bytes."""
+"""Caches recently read values, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Value]):
-    """Caches values that were read lately, up to a number of bytes; safe to use from several threads."""
+    """Caches recently read values, up to a number of bytes; safe to use from several threads."""
 
     def __init__(self, byte_limit: int) -> None:
         self._limit = byte_limit
@@ -23,11 +23,11 @@ class Recent(Generic[Value]):
 
     @property
     def byte_count(self) -> int:
-        """Return the bytes of the cached values, as `put` was told."""
+        """Return the sum of the cached values' `byte_count`."""
         return self._bytes
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Drop all values."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0
@@ -42,7 +42,7 @@ class Recent(Generic[Value]):
             return entry[0]
 
     def put(self, key: object, value: Value, byte_count: int) -> None:
-        """Cache a value of `byte_count` bytes, in the place of the values read longest ago."""
+        """Cache a value of `byte_count` bytes; drop the least recently read values to make room."""
         with self._lock:
             if key in self._kept:
                 self._bytes -= self._kept.pop(key)[1]

@@ -1,4 +1,4 @@
-"""Implements the part of a checkpoint's remote files that all clients (HDFS, object stores) share."""
+"""Implements the part of a checkpoint's remote files that all kinds of stores share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headgate.core.stores import Hidden
 
 @contextmanager
 def panics_told(where: str, act: str) -> Iterator[None]:
-    """Within, turn a panic of a store's library into one sentence.
+    """Turn a panic of a store's library within the block into one sentence.
 
-    Its text may hold what was sent, so it is left out; the library has written it to stderr. Raises
-    `CheckpointError`.
+    The text of a panic may contain sent data, so the sentence leaves it out; the library has written it
+    to stderr. Raises `CheckpointError`.
     """
     try:
         yield
@@ -42,14 +42,14 @@ class RemoteFiles(ABC):
     Parameters
     ----------
     url : str    A `headgate.core.stores.store_url`.
-    options : mapping    As `headgate.core.stores.options_for` returns them.
+    options : mapping    From `headgate.core.stores.options_for`.
     known : bool
-        Whether it has answered somebody of this job already: then it is waited for longer.
+        True if the store has answered this job before; then requests wait longer.
 
     Attributes
     ----------
     requests : Counter
-        Calls made, by kind; what a client's library asks for beyond them is not seen.
+        Calls by kind, without further requests that a client's library makes.
     """
 
     shared = True
@@ -67,20 +67,20 @@ class RemoteFiles(ABC):
         return f"{self.url}/{name}" if name else self.url
 
     def is_there(self) -> bool:
-        """Return whether a checkpoint was begun here: its identity is its first file."""
+        """Return whether a checkpoint exists here: its identity is its first file."""
         return self.exists("identity.json")
 
     @abstractmethod
     def exists(self, name: str) -> bool:
-        """Return whether something of that name is there."""
+        """Return whether something of that name exists."""
 
     @abstractmethod
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file over one of that name."""
+        """Write a file over an existing file of that name."""
 
     @abstractmethod
     def put_new(self, name: str, data: bytes) -> None:
-        """Write a file, unless there is one of that name with other bytes."""
+        """Write a file; refuse if one of that name exists with other bytes."""
 
     def get(self, name: str) -> bytes:
         """Return a file's bytes."""
@@ -95,10 +95,10 @@ class RemoteFiles(ABC):
 
     @abstractmethod
     def _found(self, name: str) -> bytes | None:
-        """Return a file's bytes, None where there is none of that name."""
+        """Return a file's bytes, None if there is no such file."""
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory; none where there is no such."""
+        """Return the names in a directory; none if there is no such directory."""
         return list(self._list(directory))
 
     def sizes(self, directory: str) -> Mapping[str, int]:
@@ -111,7 +111,7 @@ class RemoteFiles(ABC):
 
     @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; never an error."""
+        """Remove files; a failure is no error."""
 
     def set_aside(self, name: str) -> str:
         """Copy a file to another name, and remove it."""
@@ -129,7 +129,7 @@ class RemoteFiles(ABC):
             return Traffic(self.requests.total(), self._written_bytes)
 
     def _count(self, act: str, name: str, length: int) -> None:
-        """Take note of a call that is about to be made."""
+        """Count a call before it is made."""
         path = Path(name)
         note_call(act, path.parent, path.name, length)
         with self._lock:

@@ -1,4 +1,4 @@
-"""Copies a journal to and from an object store, in pieces; the driver writes it on its own disk.
+"""Copies a journal to and from an object store, in pieces; the driver writes to its own disk.
 
 An object cannot be appended to. The newest piece is written again as the journal grows, until it is
 large enough and the next one begins. A piece belongs to the driver that began it.
@@ -118,9 +118,9 @@ def resume_shipping(files: Files, path: Path) -> JournalShipper:
 
 
 class JournalCopy:
-    """Copies a journal that lies on a store to this disk; grows with each `refresh`.
+    """Copies a journal from a store to this disk; each `refresh` adds the new lines.
 
-    It asks for a list of the pieces once, then for each piece once. A `refresh` that finds nothing new
+    The copy lists the pieces once; later, it only looks up the next piece. A `refresh` without new lines
     makes two requests.
 
     `path`: the copy's path; an older file there is replaced.
@@ -155,7 +155,7 @@ class JournalCopy:
             self._newest = max(self._newest, self._number)
 
     def _rest(self) -> bytes:
-        if self._number > self._newest:  # the journal's first piece, which may be to come
+        if self._number > self._newest:  # the journal's first piece, which may not exist yet
             if not self._files.exists(piece(self._number)):
                 return b""
             self._newest = self._number

@@ -1,10 +1,10 @@
-"""Notes which files of Spark's own log a restart reads, and compares them before a start.
+"""Records length and checksum of the files of Spark's log that a restart reads, and checks them.
 
-Spark writes its log without checksums below a query of headgate's (`headgate.spark.jvm.logfiles`), and
-never changes a file of it. So a *note* has the length and the CRC-32 of each file that Spark reads when
-it begins again with a batch: the query's id, the offsets and commits of that batch and of the one before,
-and what sources keep. Notes are in each manifest, in each intent, and in a file of their own, which the
-driver writes while no step does.
+Below a query of headgate's, Spark writes its log without checksums (`headgate.spark.jvm.logfiles`), and
+never changes a file of the log. So a *note* has the length and the CRC-32 of each file that Spark reads
+when it restarts from a batch: the query's id, the offsets and commits of this batch and the one before,
+and files of sources. Notes are in each manifest, in each intent, and in a file of their own, which the
+driver writes between steps.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
 
 FIELD = "log"
-"""The key of a note in an intent, and in `Manifest.engine`."""
+"""Key of a note in an intent, and in `Manifest.engine`."""
 
 STEP = "step"
-"""The key of the newest committed step in the note that has a file of its own."""
+"""Key of the newest committed step, in the note that has a file of its own."""
 
 _LOGGED = re.compile(
     rf"metadata|(offsets|commits)/[0-9]{{1,19}}|{SOURCES}(/(?!\.\.?(/|$))[^/\0]+)+"
 )
-"""Files that a note may name: those of Spark's log, and none elsewhere."""
+"""Files that a note may name: only files of Spark's log."""
 
 _VERSION = "v1"
 _WITHOUT = "-"
-"""What Spark writes for a source that has given nothing yet."""
+"""Spark's line for a source that has no offset yet."""
 
 
 def needed_files(log: Path, batch: int) -> list[str]:
-    """Return the files that a restart from a batch may read, below the log's directory."""
+    """Return the files that a restart from a batch may read, as paths below the log's directory."""
     batches = [number for number in (batch - 1, batch) if number >= 0]
     files = ["metadata", *(f"{kind}/{n}" for kind in ("offsets", "commits") for n in batches)]
     for directory, _, names in os.walk(log / SOURCES):
@@ -52,7 +52,7 @@ def needed_files(log: Path, batch: int) -> list[str]:
 
 
 def _since_compacted(names: list[str]) -> list[str]:
-    """Return the files of a source's log that are read: the last compacted one, and those after it."""
+    """Return the files of a source's log that Spark reads: the last compacted one, and later ones."""
     plain = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     compacted = [int(n.partition(".")[0]) for n in plain if re.fullmatch(r"\d+\.compact", n)]
     since = max(compacted, default=0)
@@ -77,14 +77,14 @@ class LogNotes:
     """Makes notes of Spark's log in a directory of the driver's."""
 
     def __init__(self, log: Path) -> None:
-        self._log = log.resolve()  # the directory itself may be a link that somebody typed
+        self._log = log.resolve()  # the directory itself may be a link that a user chose
         self._files: dict[str, list[int]] = {}
 
     def note(self, batch: int) -> dict[str, Any]:
-        """Return a note of what there is up to a batch that Spark has begun; for one thread at a time."""
+        """Return a note of the files up to a batch that Spark has begun; for one thread at a time."""
         files = {}
         needed = needed_files(self._log, batch)
-        # Hadoop's own checksums, where a source's log has them: Spark reads these, too
+        # checksum files of Hadoop in a source's log, which Spark reads too
         needed += [_crc_of(path) for path in needed if path.startswith(SOURCES)]
         for path in needed:
             known = self._files.get(path)
@@ -103,9 +103,9 @@ def _crc_of(path: str) -> str:
 
 
 def newest_note(checkpoint: Checkpoint, latest: Manifest | None) -> Mapping[str, Any] | None:
-    """Return the note that was made last; None in a checkpoint of an older headgate.
+    """Return the newest note; None in a checkpoint of an older headgate.
 
-    A note beside the manifests is not forced to disk, so one that cannot be read is passed over.
+    A note outside the manifests is not forced to disk, so an unreadable one is skipped.
     """
     notes = [latest.engine.get(FIELD)] if latest is not None else []
     with contextlib.suppress(CheckpointError):
@@ -128,7 +128,7 @@ def _is_note(note: Any) -> bool:
 
 
 def check_log(checkpoint: Checkpoint, latest: Manifest | None) -> None:
-    """Refuse a log of Spark's that is not as Spark wrote it, before a start.
+    """Refuse to start if Spark's log is not as Spark wrote it.
 
     A commit may be missing: a driver may die between its sink and Spark's commit. Raises
     `CheckpointError`.
@@ -140,9 +140,9 @@ def check_log(checkpoint: Checkpoint, latest: Manifest | None) -> None:
 def problems_in_log(
     checkpoint: Checkpoint, latest: Manifest | None, *, commits: bool = True
 ) -> Iterator[str]:
-    """Yield one sentence for each file of Spark's log that a restart reads and that is not right.
+    """Yield one sentence for each problem in the files of Spark's log that a restart reads.
 
-    `checkpoint`: in a directory. `commits`: whether a commit that is missing is a problem, too.
+    `checkpoint`: in a directory. `commits`: whether a missing commit is a problem, too.
     """
     log = checkpoint.path.resolve()
     yield from _lost_steps(checkpoint, latest)
@@ -172,7 +172,7 @@ def problems_in_log(
 
 
 def _lost_steps(checkpoint: Checkpoint, latest: Manifest | None) -> Iterator[str]:
-    """Yield that the newest manifest is not the last one that was committed."""
+    """Yield a problem if the newest manifest is not the last one that was committed."""
     if latest is None:
         return  # see `headgate.spark.step.recovery`
     with contextlib.suppress(CheckpointError):
@@ -182,7 +182,7 @@ def _lost_steps(checkpoint: Checkpoint, latest: Manifest | None) -> Iterator[str
 
 
 def _irregular(log: Path) -> Iterator[str]:
-    """Yield what is neither a file nor a directory where Spark has one: it would follow it, or wait."""
+    """Yield the first entry that is no regular file or directory: Spark would follow it, or wait."""
     directories = [
         "offsets",
         "commits",
@@ -205,7 +205,7 @@ def _irregular(log: Path) -> Iterator[str]:
 
 
 def _is_read(path: str, offsets: list[int]) -> bool:
-    """Return whether Spark still reads a file: it removes batches of long ago."""
+    """Return whether Spark still reads a file; Spark removes the files of old batches."""
     kind, _, name = path.partition("/")
     return kind not in ("offsets", "commits") or int(name) >= max(offsets, default=0) - 1
 
@@ -217,7 +217,7 @@ def _problems_unnoted(
     noted: Mapping[str, Any],
     latest: Manifest | None,
 ) -> Iterator[str]:
-    """Yield what is wrong with files that no note has: of an older headgate, or newer than the note."""
+    """Yield problems of files without a note: of an older headgate, or newer than the note."""
     newest = max(offsets, default=-1)
     if done and done[-1] > newest:
         yield _missing(log / f"offsets/{done[-1]}")
@@ -259,11 +259,11 @@ def _problems_unnoted(
 
 
 def _unlike(log: Path, latest: Manifest) -> Iterator[str]:
-    """Yield what the log says otherwise than the newest manifest of the manifest's batch."""
+    """Yield differences between the log and the newest manifest, for the manifest's batch."""
     path = f"offsets/{latest.spark_batch}"
     sources = _offsets_in(log, path)
     if sources is None:
-        return  # the log ends before, or Spark has forgotten: see `headgate.spark.step.recovery`
+        return  # Spark has not written the batch, or has removed it: see `headgate.spark.step.recovery`
     wanted = latest.engine.get("sources")
     if wanted is not None and sources != wanted:
         yield _damaged(log / path, "it has other offsets than headgate's manifest of that batch")
@@ -274,7 +274,7 @@ def _unlike(log: Path, latest: Manifest) -> Iterator[str]:
 
 
 def _uncovered(log: Path, done: list[int], latest: Manifest) -> Iterator[str]:
-    """Yield the first batch with new data that Spark has committed behind the newest manifest."""
+    """Yield the first batch with new data that Spark has committed after the newest manifest."""
     for number in done:
         path = f"offsets/{number}"
         sources = _offsets_in(log, path) if number > latest.spark_batch else None
@@ -301,7 +301,7 @@ def _notes_in(log: Path, path: str) -> Mapping[str, Any]:
     version, *lines = content.split(b"\n")
     if version != _VERSION.encode() or not lines:
         if re.fullmatch(rb"v[0-9]{1,3}", version):
-            return {}  # of a newer Spark, which reads it itself
+            return {}  # the format of a newer Spark, which reads it itself
         raise _error(log / path, f'it does not begin with "{_VERSION}"')
     try:
         notes = json.loads(lines[0])

@@ -1,4 +1,4 @@
-"""Keeps bytes that were read and will be read again soon on the local disk instead of in memory."""
+"""Stores bytes that will soon be read again on the local disk instead of in memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import threading
 import weakref
 
 _LEAST_BYTES = 64 * 1024
-"""Fewer bytes stay in memory. Chosen."""
+"""Least size of bytes that go to disk; fewer bytes stay in memory. Chosen."""
 
 _ROOM_BYTES = 1 << 28
-"""Of one file and its mapping, after which the next begins: some cluster managers count addresses as
-memory, and stop who has many. Chosen."""
+"""Bytes of one file and its mapping; then the next file begins. Some cluster managers count addresses as
+memory, and stop a process that has many. Chosen."""
 
 
 class Spool:
-    """Keeps bytes in one file without a name: they take no memory of the process, and few descriptors.
+    """Stores bytes in one file without a name; they take no memory of the process, and few descriptors.
 
     Safe to use from several threads.
     """
@@ -37,7 +37,7 @@ class Spool:
             try:
                 return self._put(data)
             except (OSError, ValueError, OverflowError):
-                # no room on the disk, or a limit on addresses, is no reason to fail
+                # without room on the disk, or with a limit on addresses, the bytes stay in memory
                 self._forget()
                 return data
 

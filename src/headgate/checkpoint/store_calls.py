@@ -22,7 +22,7 @@ DELAY = "HEADGATE_STORE_DELAY"
 TRACE = "HEADGATE_STORE_TRACE"
 
 _used_in: list[int] = []
-"""The process that has made requests by a library with threads: these do not survive a fork."""
+"""Process that has used a store's library, whose threads do not survive a fork; empty before."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class _Asked:
 
 @cache
 def _asked() -> _Asked:
-    """Return the delay and trace that the environment of this process sets; they do not change."""
+    """Return the delay and the trace that the environment sets; cached, because they do not change."""
     delay = os.environ.get(DELAY)
     return _Asked(parse_duration_s(delay) if delay else 0.0, os.environ.get(TRACE))
 
 
 def note_call(act: str, directory: Path, name: str = "", length: int = 0) -> None:
-    """Take note of a call to the store: ``read``, ``write``, ``remove`` or ``list``."""
+    """Trace and delay a call to the store: ``read``, ``write``, ``remove`` or ``list``."""
     asked = _asked()
     if asked.trace is not None:
         note = {"act": act, "kind": directory.name, "name": name, "bytes": length}
         line = json.dumps(note | {"pid": os.getpid(), "at_ms": round(time.time() * 1e3, 3)})
-        # one write of one line, so that those of several processes do not mix
+        # one write per line, so that lines of several processes do not mix
         with open(asked.trace, "a", encoding="utf-8") as file:
             file.write(f"{line}\n")
     if asked.delay_s:
@@ -52,9 +52,9 @@ def note_call(act: str, directory: Path, name: str = "", length: int = 0) -> Non
 
 
 def refuse_after_fork() -> None:
-    """Refuse a call that would wait for ever: the threads of a store's library are the parent's.
+    """Refuse a call in a forked process, which would wait for ever for its parent's threads.
 
-    Raises `CheckpointError`: this process was forked from one that had used such a library.
+    Raises `CheckpointError` if the process was forked from one that had used a store's library.
     """
     pid = os.getpid()
     if not _used_in:

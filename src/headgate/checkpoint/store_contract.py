@@ -1,4 +1,4 @@
-"""Holds the tests for a store of your own: a test class of yours inherits them, with any test runner.
+"""Holds the tests for a store of your own: your test class inherits them, with any test runner.
 
 ::
 
@@ -16,21 +16,21 @@ from headgate.checkpoint.own_store import CheckpointStore
 
 
 class CheckpointStoreContract:
-    """Inherit, supply `open_store`, and set `scheme`."""
+    """Tests a store: inherit from this class, implement `open_store`, and set `scheme`."""
 
     scheme = "mystore"
 
     def open_store(self, url: str) -> CheckpointStore:
-        """Return the store; `url` is a new one in each test, or that of an earlier call."""
+        """Return the store at `url`, which is new in each test, or the URL of an earlier store."""
         raise NotImplementedError
 
     def _new(self) -> CheckpointStore:
         return self.open_store(f"{self.scheme}://contract/{secrets.token_hex(8)}/headgate")
 
     def test_what_was_written_is_read_by_another_object(self) -> None:
-        """It is read whole, in part and past its end, also when it replaced an older one.
+        """A file can be read whole, in part and past its end, also after it replaced an older file.
 
-        Before it is written, reading returns None.
+        A read before the first write returns None.
         """
         store = self._new()
         assert store.read("output/one") is None
@@ -54,7 +54,7 @@ class CheckpointStoreContract:
         assert store.read("manifests/0") == b"mine"
 
     def test_of_many_writers_one_gets_through(self) -> None:
-        """Each of them has an object of its own, and knows whether it was the one."""
+        """Each writer has an object of its own, and learns whether its write got through."""
         first, begin = self._new(), threading.Barrier(8)
         won: list[int] = []
 
@@ -72,7 +72,7 @@ class CheckpointStoreContract:
         assert [f"writer {n}".encode() for n in won] == [first.read("manifests/7")]
 
     def test_names_and_sizes_are_those_of_a_directory(self) -> None:
-        """Not those of a directory whose name only begins the same, nor those at another URL."""
+        """A directory with a longer name, and the same directory at another URL, are not listed."""
         store = self._new()
         for number in range(3):
             store.write(f"manifests/{number}", b"x" * number)
@@ -83,7 +83,7 @@ class CheckpointStoreContract:
         assert dict(self._new().sizes("manifests")) == {}
 
     def test_what_is_deleted_is_gone(self) -> None:
-        """Deleting what is not there is no error."""
+        """Deleting a missing file is no error."""
         store = self._new()
         for number in range(5):
             store.write(f"output/{number}", b"x")

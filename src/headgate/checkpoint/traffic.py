@@ -1,4 +1,4 @@
-"""Counts the requests to a store, which is billed by them."""
+"""Counts the requests to a store; a store bills by the request."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class Traffic:
     """Holds the number of requests to a store, and the bytes written."""
 
     requests: int = 0
-    """Calls made; what a library repeats by itself is not seen."""
+    """Calls, without those that a library repeats by itself."""
     written_bytes: int = 0
-    """Bytes in those that wrote."""
+    """Bytes of the calls that wrote."""
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Return the requests of both."""
+        """Return the sum of both."""
         requests = self.requests + other.requests
         return Traffic(requests, self.written_bytes + other.written_bytes)
 

@@ -32,7 +32,7 @@ def problems(checkpoint: Checkpoint) -> list[str]:
     if any(manifest.job != job for manifest in manifests):
         place = checkpoint.files.at("identity.json")
         texts.append(f"{place} is of another checkpoint than the manifests: restore it from a copy")
-    # of a driver's first step the manifest stays and its files go; what is needed is seen by the chains
+    # a driver's first manifest stays while its files are removed; the chains check the needed files
     firsts = set(manifests[-1].engine.get(FIRST_STEPS, ())) if manifests else set()
     for manifest in manifests:
         if manifest.step not in firsts:
@@ -51,12 +51,12 @@ def problems(checkpoint: Checkpoint) -> list[str]:
 
 
 def _bad_notes(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield what is wrong with intents, and with the note of Spark's log."""
+    """Yield the problems of intents, and of the note about Spark's log."""
     names: Sequence[str] = ()
     try:
         names = checkpoint.files.names("intents")
     except FileNotFoundError:
-        pass  # tools that copy files may leave out a directory without any
+        pass  # tools that copy files may omit an empty directory
     except OSError as error:
         place = checkpoint.files.at("intents")
         yield f"{place} cannot be read ({error.strerror}): restore the checkpoint from a copy"

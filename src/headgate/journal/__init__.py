@@ -1,4 +1,4 @@
-"""Records a run: one JSON object a line, appended and never changed.
+"""Records a run as lines, one JSON object each, which are appended and never changed.
 
 Belongs here: the meaning of a line (schema, with the objects inside a line in parts; hosts and fleet for
 lines about hosts and about many jobs), its encoding (codec), writing lines (writer), reading them, also

@@ -12,7 +12,7 @@ from headgate.journal.schema import KINDS, VERSION, Batch, Event
 
 
 class _Head(msgspec.Struct):
-    """Holds the fields that say how the rest of a line is read."""
+    """Holds the fields that decide how the rest of a line is read."""
 
     event: str
     version: int = VERSION
@@ -22,10 +22,10 @@ _head = msgspec.json.Decoder(_Head)
 
 
 _FREQUENT = b'{"event":"batch",'
-"""Beginning of most lines, as `encode` writes them: the rest is read once, not twice."""
+"""Beginning of a batch's line as `encode` writes it; such lines are parsed once, not twice."""
 
 _HALF = b"\\ud"
-"""Beginning of a character of two halves, as JSON in ASCII has it."""
+"""Beginning of a surrogate in the ASCII form of JSON."""
 
 _DECODERS = {kind: msgspec.json.Decoder(event) for kind, event in KINDS.items()}
 
@@ -33,19 +33,19 @@ _DECODERS = {kind: msgspec.json.Decoder(event) for kind, event in KINDS.items()}
 def encode(event: Event) -> bytes:
     """Return the line of an event, newline included.
 
-    Of a text's halves of characters, as of a path that is no UTF-8, ``?`` is written. Raises
-    `EngineError`: a number is not finite, a parameter is not JSON, or a field has another type.
+    A surrogate without its other half, as in a path that is no UTF-8, becomes ``?``. Raises
+    `EngineError` if a number is not finite, a parameter is not JSON, or a field has another type.
     """
     try:
         line = {"event": event.KIND, **msgspec.to_builtins(event, enc_hook=_plain)}
-        # not msgspec's, which writes a number that is not finite as null
+        # not msgspec's encoder, which writes a number that is not finite as null
         text = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         if _HALF in text:
             text = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode(
                 "utf-8", "replace"
             )
             text += b"\n"
-        if not isinstance(event, Batch):  # batches are many, and nothing in them is a user's
+        if not isinstance(event, Batch):  # batches are frequent, and contain no values from users
             _DECODERS[event.KIND].decode(text)
     except (TypeError, ValueError) as error:
         msg = f'journal event "{event.KIND}" cannot be written as JSON: {str(error).rstrip(".")}.'
@@ -54,13 +54,13 @@ def encode(event: Event) -> bytes:
 
 
 def decode(line: bytes, *, where: str) -> Event | None:
-    """Return the event of a line, or None for a kind this version does not know.
+    """Return the event of a line, or None for a kind that this version does not know.
 
-    Fields that a kind does not have are ignored.
+    Ignores fields that the kind does not have.
 
     `line`: a whole line, with or without its newline. `where`: journal and line number, for
-    messages. Raises `CheckpointError`: the line is not JSON, lacks a field, or states a version
-    this headgate cannot read.
+    messages. Raises `CheckpointError` if the line is not JSON, lacks a field, or states a version
+    that this headgate cannot read.
     """
     try:
         if line.startswith(_FREQUENT):
@@ -94,7 +94,7 @@ def decode(line: bytes, *, where: str) -> Event | None:
 
 
 def _plain(value: object) -> object:
-    """Return a number that JSON knows for one of NumPy's."""
+    """Convert a number of NumPy's to a plain number."""
     item = getattr(value, "item", None)
     if item is None:
         msg = f"{type(value).__name__} is not JSON"

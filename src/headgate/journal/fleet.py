@@ -1,4 +1,4 @@
-"""Defines the lines of a fleet's journal; the journals of its jobs are as of `schema`."""
+"""Defines the lines of a fleet's journal; `schema` defines those of its jobs' journals."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headgate.journal.numbers import Count, Groups, Instant, Number, Whole
 
 @dataclass(frozen=True)
 class FleetStart:
-    """A fleet was made; the first line of its journal."""
+    """A fleet was created; the first line of its journal."""
 
     KIND: ClassVar[str] = "fleet-start"
 
     policy: str
     """Name of the policy."""
     slots_max: Count
-    """The budget."""
+    """Budget of the fleet, in slots."""
     round_s: Number
     """Time between two rounds, in seconds."""
     version: Whole
@@ -35,23 +35,23 @@ class FleetJobState:
     state: str
     """running, hung or leaving."""
     utility: Number | None
-    """Utility attained; null while nothing is known."""
+    """Attained utility; null while it is unknown."""
     utility_max: Number
     """The job's priority."""
     met: bool
     """Whether every intent was met."""
     values: tuple[Number, ...] = ()
-    """What was measured for each intent: seconds, a share, or records per second."""
+    """Measured value for each intent: seconds, a share, or records per second."""
     slots: dict[str, Whole] = field(default_factory=dict)
     """Slots per operator."""
     capacity: dict[str, Number] = field(default_factory=dict)
-    """Share of the time that the busiest slot of each operator worked."""
+    """Capacity of each operator: the share of time in which its busiest slot worked."""
     input_rate: Number = 0.0
-    """Records per second that came from its sources."""
+    """Records per second from the job's sources."""
     granted: dict[str, Whole] = field(default_factory=dict)
-    """The most slots that each operator may hold; empty in journals of an earlier release."""
+    """Largest number of slots of each operator; empty in journals of an earlier release."""
     requested: dict[str, Whole] = field(default_factory=dict)
-    """Slots that the job's own policy would like, of operators for which that is more than granted."""
+    """Slots that the job's own policy requests, for operators with a request above the grant."""
 
 
 @dataclass(frozen=True)
@@ -59,41 +59,41 @@ class FleetHostState:
     """Holds the load of one host of a fleet in a round."""
 
     host: str
-    """As Spark names it; local, where tasks run in the driver's own machine."""
+    """Spark's name of the host; local, if tasks run on the driver's own machine."""
     cores: Whole
-    """Of its executors."""
+    """Cores of the host's executors."""
     runnable: Number
     """Tasks of the fleet's jobs that ran or waited for a core, mean of the round."""
     load: Number | None
-    """The machine's own load average over a minute; null where no task told."""
+    """Load average of the machine over a minute; null if no task reported it."""
     congested: bool
-    """Whether more was runnable than it has cores."""
+    """Whether `runnable` is larger than `cores`."""
 
 
 @dataclass(frozen=True)
 class FleetRound:
-    """A fleet looked at its jobs."""
+    """A fleet examined its jobs."""
 
     KIND: ClassVar[str] = "fleet-round"
 
     time_s: Number
-    """Since the fleet was started, in seconds."""
+    """Time since the fleet started, in seconds."""
     jobs: tuple[FleetJobState, ...]
-    """Its jobs but those that ended."""
+    """Jobs of the fleet that have not ended."""
     utility: Number
-    """Total utility of the jobs about which something is known."""
+    """Total utility of the jobs whose utility is known."""
     utility_max: Number
-    """The most there could be."""
+    """Largest possible total utility."""
     slots: Groups
-    """Slots in force, all jobs."""
+    """Slots in force, of all jobs."""
     slots_max: Count
-    """The budget."""
+    """Budget of the fleet, in slots."""
     congested: bool
     """Whether most hosts were congested."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
     hosts: tuple[FleetHostState, ...] = ()
-    """How busy each host was."""
+    """Load of each host."""
 
 
 @dataclass(frozen=True)
@@ -109,22 +109,22 @@ class FleetDecided:
     rule: str
     """The rule that fired."""
     reason: str
-    """Why, in words."""
+    """Reason, in words."""
     acts: bool
-    """Whether it is carried out."""
+    """Whether the decision is carried out."""
     slots: dict[str, dict[str, Whole]] = field(default_factory=dict)
     """New numbers of slots, by job and operator."""
     numbers: dict[str, Number] = field(default_factory=dict)
     """The policy's own figures."""
     time_s: Number = 0.0
-    """Since the fleet was started, in seconds."""
+    """Time since the fleet started, in seconds."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
 @dataclass(frozen=True)
 class FleetJobChanged:
-    """A job joined a fleet, left it, failed or hung, or refused what the fleet wanted."""
+    """A job joined a fleet, left it, failed or hung, or refused a request of the fleet."""
 
     KIND: ClassVar[str] = "fleet-job"
 
@@ -133,7 +133,7 @@ class FleetJobChanged:
     state: str
     """running, hung, failed, leaving or gone."""
     why: str
-    """In words."""
+    """Reason, in words."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -147,17 +147,17 @@ class FleetGranted:
     job: str
     """The query's name."""
     granted: dict[str, Whole]
-    """The most slots that each operator of the job may hold from now on."""
+    """Largest number of slots that each operator of the job may hold from now on."""
     held: dict[str, Whole]
-    """Slots in force; what is above the grant is given up at the job's next batch boundary."""
+    """Slots in force; the job gives back slots above the grant at its next batch boundary."""
     by: str
-    """The fleet's policy, ``user``, or ``budget`` where that changed."""
+    """Name of the fleet's policy, ``user``, or ``budget`` if the budget changed."""
     reason: str = ""
-    """Why, in words."""
+    """Reason, in words."""
     requested: dict[str, Whole] = field(default_factory=dict)
-    """What the job's own policy would have liked beyond its grant."""
+    """Slots that the job's own policy requests, for operators with a request above the grant."""
     time_s: Number = 0.0
-    """Since the fleet was started, in seconds."""
+    """Time since the fleet started, in seconds."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -169,23 +169,23 @@ class GrantChange:
     KIND: ClassVar[str] = "grant"
 
     granted: dict[str, Whole]
-    """The most slots, or active replicas, of each operator."""
+    """Largest number of slots, or of active replicas, of each operator."""
     by: str
-    """Who granted it."""
+    """Who made the grant."""
     reason: str = ""
-    """Why, in words."""
+    """Reason, in words."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """Records in the journal of a fleet's job that its own policy's request beyond the grant changed."""
+    """Records in the journal of a fleet's job that its own policy's request above the grant changed."""
 
     KIND: ClassVar[str] = "request"
 
     requested: dict[str, Whole]
-    """Slots by operator, of those that would like more; empty where none does any more."""
+    """Requested slots, for operators with a request above the grant; empty if there is none any more."""
     granted: dict[str, Whole]
     """The grant at that time."""
     at_ms: Instant = 0

@@ -29,10 +29,10 @@ GROWTH = 1.05
 """Ratio of two neighbouring edges, which bounds the relative error of a percentile at 5 %."""
 
 BUCKETS = 424
-"""Buckets in all; the last edge is about 25 hours, and longer latencies are counted there."""
+"""Number of buckets; the last edge is about 25 hours, and the last bucket counts all longer latencies."""
 
 _ASIDE_MAX = 64
-"""Batches that `RunLatencies` puts aside: so few that their histograms stay in a core's cache."""
+"""Batches that `RunLatencies` adds up at a time; so few that their histograms fit a core's cache."""
 
 EDGES_MS: F64 = np.round(FIRST_MS * GROWTH ** np.arange(BUCKETS), 4)
 """Upper edges in ms, ascending; shape [BUCKETS]. Rounded, so that lines stay short."""
@@ -43,10 +43,10 @@ EDGES_MS.setflags(write=False)
 def counts_of(latency_ms: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> I64:
     """Return how many latencies fall into each bucket.
 
-    Result: int64[BUCKETS]: dense counts; add arrays to merge, pass the sum to `sparse_of`.
+    Returns int64[BUCKETS]: dense counts; add arrays to merge, pass the sum to `sparse_of`.
 
     `latency_ms`: latencies; a negative value (clocks of two hosts differ) counts as zero, NaN is
-    not counted. `weights`: how many records each latency stands for; one each when absent.
+    not counted. `weights`: number of records of each latency; one each if None.
     """
     values = np.asarray(latency_ms, dtype=np.float64).ravel()
     known = ~np.isnan(values)
@@ -60,7 +60,7 @@ def counts_of(latency_ms: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
 
 
 def sparse_of(counts: I64) -> Sparse:
-    """Return the buckets of dense `counts` that are not empty, as the journal stores them."""
+    """Return the non-empty buckets of dense `counts` in the form that the journal stores."""
     used = np.flatnonzero(counts)
     return tuple((float(EDGES_MS[i]), int(counts[i])) for i in used)
 
@@ -77,8 +77,8 @@ def merge(histograms: Iterable[Sparse]) -> Sparse:
 class RunLatencies:
     """Adds up the histograms and the mean latencies of many batches.
 
-    Batches are put aside and added up many at a time, by NumPy: one after the other they would be
-    most of the time that a long journal takes to read.
+    NumPy adds up many batches at a time: adding them one by one would take most of the time of
+    reading a long journal.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class RunLatencies:
         self._count = 0
 
     def add(self, histogram: Sparse, mean_ms: float | None, served: int) -> None:
-        """Add a batch; `served` is how many records its mean stands for where it has no histogram."""
+        """Add a batch; `served`: number of records behind its mean if it has no histogram."""
         self._aside.append((histogram, mean_ms, served))
         if len(self._aside) == _ASIDE_MAX:
             self._add_up()
@@ -101,7 +101,7 @@ class RunLatencies:
 
     @property
     def mean_ms(self) -> float | None:
-        """Return the mean latency of all records, in ms; None where none was completed."""
+        """Return the mean latency of all records, in ms; None if no record was completed."""
         self._add_up()
         return self._sum_ms / self._count if self._count else None
 
@@ -131,9 +131,9 @@ def completed(histogram: Sparse) -> int:
 def percentile_ms(histogram: Sparse, share: float) -> float | None:
     """Return the latency that a share of the records does not exceed.
 
-    Inside a bucket records are taken as evenly spread, so the result is at most one bucket width, 5
-    %, away from the exact order statistic (or 0.1 ms below the first edge). Milliseconds; None for
-    an empty histogram.
+    Records inside a bucket count as evenly spread, so the result differs by at most one bucket width,
+    5 %, from the exact order statistic (or 0.1 ms below the first edge). Milliseconds; None for an
+    empty histogram.
 
     `histogram` (sparse histogram): pairs of (upper edge in ms, count), ascending. `share`: in [0,
     1]; 0.95 gives p95.
@@ -154,7 +154,7 @@ def percentile_ms(histogram: Sparse, share: float) -> float | None:
 def share_within(histogram: Sparse, bound_ms: float) -> float | None:
     """Return the share of the records whose latency is at most a bound; None for an empty histogram.
 
-    Inside a bucket records are taken as evenly spread, as of `percentile_ms`.
+    Records inside a bucket count as evenly spread, as in `percentile_ms`.
     """
     total, within = completed(histogram), 0.0
     for edge_ms, count in histogram:

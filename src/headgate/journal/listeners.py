@@ -1,4 +1,4 @@
-"""Tells functions of the user's each event of the journals that this process writes."""
+"""Calls the user's functions with each event of the journals that this process writes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def on_event(listener: Callable[[str, Event], object]) -> Callable[[], None]:
     Parameters
     ----------
     listener : callable
-        Gets the path of the journal and the event, an object of `headgate.journal` as
-        ``docs/journal.md`` has it. It is called in the query's own thread, so it shall be quick; its
-        first error is logged, and no error of it ends a query.
+        Receives the path of the journal and the event, an object of `headgate.journal` (see
+        ``docs/journal.md``). The query's own thread calls the function, so it must be quick. Its first
+        error is logged, and no error of the function ends a query.
 
     Returns
     -------
     callable
-        Ends it.
+        Ends the calls.
 
     Examples
     --------
@@ -56,9 +56,9 @@ def on_event(listener: Callable[[str, Event], object]) -> Callable[[], None]:
 
 
 def call_listeners(journal: str, event: Event) -> None:
-    """Call the functions that were given to `on_event`.
+    """Call the functions of `on_event`.
 
-    `journal`: path of the journal. `event`: as it was written.
+    `journal`: path of the journal. `event`: the event as it was written.
     """
     for listener in tuple(_listeners):
         try:

@@ -7,13 +7,13 @@ import logging
 from headgate.journal.schema import AssignmentChange, ControlAct, Event, Restart, Retry, Start, Stop
 
 LOGGER = logging.getLogger("headgate.query")
-LOGGER.addHandler(logging.NullHandler())  # a program without logging gets the same by exceptions
+LOGGER.addHandler(logging.NullHandler())  # a program without logging learns of errors by exceptions
 
 
 def log_event(event: Event, journal: str) -> None:
-    """Log a start, a change of slots, a retry, an order of people, and an end; other events say nothing.
+    """Log a start, a change of slots, a retry, a user's request and an end; no other events.
 
-    Ends by a failure are errors, retries and refused orders are warnings, all else is information.
+    A failure is an error, a retry and a refused request are warnings, all else is information.
 
     `event`: as it was written. `journal`: path of the journal, which names the query in each line.
     """

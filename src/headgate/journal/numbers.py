@@ -1,4 +1,4 @@
-"""Names the numbers of the journal: their range is checked while a line is read."""
+"""Defines the types of numbers in the journal; reading a line checks their ranges."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Meta
 from headgate.core.input import FLOAT_MAX, KEY_GROUPS_MAX, WHOLE_MAX
 
 LATEST_MS = 250_000_000_000_000
-"""The year 9892: what a calendar can still show in every time zone."""
+"""The year 9892, ms since 1970: calendars in all time zones can show times up to it."""
 
 Whole = Annotated[int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX)]
 """A whole number."""
 
 Count = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
-"""A number of things; below 0 it is damaged."""
+"""A number of things; a negative number is damage."""
 
 Groups = Annotated[int, Meta(ge=0, le=KEY_GROUPS_MAX)]
 """A number of slots or of key groups."""

@@ -14,12 +14,12 @@ class OperatorInfo:
     id: str
     """Name of the operator, unique within the job."""
     what: str
-    """What it does, in words, as `explain` says it."""
+    """Description of the operator, in the words of `explain`."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Latency of the records that one batch completed: from its arrival to its completion, each."""
+    """Latency of the records that one batch completed: each record's time from arrival to completion."""
 
     mean: Number
     """Mean, in ms."""
@@ -40,21 +40,21 @@ class SlotStats:
     slot: Whole
     """Number of the slot, from 0."""
     groups: Whole
-    """Key groups it owned."""
+    """Key groups that the slot owned."""
     served: Count
-    """Records it served."""
+    """Records that the slot served."""
     backlog: Count
-    """Records it has received and not yet served, after the batch."""
+    """Records that the slot has received and not yet served, after the batch."""
     useful_ms: Number
     """Time spent on records, without start-up and waiting, in ms."""
     latency_mean_ms: Number | None = None
-    """Mean latency of the records it served, in ms; null where none is known."""
+    """Mean latency of the served records, in ms; null if no latency is known."""
     latency_p95_ms: Number | None = None
-    """95th percentile of the same, in ms."""
+    """95th percentile of the latency of the served records, in ms."""
     computing_ms: Number | None = None
-    """What of `useful_ms` its worker was on a core; null where that is not measured."""
+    """Part of `useful_ms` in which the slot's worker ran on a core, in ms; null if not measured."""
     waited_ms: Number | None = None
-    """What of it its worker waited for a core; 0 where the kernel does not say so."""
+    """Part of `useful_ms` in which the worker waited for a core, in ms; 0 if the kernel does not tell."""
     operator: str = ""
     """The operator; empty in journals of an earlier release."""
 
@@ -68,19 +68,19 @@ class SloState:
     frozen: bool
     """Whether assignments may not change."""
     success: Number | None
-    """Share of windows within the bound, mean of all key groups; null before a first window."""
+    """Share of windows within the bound, mean of all key groups; null before the first window."""
     success_worst: Number | None
-    """The same of the key group with the least; null before a first window."""
+    """Least share of windows within the bound of any key group; null before the first window."""
     worst_group: Whole | None
-    """That key group."""
+    """Key group with the least share."""
     worst_operator: str | None
-    """Its operator."""
+    """Operator of `worst_group`."""
     windows: Count
-    """Windows judged, all key groups."""
+    """Judged windows, of all key groups."""
     windows_empty: Count
-    """Windows left out because nothing waited and nothing was completed in them."""
+    """Windows that are not judged, because no record waited and none was completed in them."""
     wanted: Number
-    """Share of windows that the SLO wants."""
+    """Share of windows that the SLO demands."""
     bound_ms: Number
     """The tightest bound in force, in ms."""
     floor_ms: Number
@@ -88,34 +88,34 @@ class SloState:
     loop_ms: Number
     """Processor time that the control loop has taken since the last batch, in ms."""
     cycles: Count
-    """Cycles of the control loop in that time."""
+    """Cycles of the control loop since the last batch."""
     by_operator: dict[str, Number] = field(default_factory=dict)
     """Share of windows within the bound by operator; end to end, from the newest input to its results."""
     windows_met: Count | None = None
-    """Windows of `windows` in which the SLO held; null in journals of an earlier release."""
+    """Judged windows in which the SLO held; null in journals of an earlier release."""
     windows_of: dict[str, tuple[Count, Count]] = field(default_factory=dict)
-    """Windows judged, and those of them in which the SLO held, by operator."""
+    """Judged windows, and judged windows in which the SLO held, by operator."""
     windows_stalled: Count = 0
-    """Windows judged although nothing was completed in them, since records waited: by the next
-    completions, or missed as soon as those that wait are late. Journals of an earlier release left
-    these out."""
+    """Windows that are judged without a completion in them, because records waited. The next completions
+    judge them, or they are missed as soon as the waiting records are late. Journals of an earlier release
+    do not count them."""
     held_until_ms: Whole | None = None
-    """Until when the policy may not change the number of slots, since a user holds it; ms since 1970,
-    null where nobody does."""
+    """Until when the policy may not change the number of slots, because a user holds it; ms since
+    1970, null without such a hold."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Holds the figures of one operator that a policy decided by."""
+    """Holds the figures of one operator on which a policy's decision is based."""
 
     operator: str
     """The operator."""
     slots: Groups
-    """Slots it had."""
+    """Slots of the operator."""
     latency_ms: Number | None
-    """Mean latency of the slowest slot over the window, in ms; null when nothing was completed."""
+    """Mean latency of the slowest slot over the window, in ms; null without a completion."""
     bound_ms: Number | None
-    """Bound that it was compared with, in ms; null where there is none."""
+    """Bound of the latency, in ms; null without a bound."""
     floor_ms: Number
     """Latency floor, in ms."""
     arrived_per_s: Number
@@ -125,7 +125,7 @@ class Observed:
     utilisation: Number
     """Useful time over wall time, of the busiest slot."""
     backlog: Count
-    """Records arrived and not yet completed, and those that wait at the source to be read."""
+    """Records that have arrived and are not completed, and records that the source has not read yet."""
 
 
 @dataclass(frozen=True)
@@ -135,38 +135,38 @@ class GroupRecords:
     operator: str
     """The operator."""
     groups: list[Whole]
-    """Key groups with any, ascending."""
+    """Key groups with at least one record, ascending."""
     records: list[Whole]
-    """Records of each of them."""
+    """Records of each of these key groups."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """Holds the change of one operator that a decision wants."""
+    """Holds the change that a decision asks for, of one operator."""
 
     operator: str
     """The operator."""
     kind: str
     """scale-out, scale-in, balance or rescale."""
     slots: Groups
-    """Slots it shall have."""
+    """New number of slots."""
     groups_moved: Count
     """Key groups that change their slot."""
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Holds the size and the moves of a query's state on its hosts, where memory has a bound."""
+    """Holds the size and the moves of a query's state on its hosts, if memory has a bound."""
 
     memory_bytes: Whole
-    """Bytes of tables in memory after the batch, and of what undoes their last step; all hosts."""
+    """Bytes of tables and of their undo files in memory after the batch; all hosts."""
     cold_bytes: Whole
-    """Likewise in spill directories."""
+    """The same in spill directories."""
     groups_back: Whole
     """Key groups that were moved into memory before the batch was served."""
     groups_away: Whole
-    """Key groups that were moved out of it."""
+    """Key groups that were moved out of memory."""
     groups_cold: Whole
-    """Key groups that were served where they lay on disk."""
+    """Key groups that were served on disk."""
     moving_ms: Number
-    """What moving took the slot that moved longest, in ms."""
+    """Longest time that one slot spent on moves, in ms."""

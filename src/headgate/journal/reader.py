@@ -17,7 +17,7 @@ from headgate.journal.fleet import FleetStart
 from headgate.journal.schema import Event, Start, Stop
 
 JOURNAL_PLACES = ("headgate/journal.jsonl", "journal.jsonl", "headgate/run.jsonl", "run.jsonl")
-"""Where a checkpoint may keep its journal, relative to the checkpoint; the first that exists."""
+"""Paths of a journal, relative to its checkpoint; the first that exists is the journal."""
 
 FLEET_JOURNAL = "fleet.jsonl"
 """Name of a fleet's journal in its directory."""
@@ -26,32 +26,32 @@ DEPTH = 3
 """Levels of subdirectories in which `journals_below` looks for checkpoints."""
 
 LINE_MAX = 32 << 20
-"""Bytes of a line. A batch of 32,767 slots has about 10 MB."""
+"""Largest length of a line, bytes. A batch of 32,767 slots has a line of about 10 MB."""
 
 POLL_S = 0.2
-"""How often `follow` looks for new lines. Chosen, not tuned: below what an eye notices."""
+"""Seconds between two looks of `follow` for new lines. Chosen, not tuned: below what an eye notices."""
 
 
 class CopiedJournal(Protocol):
-    """Copies a journal that lies on a store to this disk."""
+    """Copies a journal from a store to this disk."""
 
     @property
     def place(self) -> str:
-        """Return the checkpoint that the journal belongs to, as a user writes it."""
+        """Return the checkpoint of the journal, as a user writes it."""
 
     @property
     def path(self) -> Path:
-        """Return where the copy lies."""
+        """Return the path of the copy."""
 
     def refresh(self) -> str:
-        """Have the copy grow; return a sentence where the store cannot be read, else ``""``."""
+        """Copy the new lines; return a sentence if the store cannot be read, else ``""``."""
 
 
 class Tail:
-    """Keeps a position in a journal that moves over whole lines only.
+    """Reads a journal from a position that moves over whole lines only.
 
     `path` (path): the journal. `name`: the name of the journal in messages; default: its path.
-    Raises `CheckpointError`: there is no such file.
+    Raises `CheckpointError` if there is no such file.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
@@ -66,13 +66,13 @@ class Tail:
     def events(self) -> Iterator[Event]:
         """Yield the events of whole lines written since the last call.
 
-        A torn last line stays unread until it is whole. Raises `CheckpointError`: a whole line is
-        no event, a line is longer than `LINE_MAX`, the journal has another version, or it cannot be
-        read any more.
+        A torn last line stays unread until it is whole. Raises `CheckpointError` if a whole line is no
+        event, if a line is longer than `LINE_MAX`, if the journal has another version, or if it is not
+        readable any more.
         """
         with contextlib.suppress(OSError):
             if self._offset_bytes and self.path.stat().st_size == self._offset_bytes:
-                return  # nothing is new, which costs no opening
+                return  # there are no new lines, so the file need not be opened
         with self._opened() as file:
             file.seek(self._offset_bytes)
             while line := self._line_of(file):
@@ -110,18 +110,18 @@ def read(path: str | os.PathLike[str]) -> Iterator[Event]:
 
 
 def _wait() -> bool:
-    """Wait for news; never gives up."""
+    """Sleep until the next look for new lines; return True, to continue."""
     time.sleep(POLL_S)
     return True
 
 
 def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> Iterator[Event]:
-    """Yield the events of a journal, then those that are being written, up to a stop event.
+    """Yield the events of a journal, then new events as they are written, up to a stop event.
 
-    A stop event ends the iteration unless a restart was already written behind it.
+    A stop event ends the iteration unless a restart already follows it.
 
-    `path` (path): the journal. `wait`: called when there is nothing new; returns False to end.
-    Unless given, sleeps and goes on.
+    `path` (path): the journal. `wait`: called if there are no new lines; returns False to end. The
+    default sleeps and continues.
     """
     tail = Tail(path)
     while True:
@@ -134,9 +134,9 @@ def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> It
 
 
 def journals_below(place: str | os.PathLike[str]) -> list[Path]:
-    """Return the journals of a directory and its subdirectories; of a journal, itself.
+    """Return the journals in a directory and its subdirectories; for a journal, only this journal.
 
-    Raises `CheckpointError`: there is no such directory.
+    Raises `CheckpointError` if there is no such directory.
     """
     root = local_path(place)
     if is_file(root):
@@ -157,8 +157,8 @@ def journals_below(place: str | os.PathLike[str]) -> list[Path]:
 def locate(path: str | os.PathLike[str]) -> Path:
     """Return the journal of a checkpoint.
 
-    `path` (path): a checkpoint directory, or a journal itself. Raises `CheckpointError`: nothing
-    there is a journal, or it names another file system than a POSIX one.
+    `path` (path): a checkpoint directory, or a journal itself. Raises `CheckpointError` if there is
+    no journal, or if the path names another file system than a POSIX one.
     """
     checked_path(path)
     local = local_path(path)

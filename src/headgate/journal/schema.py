@@ -1,7 +1,7 @@
 """Defines the lines of the journal: one frozen dataclass per kind of event.
 
 Every line is a JSON object with ``"event"`` (the kind, below as `KIND`) and ``"at_ms"``. A reader
-ignores fields and kinds it does not know; a change of meaning raises `VERSION`.
+ignores unknown fields and kinds; a change of a meaning increases `VERSION`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Start:
     KIND: ClassVar[str] = "start"
 
     job: str
-    """Identity of the job: a uuid kept in the checkpoint."""
+    """Id of the job: a uuid that the checkpoint stores."""
     name: str
     """The query's name."""
     key_groups: Groups
@@ -56,7 +56,7 @@ class Start:
     workload: str | None = None
     """Built-in workload or ``module:function``; null for a query started from Python."""
     seed: Whole | None = None
-    """Seed of the load generator; null where there is none."""
+    """Seed of the load generator; null without a generator."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Resolved settings of the run."""
     operators: tuple[OperatorInfo, ...] = ()
@@ -73,7 +73,7 @@ class Start:
 
 @dataclass(frozen=True)
 class BatchBegun:
-    """A batch began to run; until it is committed, the query works on it."""
+    """A batch began to run; the query works on it until its commit."""
 
     KIND: ClassVar[str] = "begun"
 
@@ -100,76 +100,76 @@ class Batch:
     slots: Groups
     """Slots the batch ran with."""
     duration_ms: Number
-    """The whole trigger inside headgate, in ms."""
+    """Time of the whole trigger inside headgate, in ms."""
     phases_ms: dict[str, Number]
     """Parts of the batch, in ms: plan, slots, manifest, sink; optionally cut, wait and logs."""
     arrived: Count
-    """New records that reached slots: from the source, behind what is filtered or multiplied below."""
+    """New records that slots received, after filters and expansions of the query below the operator."""
     served: Count
     """Records applied to state, from the source or from backlog."""
     emitted: Count
-    """Rows handed to the sink."""
+    """Rows that the sink received."""
     late: Count
-    """Records dropped because their window had closed."""
+    """Records dropped because their window had ended."""
     backlog: Count
     """Records waiting after the batch, all slots."""
     backlog_bytes: Count
-    """Size of that backlog, in bytes."""
+    """Size of the backlog, in bytes."""
     latency_ms: Latency | None = None
-    """Latency of the records completed in this batch, in ms; null when none was."""
+    """Latency of the records completed in this batch, in ms; null if none was completed."""
     histogram: Sparse = ()
     """The same latencies as [bucket_ms, count], ascending; bucket_ms is the bucket's upper edge."""
     watermark_us: Whole | None = None
-    """Event-time watermark after the batch, microseconds since 1970; null when there is none."""
+    """Event-time watermark after the batch, microseconds since 1970; null without a watermark."""
     slot_stats: tuple[SlotStats, ...] = ()
-    """One entry per slot."""
+    """One object per slot."""
     hottest: tuple[tuple[Whole, Whole], ...] = ()
-    """The key groups that served most, as [key group, records], descending."""
+    """The key groups with most served records, as [key group, records], descending."""
     hottest_key: str | None = None
-    """The most frequent key of the new records, and how many it has; null unless ``headgate.showKeys``
-    allows it."""
+    """The most frequent key of the new records, and its number of records; null unless
+    ``headgate.showKeys`` allows it."""
     arrivals: tuple[GroupRecords, ...] = ()
-    """New records by key group, late ones left out, of operators that read a source; empty where there
-    were none, or no SLO asks for counts."""
+    """New records by key group, without late ones, of operators that read a source; empty without new
+    records, or if no SLO needs counts."""
     served_groups: tuple[GroupRecords, ...] = ()
-    """Records that were served, by key group, of every operator."""
+    """Served records by key group, of every operator."""
     state_rows: Count = 0
     """Rows of state, all operators."""
     state_bytes: Count = 0
     """Size of the state, in bytes."""
     changelog_bytes: Count = 0
-    """What the batch appended to the changelog, in bytes."""
+    """Bytes that the batch appended to the changelog."""
     attempts: Whole = 1
-    """Executions it took; 1 when nothing failed."""
+    """Number of executions of the batch; 1 without a failure."""
     dropped: dict[str, Whole] = field(default_factory=dict)
     """Rows that pools of replicas dropped, by reason: too_old, queue_full or restart."""
     watermark_holder: Whole | None = None
-    """Slot whose backlog holds the watermark back; null when none does."""
+    """Slot whose backlog holds the watermark back; null if no slot does."""
     watermark_operator: str = ""
     """The operator of that slot."""
     slo: SloState | None = None
-    """How the job stands to its SLO, as known when the batch ended; null without one."""
+    """State of the job's SLO when the batch ended; null without an SLO."""
     lag: dict[str, Whole] = field(default_factory=dict)
-    """Records by topic and partition, as ``clicks-0``, that Kafka had and the job had not read, as Spark
-    told of the batch before; empty where no source says so."""
+    """Records that Kafka had and the job had not read, by topic and partition, as ``clicks-0``; Spark's
+    report of the batch before. Empty if no source reports them."""
     store_requests: Whole | None = None
-    """Requests to the checkpoint's store since the batch before: the driver's, repeated ones counted
-    once, and a slot's for each file that it wrote; null where the checkpoint is a directory."""
+    """Requests to the checkpoint's store since the batch before: the driver's, without repetitions, and
+    one for each file that a slot wrote; null if the checkpoint is a directory."""
     store_bytes: Whole | None = None
-    """Bytes that these have written; null where the checkpoint is a directory."""
+    """Bytes that these requests have written; null if the checkpoint is a directory."""
     memory: MemoryUse | None = None
-    """Where state lies; null where memory has no bound."""
+    """State in memory and on disk; null if memory has no bound."""
     epochs: Count = 0
-    """Epochs that the line sums, of a query in real time: a second of them, of which the newest has the
-    numbers above; 0 for a batch. ``duration_ms`` and the phases are sums, and outputs go out (sink)
-    beside the next epochs."""
+    """Epochs of a query in real time that this line sums up, about those of a second; 0 for a batch. The
+    newest epoch has the step above. ``duration_ms`` and the phases are sums; the sink writes an epoch's
+    output while the next epochs run."""
     at_ms: Instant = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""
 
 
 @dataclass(frozen=True)
 class AssignmentChange:
-    """A new assignment took effect."""
+    """A new assignment came into force."""
 
     KIND: ClassVar[str] = "assignment"
 
@@ -184,17 +184,17 @@ class AssignmentChange:
     groups_moved: Count
     """Key groups whose slot changed."""
     bytes_moved: Count
-    """State copied because of it, in bytes; 0 where slots share memory."""
+    """Bytes of state that were copied for the change; 0 if slots share memory."""
     by: str
-    """Who asked: ``--scale-at``, ``user`` or the name of a policy."""
+    """Who requested the change: ``--scale-at``, ``user`` or the name of a policy."""
     reason: str = ""
-    """Why, in words."""
+    """Reason, in words."""
     operator: str = ""
     """The operator; empty in journals of an earlier release."""
     slot_of: tuple[Whole, ...] = ()
     """The slot of each key group from now on; empty in journals of an earlier release."""
     split: tuple[tuple[Whole, ...], ...] = ()
-    """Key groups that are split from now on: each with the slots that have a share, its owner first."""
+    """Key groups that are split from now on, each with the slots that have a share, the owner first."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
@@ -224,30 +224,30 @@ class Stop:
     reason: str
     """Who or what ended it."""
     error: str | None = None
-    """What failed; null when the end was clean."""
+    """What failed; null if the end was clean."""
     summary: dict[str, Any] = field(default_factory=dict)
-    """Totals the engine wants to leave behind; may be empty."""
+    """Totals of the run; may be empty."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """The query took up work that an earlier one left; follows its start event."""
+    """The query continued the work of an earlier run; follows its start event."""
 
     KIND: ClassVar[str] = "restart"
 
     step: Whole
     """First batch that runs again."""
     recovered_from: Whole | None
-    """Last committed batch, whose state it begins from; null when there was none."""
+    """Last committed batch, whose state the query begins from; null without a committed batch."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
 @dataclass(frozen=True)
 class Decided:
-    """A policy decided, or would have; one that wants nothing is written once until that changes."""
+    """A policy decided, or gave advice; a decision for no change is written once until it changes."""
 
     KIND: ClassVar[str] = "decision"
 
@@ -256,22 +256,22 @@ class Decided:
     rule: str
     """The rule that fired."""
     reason: str
-    """Why, in words."""
+    """Reason, in words."""
     acts: bool
-    """Whether it is carried out; false for advice, and where nothing is wanted."""
+    """Whether the decision is carried out; false for advice, and for a decision for no change."""
     wishes: tuple[Wish, ...] = ()
-    """What it wants, per operator."""
+    """Changes that the policy asks for, by operator."""
     observed: tuple[Observed, ...] = ()
-    """What it saw, per operator."""
+    """Figures that the policy observed, by operator."""
     numbers: dict[str, Number | None] = field(default_factory=dict)
-    """The policy's own figures; null where one is infinite."""
+    """The policy's own figures; null for an infinite figure."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """Records that a change that a policy decided is in force."""
+    """A change that a policy decided came into force."""
 
     KIND: ClassVar[str] = "applied"
 
@@ -289,7 +289,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class NotReadyToDecide:
-    """The control loop decides nothing about an operator until this changes."""
+    """The control loop makes no decision about an operator until the missing facts are known."""
 
     KIND: ClassVar[str] = "not-ready"
 
@@ -303,20 +303,20 @@ class NotReadyToDecide:
 
 @dataclass(frozen=True)
 class ControlAct:
-    """Somebody told the query to do something, through its handle or a control file."""
+    """A user made a request to the query, through its handle or a control file."""
 
     KIND: ClassVar[str] = "control"
 
     act: str
-    """freeze, thaw, scale, rollback, slo or stop; request where a control file could not be read."""
+    """freeze, thaw, scale, rollback, slo or stop; request, if a control file could not be read."""
     by: str
-    """Who asked."""
+    """Who made the request."""
     reason: str = ""
-    """Why, in words."""
+    """Reason, in words."""
     detail: str = ""
-    """What exactly: the slots, the epoch, how long."""
+    """Details: the slots, the epoch, the duration."""
     refused: str | None = None
-    """Why it was not done; null when it was."""
+    """Reason of a refusal; null if the request was carried out."""
     at_ms: Instant = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 

@@ -20,7 +20,7 @@ from headgate.journal.log import log_event
 from headgate.journal.schema import Event
 
 TAIL_BYTES = 1 << 16
-"""How much is read at a time to find the end of the last whole line."""
+"""Bytes per read in the search for the end of the last whole line."""
 
 
 def wall_clock_ms() -> int:
@@ -31,13 +31,13 @@ def wall_clock_ms() -> int:
 class JournalWriter:
     """Appends events to a journal, one line each.
 
-    A line reaches the operating system in one write before `write` returns, so that it survives the
-    death of the process; it is not forced to disk, since the manifest and not the journal is what
-    recovery reads. Safe to use from several threads.
+    `write` passes a line to the operating system in one call, so the line survives the death of the
+    process. The line is not forced to disk, because recovery reads the manifest, not the journal. Safe
+    to use from several threads.
 
-    `path` (path): the file, never a symbolic link; made with mode 0600 when missing. A torn last
-    line, left by a killed driver, is cut off: it never was an event. `now_ms`: the wall clock;
-    replaced in tests.
+    `path` (path): the file, never a symbolic link; created with mode 0600 if missing. A torn last line,
+    left by a killed driver, is cut off: it never was an event. `now_ms`: the wall clock; tests replace
+    it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class JournalWriter:
             raise EngineError(msg) from error
 
     def write(self, event: Event) -> None:
-        """Append one event; its `at_ms` is the clock's where it is 0."""
+        """Append one event; if its `at_ms` is 0, the clock's time replaces it."""
         stamped = event if event.at_ms else dataclasses.replace(event, at_ms=self._now_ms())
         line = encode(stamped)
         with self._lock:
@@ -62,7 +62,7 @@ class JournalWriter:
                 _write_all(self._file, line)
             except OSError as error:
                 with contextlib.suppress(OSError):
-                    _cut_torn_line(self._file)  # the next event must not end up in this one's line
+                    _cut_torn_line(self._file)  # the next event must begin a line of its own
                 msg = f"cannot append to the journal {self.path}: {error.strerror}; free space."
                 raise EngineError(msg) from error
         log_event(stamped, str(self.path))
@@ -88,7 +88,7 @@ class JournalWriter:
 
 
 def _write_all(file: int, line: bytes) -> None:
-    """Write a whole line; a full disk may take it in parts."""
+    """Write a whole line; a full disk may accept only a part per call."""
     rest = memoryview(line)
     while rest:
         rest = rest[os.write(file, rest) :]

@@ -3,8 +3,8 @@
 References
 ----------
 [STRETCH] 4.2, the operator O+ with ``update`` (merge), ``output`` and ``slide`` (emit, expire), in its
-columnar form. Differs: windows are kept as slices, so ``update`` touches one entry per record and
-``output`` merges the slices of a window when it is due.
+columnar form. Differs: state holds slices of windows. So ``update`` changes one entry per record, and
+``output`` merges the slices of a window when the watermark reaches the window's end.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ from headgate.tables.table import BufferTable
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 _BLOCKS_FROM_DUE = 4
 _BLOCKS_FROM_SLICES = 16
-"""Windows due at once, and slices of a window, from which merging slices into blocks first pays."""
+"""Least number of windows due at once, and of slices per window, at which slices are first merged into
+blocks (`_parts`). Larger values use blocks more rarely."""
 
 
 def overflow() -> EngineError:
-    """Return the error of a checked sum of integers."""
+    """Return the error for an integer sum that leaves the range of bigint."""
     return EngineError(
         "[ARITHMETIC_OVERFLOW] a sum of integers left the range of bigint; sum a decimal or "
         "double instead, or set spark.sql.ansi.enabled to false to let it wrap."
@@ -83,12 +84,12 @@ class AggregateOperator(Operator):
         ]
 
     def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Buffers:
-        """Return arriving buffers as words, in the order given.
+        """Encode arriving buffers as words, one matrix row per record.
 
         Parameters
         ----------
         keys : list of pyarrow.Array, one per key leaf, each of n values
-        slices : int64[n]    Start of each record's slice, microseconds; ignored without a time.
+        slices : int64[n]    Start of each record's slice, microseconds; ignored if the key has no time.
         values : list of pyarrow.Array, one per value leaf
         """
         layout = self.layout
@@ -103,7 +104,7 @@ class AggregateOperator(Operator):
         return Buffers(matrix, key.strings, value.matrix, value.strings)
 
     def _encoded(self, rows: pa.Table) -> Buffers:
-        """Return arriving rows as words, in the order given."""
+        """Encode arriving rows as words, one matrix row per record."""
         names = AggregateOperator.schema(self).names
         keys = [rows.column(n).combine_chunks() for n in names if n[0] == "k"]
         values = [rows.column(n).combine_chunks() for n in names if n[0] == "v"]
@@ -111,15 +112,14 @@ class AggregateOperator(Operator):
         return self.encode([whole(c) for c in keys], slices, [whole(c) for c in values])
 
     def _arriving(self, step: SlotStep, rows: pa.Table) -> Buffers:
-        """Return a step's rows as words."""
+        """Encode a step's rows as words."""
         del step
         return self._encoded(rows)
 
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` of `batch` into `table`.
 
-        Raises `EngineError`: a checked integer sum overflowed; running the batch again would not
-        help.
+        Raises `EngineError` if a checked integer sum overflows; a retry would overflow again.
         """
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
         values = interned(table, batch.values, batch.value_strings, start, stop)
@@ -154,7 +154,7 @@ class AggregateOperator(Operator):
         watermarks_us: Mapping[int, int],
         initial: tuple[pa.Table, I64] | None = None,
     ) -> pa.RecordBatch:
-        """Serve rows ``starts[g]:starts[g + 1]``, one group after the other; return the results."""
+        """Serve rows ``starts[g]:starts[g + 1]`` of each key group g; return the results."""
         del initial
         batch = self._arriving(step, chosen)
         emission = Emission(
@@ -176,13 +176,13 @@ class AggregateOperator(Operator):
 
     @property
     def _merges_plainly(self) -> bool:
-        """Return whether a record does no more than change the row of its key and window."""
+        """Return whether one kernel call can merge the records of several key groups."""
         time = self.spec.time
         plain = type(self) is AggregateOperator and not self._programs and not self.shows_all
         return together.ENABLED and plain and (time is None or not time.sliced)
 
     def merged(self, rows: pa.Table) -> pa.Table:
-        """Return arriving rows merged among themselves, one for each key and slice."""
+        """Merge arriving rows with each other; return one row per key and slice."""
         batch = self._encoded(rows)
         table = HeapStore(self.layout.table).acquire(0, EMPTY_TOKEN, lambda _: [])
         table.begin()
@@ -211,17 +211,17 @@ class AggregateOperator(Operator):
 
     @property
     def time(self) -> TimeKey | None:
-        """The part of the key that is time."""
+        """Time part of the key; None if the key has no time."""
         return self.spec.time
 
     @property
     def shows_all(self) -> bool:
-        """Return whether every key group emits all its results in every step: in complete mode."""
+        """Return whether a key group emits all its results in every step (complete mode)."""
         return self.spec.mode is OutputMode.COMPLETE
 
     @property
     def expires(self) -> bool:
-        """Return whether records can be late and rows are removed once the watermark has passed them."""
+        """Return whether the watermark makes records late and removes rows."""
         return self._expiring() is not None
 
     @property
@@ -230,7 +230,7 @@ class AggregateOperator(Operator):
         return self.spec.results_after_us is not None
 
     def late(self, slices: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
-        """Return which records have no open window left: every end is at or before the watermark."""
+        """Return a mask of records whose windows all end at or before the watermark."""
         time = self._expiring()
         if time is None:
             return np.zeros(len(slices), dtype=np.bool_)
@@ -241,7 +241,7 @@ class AggregateOperator(Operator):
         return late
 
     def partly_late(self, slices: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
-        """Return which records have some window that is out and another that is open."""
+        """Return a mask of records with at least one ended and at least one open window."""
         time = self._expiring()
         if time is None or not time.sliced:
             return np.zeros(len(slices), dtype=np.bool_)
@@ -253,11 +253,11 @@ class AggregateOperator(Operator):
         return partly
 
     def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> GroupResults:
-        """Return the results that this step emits, and remove rows that can never be emitted again.
+        """Return the results that this step emits; remove rows that no later step can emit.
 
         Parameters
         ----------
-        changed : int64[n]    Rows that this step merged into, each once; UPDATE emits these.
+        changed : int64[n]    Rows that this step changed, each once; UPDATE emits these.
         emitted_us : int    Watermark up to which this group has emitted already.
         watermark_us : int    The group's watermark now; never below `emitted_us`.
         """
@@ -278,21 +278,21 @@ class AggregateOperator(Operator):
         return results
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
-        """Return all results, as if they were emitted now; of windows the open ones."""
+        """Return all results that the state holds now; of windows, only the open ones."""
         del part
         after_us = emitted_us if self._expiring() is not None else int(BEFORE_ALL_US)
         results = self._windows(table, table.live(), after_us, int(NEVER_US))
         return pa.RecordBatch.from_arrays(self.columns(results), schema=self.schema())
 
     def due_us(self, table: Table, watermark_us: int) -> int:
-        """Return the watermark at which the group has something to emit or remove next."""
+        """Return the next watermark at which the group must emit results or remove rows."""
         time = self._expiring()
         if time is None or table.live_count == 0:
             return int(NEVER_US)
         oldest = table.least(1 + self.layout.time_at)
         if not time.sliced:
             return oldest + time.size_us
-        # the first window that holds the oldest slice and is not out yet
+        # end of the first window that holds the oldest slice; below, of the first open one
         first_end = oldest - (oldest - time.offset_us) % time.slice_us + time.slice_us
         end = first_end + (-(first_end - time.offset_us - time.size_us)) % time.advance_us
         if end <= watermark_us:
@@ -300,7 +300,7 @@ class AggregateOperator(Operator):
         return end
 
     def _expiring(self) -> TimeKey | None:
-        """Return the time by which rows are late or removed: complete mode keeps all, as Spark."""
+        """Return the time that makes rows late; None in complete mode, which keeps all rows."""
         time = self.spec.time
         complete = self.spec.mode is OutputMode.COMPLETE
         return time if time is not None and time.expires and not complete else None
@@ -317,7 +317,7 @@ class AggregateOperator(Operator):
         time = self.spec.time
         if time is None or not time.sliced:
             return self._windows(table, changed, BEFORE_ALL_US, NEVER_US)
-        # every window over a changed slice, with all the slices that it has
+        # emit every window that holds a changed slice; merging such a window needs all its slices
         starts = table.rows[:, 1 + self.layout.time_at]
         live = table.live()
         if len(changed):
@@ -334,9 +334,9 @@ class AggregateOperator(Operator):
     def _window_keys(
         self, keys: I64, span_us: int, within_us: int, after_us: int, until_us: int
     ) -> tuple[I64, I64]:
-        """Return (position in `keys`, key words with the start replaced by a window's end).
+        """Return (position in `keys`, key words with the window's end for the start) of all windows.
 
-        `span_us` and `within_us` as `expand_windows` has them.
+        `expand_windows` explains `span_us` and `within_us`.
         """
         time, at = self.spec.time, self.layout.time_at
         assert time is not None
@@ -370,10 +370,10 @@ class AggregateOperator(Operator):
     def _parts(
         self, table: Table, keys: I64, values: I64, after_us: int, until_us: int
     ) -> list[tuple[I64, I64]]:
-        """Return rows, keyed by a window's end, which merged by key are the windows.
+        """Return rows keyed by a window's end; merging rows of equal keys yields the windows.
 
-        Where many windows are due, slices are first merged into blocks: a window of n slices is then made
-        of about 3 times the root of n rows, whole blocks and the slices at its two edges, and not of n.
+        If many windows are due, slices are first merged into blocks. A window of n slices then takes
+        about 3 sqrt(n) rows (whole blocks, and single slices at both edges) instead of n.
         """
         time, at = self.spec.time, self.layout.time_at
         assert time is not None
@@ -396,7 +396,7 @@ class AggregateOperator(Operator):
         windows.begin()
         index = windows.upsert(np.ascontiguousarray(keys))
         self._merge_into(windows, index, values, table)
-        # `only` names windows over changed slices, so each of them is there already
+        # windows in `only` hold changed slices, so the merge above has created these windows
         live = windows.live() if only is None else np.unique(windows.upsert(only))
         rows = windows.rows[live]
         return rows[:, 1 : self._start], rows[:, self._start :]
@@ -411,11 +411,11 @@ class AggregateOperator(Operator):
         return columns + codec.decode(results.values, leaves, layout.value_at, results.strings)
 
     def input_schema(self) -> pa.Schema:
-        """Return the schema of arriving columns: a record comes as its own buffer."""
+        """Return the schema of arriving columns; each record arrives as a buffer of the aggregates."""
         return self._schema(codec.arriving_type)
 
     def schema(self) -> pa.Schema:
-        """Return the schema of `columns`: ``k0 ..``, ``t`` (with a time), ``v0 ..``."""
+        """Return the schema of `columns`: ``k0 ..``, ``t`` (if the key has a time), ``v0 ..``."""
         return self._schema(codec.arrow_type)
 
     def _schema(self, type_of: Callable[[Leaf], pa.DataType]) -> pa.Schema:
@@ -428,7 +428,7 @@ class AggregateOperator(Operator):
 
 @dataclass(frozen=True)
 class _GroupStep:
-    """Serves one key group after the other: brings it, merges, emits, logs, commits."""
+    """Serves key groups: acquires a table, merges records, emits results, commits the changes."""
 
     operator: AggregateOperator
     step: SlotStep
@@ -454,7 +454,7 @@ class _GroupStep:
             self.step.release(group)
 
     def _finish(self, group: int, table: Table, watermark_us: int) -> None:
-        """Emit, log and commit a group that records are merged into."""
+        """Emit a group's results and commit its changes."""
         operator, state = self.operator, self.step.request.groups[group]
         self.step.half_written(group)
         changed = table.changed()
@@ -468,13 +468,13 @@ class _GroupStep:
         )
 
     def run_together(self, groups: Sequence[int], spans: I64, watermarks_us: Sequence[int]) -> None:
-        """Serve a few records of each of some groups, as `run` does one after the other.
+        """Serve several groups that have few records each; the result equals `run` for each group.
 
         Parameters
         ----------
         groups : sequence of int
         spans : int64[n, 2]
-            First record of each group, and the one behind its last.
+            Index of each group's first record, and of the record after its last one.
         watermarks_us : sequence of int
         """
         held: list[BufferTable] = []
@@ -518,7 +518,7 @@ class _GroupStep:
         matrix: I64,
         strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...],
     ) -> I64:
-        """Return records with their strings replaced by ids + 1 of the tables that they go to."""
+        """Replace the strings of records by ids + 1; each string is interned in its record's table."""
         if not strings:
             return matrix
         matrix = matrix.copy()
@@ -571,7 +571,7 @@ class _GroupStep:
 
 
 def _interned_in_each(tables: list[BufferTable], spans: I64, column: codec.Strings) -> I64:
-    """Return the ids of strings in the tables that their records go to."""
+    """Return the ids of strings; each string is interned in its record's table."""
     ids = np.zeros(len(column.offsets) - 1, dtype=np.int64)
     offsets, data = column.offsets, np.require(column.data, np.uint8, ("C", "W"))
 
@@ -591,17 +591,19 @@ def _in_each(
     run: Callable[[I64, int], int],
     run_alone: Callable[[int, int, int], None],
 ) -> I64:
-    """Do the records of each table, those of a table that must grow alone; return the tables' places.
+    """Run a kernel over the records of all tables; return the places of the tables.
+
+    A table that must grow stops the kernel; `run_alone` then processes this table's records.
 
     Parameters
     ----------
     tables : list of BufferTable
     spans : int64[n, 2]
-        Of each table, its first record and the one behind its last.
+        Index of each table's first record, and of the record after its last one.
     run : callable
-        Does the tables at given places from one of them on; returns the first that must grow.
+        Processes tables from a given number on; returns the number of the first that must grow.
     run_alone : callable
-        Does the records of one table, which may grow.
+        Processes the records of one table; the table may grow.
     """
     at, number = together.places(tables), 0
     while (number := run(at, number)) < len(tables):

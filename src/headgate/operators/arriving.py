@@ -12,30 +12,30 @@ from headgate.tables.ports import I64, Table
 
 @dataclass(frozen=True)
 class KeptRows:
-    """Holds the values of arriving records for one collection, in serving order."""
+    """Holds the values of arriving records for one collection, in the sequence of service."""
 
     present: codec.Mask
-    """bool[n]: which records are."""
+    """bool[n]: true for records that have a value for the collection."""
     keys: I64
-    """int64[n, key_words]: what their rows' keys have beyond those of the aggregates."""
+    """int64[n, key_words]: the words that the collection adds to the key of the record's aggregates."""
     strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
-    """strings of those words, not interned yet."""
+    """Strings of `keys`, not interned yet."""
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Holds arriving buffers as words, in serving order; see `headgate.operators.aggregate`."""
+    """Holds arriving aggregation buffers as words, in the sequence of service."""
 
     keys: I64
     """int64[n, key_words]."""
     key_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
-    """strings of the key, not interned yet."""
+    """Strings of `keys`, not interned yet."""
     values: I64
     """int64[n, value_words]."""
     value_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
-    """strings of the values, not interned yet."""
+    """Strings of `values`, not interned yet."""
     kept: tuple[KeptRows, ...] = ()
-    """One for each collection of the spec."""
+    """Values for the collections of the spec, one element per collection."""
 
 
 def interned(
@@ -45,7 +45,7 @@ def interned(
     start: int,
     stop: int,
 ) -> I64:
-    """Return records ``start:stop`` with their strings replaced by the table's ids + 1."""
+    """Return the words of records ``start:stop``; strings are replaced by the table's ids + 1."""
     part = matrix[start:stop]
     if not strings:
         return part

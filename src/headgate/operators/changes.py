@@ -1,7 +1,7 @@
-"""Turns the changes of a processor's call into the rows of a table that are written or removed.
+"""Computes the table rows that a processor's call writes, moves and removes.
 
-Everything here is of all keys of a call at once; `Writes.of` is ascending, so that a key group's part is
-a slice.
+Each function handles all keys of a call at once. Arrays of key positions (`gone_of`, `moved_of`,
+`put_of` of `Writes`) are ascending, so a slice selects a key group's part.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Before:
     """Holds the entries of one variable before the call."""
 
     there: Keyed
-    """Those that the call was shown."""
+    """Entries that the call could read."""
     rows: I64
-    """int64[n, width]: their whole rows."""
+    """int64[n, width]: whole table rows of `there`."""
     number: I64
-    """int64[n]: their numbers."""
+    """int64[n]: entry numbers of `there`."""
     ended_of: I64
     ended_number: I64
-    """`ended_of`, `ended_number`: int64[m]: Key and number of those whose time to live is over."""
+    """`ended_of`, `ended_number`: int64[m]: key and number of entries whose time to live is over."""
     first: I64
     count: I64
-    """`first`, `count`: int64[keys]: Of a list or map, from the heads; a value's are 0."""
+    """`first`, `count`: int64[keys]: first number and count in the key's head; 0 for a single value."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class Writes:
     variable: int
     gone_of: I64
     gone_number: I64
-    """`gone_of`, `gone_number`: int64[n]: Rows that are removed, unless they are written too."""
+    """`gone_of`, `gone_number`: int64[n]: key and number of rows to remove, before the writes."""
     moved_of: I64
     moved_number: I64
-    """`moved_of`, `moved_number`: int64[m]."""
+    """`moved_of`, `moved_number`: int64[m]: key and new number of entries that get another number."""
     moved: I64
-    """int64[m, value words]: entries that take another number, with the texts of their own table."""
+    """int64[m, value words]: value parts of these entries; their texts are ids of their own table."""
     put_of: I64
     put_number: I64
-    """`put_of`, `put_number`: int64[k]."""
+    """`put_of`, `put_number`: int64[k]: key and number of entries that are written."""
     put: codec.Words
-    """Words of k rows: Value parts."""
+    """Value parts of the k written entries."""
     first: I64
     count: I64
-    """`first`, `count`: int64[keys]: For the heads."""
+    """`first`, `count`: int64[keys]: first number and count for the key's head."""
 
 
 def writes(
@@ -74,9 +74,9 @@ def writes(
     keys: int,
     now_ms: int,
 ) -> Writes | None:
-    """Return the writes that a call's changes to one variable cause; None for nothing.
+    """Return the writes that a call's changes to one variable cause; None without any change.
 
-    `keys`: keys of the call. `now_ms`: time stamp that times to live are counted from.
+    `keys`: number of keys of the call. `now_ms`: time stamp from which times to live count.
     """
     touched = change.cleared or change.removed or change.put
     if not touched and len(before.ended_of) == 0:
@@ -131,7 +131,7 @@ def _together(
 
 
 def _last_of_each(of: I64, keys: int) -> I64:
-    """Return for each key the last row that is its, or -1."""
+    """Return the last row of each key, -1 for a key without rows."""
     last = np.full(keys, -1, dtype=np.int64)
     np.maximum.at(last, of, np.arange(len(of)))
     return last
@@ -151,7 +151,7 @@ def _value(before: Before, cleared: Mask, put_of: I64) -> _Plan:
 
 
 def _list(before: Before, cleared: Mask, put_of: I64) -> _Plan:
-    # times to live end in the order of the list, but where one was changed: those inside stay, unseen
+    # only ended entries at the list's head are removed; ended ones behind a live entry stay, hidden
     lead = np.zeros(len(cleared), dtype=np.int64)
     rank = before.ended_number - before.first[before.ended_of]
     place = _rank(before.ended_of)
@@ -228,13 +228,13 @@ def _map(
 
 
 def _rank(of: I64) -> I64:
-    """Return each row's place among those of its key; `of` is ascending."""
+    """Return each row's position among the rows of its key; `of` is ascending."""
     starts = np.flatnonzero(np.r_[True, of[1:] != of[:-1]])
     return np.arange(len(of)) - np.repeat(starts, np.diff(np.r_[starts, len(of)]))
 
 
 def _identity(columns: Columns, parts: list[tuple[I64, pa.RecordBatch]]) -> I64:
-    """Return key position and entry columns of all rows as words; equal rows are equal entries."""
+    """Return rows of words that are equal for equal entries: key position, then the entry columns."""
     words = [np.concatenate([of for of, _ in parts])]
     for index, wanted in enumerate(columns.variable.entry):
         column = pa.concat_arrays([of_type(rows.column(index), wanted.type) for _, rows in parts])

@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def arrow_type(leaf: Leaf) -> pa.DataType:
-    """Return the Arrow type that carries `leaf` at the edge of an operator."""
+    """Return the Arrow type of `leaf` in an operator's input and output."""
     if leaf.kind is Kind.INTEGER:
         return pa.int64()
     if leaf.kind is Kind.FLOAT:
@@ -31,26 +31,26 @@ def arrow_type(leaf: Leaf) -> pa.DataType:
 
 
 def arriving_type(leaf: Leaf) -> pa.DataType:
-    """Return the Arrow type in which a record brings `leaf`: a sketch comes as a hash."""
+    """Return the Arrow type of `leaf` in arriving records; a sketch arrives as a hash."""
     return pa.int64() if leaf.kind is Kind.REGISTERS else arrow_type(leaf)
 
 
 _NULL_BITS = 63
-"""Null bits in a word: the sign is left alone."""
+"""Null bits per word; the sign bit is not used."""
 
 
 def null_words(leaves: int) -> int:
-    """Return the number of words for the null bits of `leaves` leaves; at least one."""
+    """Return the number of words for the null bits of `leaves` leaves; at least one word."""
     return max(1, -(-leaves // _NULL_BITS))
 
 
 def null_at(leaf: int) -> tuple[int, int]:
-    """Return the word and the bit in it that say whether a leaf is null."""
+    """Return the word and the bit of a leaf's null flag."""
     return divmod(leaf, _NULL_BITS)
 
 
 def positions(leaves: Sequence[Leaf]) -> tuple[tuple[int, ...], int]:
-    """Return the word of each leaf behind the words of null bits, and how many words that makes."""
+    """Return the first word of each leaf, behind the null words, and the total number of words."""
     at, places = null_words(len(leaves)), []
     for leaf in leaves:
         places.append(at)
@@ -74,8 +74,8 @@ class Words:
     """int64[n, w]: the first words hold the null bits (`null_at`). BYTES leaves hold 0 until they
     are interned."""
     strings: tuple[tuple[int, Strings, Mask | None], ...]
-    """tuple of (int, Strings, bool[n] or None): word, the strings of that column, and which are
-    null: to be interned per key group."""
+    """tuple of (int, Strings, bool[n] or None): a column's word, its strings, and its null mask. Each
+    key group's table interns its own records' strings."""
 
 
 def encode(
@@ -111,16 +111,16 @@ def encode(
         else:
             matrix[:, word] = _fixed(column, np.dtype(np.int64), 1)  # a float is its bits
         if null is not None and leaf.kind is not Kind.BYTES:
-            # a null's word must be the same wherever it came from: key words decide equality
+            # key words decide equality, so all nulls need the same word
             matrix[null, word : word + leaf.words] = 0
     return Words(matrix, tuple(strings))
 
 
 def _register(hashes: I64, words: int) -> tuple[I64, I64]:
-    """Return the word that each hash belongs to in a sketch, and that word with its register alone.
+    """Return the sketch word of each hash, and its content if the sketch has only this hash.
 
-    As Spark's ``HyperLogLogPlusPlusHelper``: the first p bits of a hash are the number of its register,
-    which holds the place of the first one among the bits behind them.
+    As in Spark's ``HyperLogLogPlusPlusHelper``: the first p bits of a hash are the register's number. The
+    register holds the position of the first 1 among the bits behind these.
     """
     index_bits = (10 * (words - 1) - 1).bit_length()
     bits = hashes.view(np.uint64)
@@ -156,7 +156,7 @@ def _strings(column: pa.Array) -> Strings:
 def picked(
     strings: tuple[tuple[int, Strings, Mask | None], ...], at: I64
 ) -> tuple[tuple[int, Strings, Mask | None], ...]:
-    """Return the strings of some records (`Words.strings`), by their positions."""
+    """Return the strings (as in `Words.strings`) of the records at positions `at`."""
     chosen = []
     for word, column, null in strings:
         buffers = [None, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
@@ -168,7 +168,7 @@ def picked(
 
 
 def joined(parts: Sequence[Strings]) -> Strings:
-    """Return the strings of all parts, in their order; each part holds its own bytes only."""
+    """Concatenate strings; each part must hold only the bytes of its own strings."""
     ends = np.cumsum([len(part.data) for part in parts])
     later = [part.offsets[1:] + end - len(part.data) for part, end in zip(parts, ends, strict=True)]
     data = np.concatenate([part.data for part in parts])

@@ -1,6 +1,6 @@
-"""Counts a slot's arrivals and completions for the control loop, by time slot and key group.
+"""Counts a slot's arrivals and completions for the control loop, by tick and key group.
 
-Time slot m is ``((m - 1) delta, m delta]`` since the Unix epoch, so that slots of all hosts count alike.
+Tick m is ``((m - 1) delta, m delta]`` since 1970-01-01 UTC, so ticks of all hosts have the same bounds.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from headgate.tables.ports import I64
 F64 = npt.NDArray[np.float64]
 
 _DENSE_CELLS = 1 << 20
-"""Up to here time slots x key groups are counted in one array; a backlog of hours is sorted first."""
+"""Largest number of cells (ticks x key groups) that are counted in one array. Above it, as with a backlog
+of hours, records are sorted instead, which needs less memory."""
 
 
 @dataclass(frozen=True)
 class Binned:
-    """Holds counts of records by time slot and key group; one entry per pair that has any."""
+    """Holds counts of records by tick and key group; one element per pair with at least one record."""
 
     tick: I64
-    """int64[n]: the time slot m."""
+    """int64[n]: the tick m."""
     group: I64
     """int64[n]."""
     records: F64
-    """float64[n]: how many; > 0."""
+    """float64[n]: number of records; > 0."""
     latency_ms: F64
-    """float64[n]: sum of their latencies; zeros where arrivals are counted."""
+    """float64[n]: sum of the records' latencies, ms; zeros for arrivals."""
     within: F64
-    """float64[n]: how many had a latency of at most the bound; zeros where there is none."""
+    """float64[n]: records with a latency of at most the bound; zeros without a bound."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Holds the counts of one execution of a slot task."""
+    """Holds the counts of one execution of a slot's task."""
 
     arrivals: Binned
-    """New records by the time they arrived, whether served or left waiting; late ones are not in
-    it."""
+    """New records by time of arrival, served or waiting, without late records."""
     completions: Binned
-    """Served records by the time they were served, new or from the backlog; those of a share of
-    another slot's key group are not among them, but among their owner's once it has merged them."""
+    """Served records by time of completion, new or from the backlog. A share of another slot's key group
+    is not counted here; its owner counts these records when it has merged them."""
     end_tick: int = 0
-    """Time slot in which the execution ended."""
+    """Tick in which the execution ended."""
 
 
 def tick_of(at_ms: float, delta_ms: float) -> int:
-    """Return the time slot that a time lies in."""
+    """Return the tick that contains a time."""
     return ceil(at_ms / delta_ms)
 
 
@@ -60,23 +60,23 @@ class Arrived:
     """Holds rows as groups of records that arrived together."""
 
     row: I64
-    """int64[n]: the row each entry comes from."""
+    """int64[n]: the row that each element comes from."""
     group: I64
     """int64[n]."""
     at_ms: F64
-    """float64[n]: NaN where it is not known."""
+    """float64[n]: time of arrival, ms since 1970; NaN if unknown."""
     records: F64
-    """float64[n]."""
+    """float64[n]: number of records."""
 
 
 def arrived(group: I64, records: I64, first_ms: F64 | None, last_ms: F64 | None) -> Arrived:
-    """Return when the records of rows arrived.
+    """Return the records of rows by their times of arrival.
 
-    A row of several records tells when the first and the last of them arrived; half of them count
-    at either end.
+    A row of several records has the arrival times of its first and last record. Half of its records count
+    at either time.
 
-    `group`, `records`: int64[n]. `first_ms`, `last_ms` (float64[n] or None): NaN where it is not
-    known; None where it is of no row.
+    `group`, `records`: int64[n]. `first_ms`, `last_ms` (float64[n] or None): NaN for rows, or None for
+    all rows, whose time of arrival is unknown.
     """
     row = np.arange(len(group))
     weight = records.astype(np.float64)
@@ -94,10 +94,10 @@ def arrived(group: I64, records: I64, first_ms: F64 | None, last_ms: F64 | None)
 
 
 def completed_ms(records: I64, from_ms: float, to_ms: float) -> F64:
-    """Return when each row was served, if rows of one slot are served one after the other.
+    """Return when each row was completed, assuming that a slot serves its rows one after another.
 
-    `records` (int64[n]): records of each row, in the order of service. `from_ms`, `to_ms`: when the
-    slot began and ended.
+    `records` (int64[n]): records of each row, in the sequence of service. `from_ms`, `to_ms`: begin and
+    end of the slot's work.
     """
     done = np.cumsum(records).astype(np.float64)
     at_ms: F64 = from_ms + (to_ms - from_ms) * done / (records.sum() or 1)
@@ -105,7 +105,7 @@ def completed_ms(records: I64, from_ms: float, to_ms: float) -> F64:
 
 
 def count_arrivals(new: Arrived, delta_ms: float, now_ms: float) -> Binned:
-    """Return arrivals by time slot; none is after `now_ms`, whatever the source's clock says."""
+    """Return arrivals by tick; an arrival after `now_ms` (source clock ahead) counts at `now_ms`."""
     at_ms = np.fmin(new.at_ms, now_ms)
     return _binned(at_ms, new.group, new.records, None, 0.0, delta_ms)
 
@@ -113,10 +113,10 @@ def count_arrivals(new: Arrived, delta_ms: float, now_ms: float) -> Binned:
 def count_completions(
     served: Arrived, done_ms: F64, delta_ms: float, bound_ms: float = 0.0
 ) -> Binned:
-    """Return completions by time slot, with the sum of their latencies.
+    """Return completions by tick, with the sum of their latencies.
 
-    `done_ms` (float64[n]): when each entry of `served` was completed. `bound_ms`: latency up to
-    which a record counts as `Binned.within`; 0 counts none.
+    `done_ms` (float64[n]): completion time of each element of `served`. `bound_ms`: largest latency
+    of records that count in `Binned.within`; 0 counts none.
     """
     latency_ms = np.fmax(done_ms - served.at_ms, 0.0)
     return _binned(done_ms, served.group, served.records, latency_ms, bound_ms, delta_ms)
@@ -140,7 +140,7 @@ def _binned(
     tick = np.ceil(at_ms / delta_ms).astype(np.int64)
     first, groups = int(tick.min()), int(group.max()) + 1
     cell = (tick - first) * groups + group
-    single = bool((records == 1).all())  # the usual case, and half the work
+    single = bool((records == 1).all())  # the usual case; it takes half the work
     if int(cell.max()) < _DENSE_CELLS:
         rows = np.bincount(cell)
         cells, place = np.flatnonzero(rows), cell

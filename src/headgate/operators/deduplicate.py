@@ -1,7 +1,7 @@
-"""Emits the first record of each key, and drops the others.
+"""Emits the first record of each key, and drops later records with this key.
 
-A row is ``[meta | key nulls, key words ... | watermark at which the key is forgotten]``; the records
-themselves pass by and are never kept.
+A row is ``[meta | key nulls, key words ... | watermark at which the key is forgotten]``. State holds no
+other column of a record.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DeduplicateSpec(OperatorSpec):
-    """Describes a deduplication: records are the same if their keys are equal."""
+    """Describes a deduplication: records with equal keys are duplicates."""
 
     keys: tuple[Leaf, ...]
     outputs: pa.Schema
-    """pyarrow.Schema: The columns of a record."""
+    """pyarrow.Schema: the columns of a record."""
     time: TimeKey | None
-    """Of size 0: the event time of a record. None where the query has no watermark."""
+    """Event time of a record, as a `TimeKey` of size 0. None if the query has no watermark."""
     keep_us: int | None
-    """A key is forgotten when the watermark has reached its first record's time plus this; None
-    remembers it for ever."""
+    """Microseconds from the event time of a key's first record to the watermark that forgets the key.
+    None: state remembers the key for ever."""
     mode: OutputMode = OutputMode.APPEND
-    """APPEND or UPDATE; they mean the same here."""
+    """APPEND or UPDATE; both have the same effect here."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""
@@ -64,7 +64,7 @@ class KeyLayout:
 
 @dataclass(frozen=True)
 class _Work:
-    """Holds the rows of a step: keys as words, and all of their columns."""
+    """Holds the rows of a step: their keys as words, and all their columns."""
 
     keys: codec.Words
     forget_us: I64
@@ -88,11 +88,11 @@ class DeduplicateOperator(Groupwise):
 
     @property
     def time(self) -> TimeKey | None:
-        """The event time of a record."""
+        """Event time of a record."""
         return self.spec.time
 
     def input_schema(self) -> pa.Schema:
-        """Return the schema of arriving columns: ``k0 ..`` as leaves, ``v0 ..`` as they are."""
+        """Return the schema of arriving columns: ``t`` (with a watermark), ``k0 ..``, ``v0 ..``."""
         keys = [pa.field(f"k{i}", codec.arrow_type(x)) for i, x in enumerate(self.spec.keys)]
         time = [pa.field("t", pa.int64())] if self.spec.time is not None else []
         return pa.schema([*time, *keys, *self.schema()])
@@ -102,7 +102,7 @@ class DeduplicateOperator(Groupwise):
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
-        """Return the keys that are remembered, ``k0 ..``, and ``t``, the watermark that forgets each."""
+        """Return the remembered keys, ``k0 ..``, and the watermark that forgets each key, ``t``."""
         del part
         rows = table.rows[table.live()]
         rows = rows[rows[:, self._forget_at] > emitted_us]

@@ -1,4 +1,4 @@
-"""Collects the results of key groups of a step, and makes columns of them."""
+"""Collects the results of a step's key groups and converts them to columns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headgate.tables.ports import I64
 from headgate.tables.table import gather
 
 COPIED_ROWS = 64
-"""Results of a key group up to which their strings are copied, byte by byte, rather than made columns of
-their own: that costs the same for one result as for some hundred. Not tuned."""
+"""Largest number of results of a key group whose strings are copied. Results above it become columns of
+their own; this costs the same for one result as for some hundred. Not tuned."""
 
 
 @dataclass(frozen=True)
@@ -23,30 +23,30 @@ class GroupResults:
     """Holds the output of a step for one key group, still as words."""
 
     keys: I64
-    """int64[n, key_words]: with the window's end (the time itself for a plain time) in place of the
-    slice start."""
+    """int64[n, key_words]: key words; the window's end (for a plain time, the time) replaces the slice
+    start."""
     values: I64
-    """int64[n, value_words]: the merged buffers, which the engine turns into results."""
+    """int64[n, value_words]: merged buffers; the engine computes results from them."""
     strings: codec.Strings
-    """The table's strings, as of now; what they hold may change once the table is released."""
+    """Strings of the table; their memory may change after the table's release."""
 
 
 class Emission:
-    """Collects results of key groups, and turns those of many into columns together.
+    """Collects results of key groups, and converts results of many groups to columns in one call.
 
-    Strings are a table's, and gone when that is released: a few are copied. Many results become columns
-    while the table is held, and so do lists of what is kept, of which one group's fit into a cache.
+    A result's strings belong to a table and are lost at the table's release. The strings of few results
+    are copied. Many results, and lists of collected values, become columns before the release.
 
     Parameters
     ----------
     layout : RowLayout
-        Of the tables that results come from.
+        Layout of the tables.
     schema : pyarrow.Schema
-        Of the columns.
+        Schema of the columns.
     columns : callable
-        Turns results into columns.
+        Converts results to columns.
     has_lists : bool
-        Whether results are lists of what is kept.
+        True if results contain lists of collected values.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Emission:
         self._string_words, self._start = layout.string_words, layout.value_start
         self._words: list[GroupResults] = []
         self._strings = 0
-        """Of the results in `_words`."""
+        """Number of strings of the results in `_words`."""
         self._columns: list[list[pa.Array]] = []
 
     def add(self, results: GroupResults) -> None:
-        """Add results of a table that is held."""
+        """Add results whose table is not released yet."""
         if len(results.keys) == 0:
             return
         if self._has_lists or (self._string_words and len(results.keys) > COPIED_ROWS):
@@ -75,7 +75,7 @@ class Emission:
             self._words.append(self._apart(results) if self._string_words else results)
 
     def add_apart(self, results: GroupResults) -> None:
-        """Add results with strings of their own, one for each id."""
+        """Add results with strings of their own, one string per id."""
         if len(results.keys) == 0:
             return
         if self._string_words:
@@ -88,7 +88,7 @@ class Emission:
         self._words.append(results)
 
     def _apart(self, results: GroupResults) -> GroupResults:
-        """Return results with strings of their own, numbered behind those of the results before."""
+        """Return a copy of results with strings of their own; ids continue those of earlier results."""
         start = self._start
         keys, values = results.keys.copy(), results.values.copy()
         columns = [
@@ -104,7 +104,7 @@ class Emission:
         return GroupResults(keys, values, codec.Strings(offsets, data))
 
     def _flush(self) -> None:
-        """Turn the results that are words into columns."""
+        """Convert the collected words to columns."""
         if not self._words:
             return
         keys = np.concatenate([r.keys for r in self._words])
@@ -116,7 +116,7 @@ class Emission:
         self._words, self._strings = [], 0
 
     def batch(self) -> pa.RecordBatch:
-        """Return all results as columns."""
+        """Return all collected results as columns."""
         self._flush()
         if not self._columns:
             return pa.RecordBatch.from_pylist([], schema=self._schema)

@@ -1,14 +1,14 @@
-"""Lays a processor's entries out in the tables of key groups, and finds the entries of given keys.
+"""Lays out a processor's entries in the tables of key groups, and finds the entries of keys.
 
 A row is ``[meta | key nulls, key words ..., variable, number | nulls, numbers ..., texts ...]``. The
-entries of a key and variable are numbered without gaps, so each can be looked up by its row key, without
+entries of a key and variable are numbered without gaps, so a lookup by row key finds each entry without
 a scan of the table. A key's *head* (variable -1, number 0) has two words per list or map: the number of
-its first entry, and how many entries it has. A value is number 0 and needs no head. A list's entries are
-in the order of their numbers; in a map the last entry takes the number of an entry that is removed.
+its first entry, and the number of entries. A value has number 0 and needs no head. A list's entries are
+numbered in their sequence. In a map, the last entry takes the number of a removed entry.
 
-The columns of every variable share the same words: first those that are not texts, then the interned
-texts, from the same word on for all variables. So the text words are the same in every row. An entry with
-a time to live has one more word, after its other non-text columns: when it ends.
+The columns of all variables share the same words: first the columns that are not texts, then interned
+texts, which begin at the same word for all variables. So text words are the same in every row. An entry
+with a time to live has one more word, after its other non-text columns: the time when the entry ends.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 HEAD = -1
-"""The variable of a head row."""
+"""Variable number of a head row."""
 
 _ENDS = Leaf(Kind.INTEGER)
-"""When an entry with a time to live ends, ms."""
+"""Leaf of the time at which an entry's time to live ends, ms."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ class Columns:
     number: int
     """The variable's index, which a row's variable word holds."""
     leaves: tuple[Leaf, ...]
-    """Leaves of the entry's columns, then that of its end, if it has a time to live."""
+    """Leaves of the entry's columns; then, with a time to live, the leaf of its end."""
     at: tuple[int, ...]
     """Word of each leaf within the value part."""
     head_at: int
-    """Word in a head's value part that holds the number of this variable's first entry; the count is in
-    the next word. 0 for a single value, which needs no head."""
+    """Word in a head's value part that holds the number of this variable's first entry. The next word
+    holds the count. 0 for a single value, which needs no head."""
 
     @property
     def ends_at(self) -> int:
-        """Word of the end within the value part, 0 where entries stay for ever."""
+        """Word of the end within the value part; 0 if entries have no time to live."""
         return 0 if self.variable.ttl_ms is None else self.at[-1]
 
     def encoded(self, rows: pa.RecordBatch, ends_ms: int, width: int) -> codec.Words:
-        """Return entries as value parts, texts not interned yet."""
+        """Return entries as value parts; texts are not interned yet."""
         arrays = [to_leaf(c, x) for c, x in zip(rows.columns, self.leaves, strict=False)]
         if self.ends_at:
             arrays.append(pa.array(np.full(rows.num_rows, ends_ms)))
@@ -71,7 +71,7 @@ class Columns:
         Parameters
         ----------
         words : int64[n, value words]
-        texts : pyarrow large_binary[n * per_row]    The strings that each row's text words stand for.
+        texts : pyarrow large_binary[n * per_row]    Strings for the text words of each row.
         texts_from : int    The first text word.
         """
         schema = self.variable.schema
@@ -125,12 +125,12 @@ class EntryLayout:
 
     @property
     def headed(self) -> tuple[Columns, ...]:
-        """The variables whose entries are counted in a key's head."""
+        """Variables whose entries a key's head counts (lists and maps)."""
         return tuple(columns for columns in self.variables if columns.head_at)
 
 
 def entry_layout(keys: tuple[Leaf, ...], variables: tuple[Variable, ...]) -> EntryLayout:
-    """Return where the entries of `variables` lie."""
+    """Return the layout for the entries of `variables`."""
     key_at, at = codec.positions(keys)
     leaves = [_leaves(variable) for variable in variables]
     headed = [i for i, variable in enumerate(variables) if not variable.single]
@@ -175,14 +175,13 @@ class Found:
     """Holds the entries of some keys of one table."""
 
     of: I64
-    """int64[n]: position of each entry's key among the keys asked for."""
+    """int64[n]: position of each entry's key among the requested keys."""
     rows: I64
-    """int64[n, width]: whole rows; those of one key and variable in the order of their numbers."""
+    """int64[n, width]: whole rows; rows of one key and variable are sorted by number."""
     heads: I64
-    """int64[keys, 2 * headed variables]: first number and count per list or map; 0 where there is
-    no head."""
+    """int64[keys, 2 * headed variables]: first number and count per list or map; 0 without a head."""
     texts: pa.Array
-    """pyarrow large_binary[n * texts]: the strings that each row's text words stand for."""
+    """pyarrow large_binary[n * texts]: strings for the text words of each row."""
 
 
 def find(layout: EntryLayout, table: Table, keys: I64) -> Found:
@@ -219,7 +218,7 @@ _NONE: I64 = np.zeros(0, dtype=np.int64)
 
 
 def row_keys(keys: I64, of: I64, variable: int, number: I64) -> I64:
-    """Return the key parts of rows: those of ``keys[of]``, a variable, and numbers."""
+    """Return the key parts of rows: the words of ``keys[of]``, the variable, and the numbers."""
     made = np.empty((len(of), keys.shape[1] + 2), dtype=np.int64)
     made[:, :-2] = keys[of]
     made[:, -2] = variable
@@ -235,7 +234,7 @@ def _texts(layout: EntryLayout, table: Table, rows: I64 | list[I64]) -> pa.Array
 
 
 def named(table: Table, ids: I64) -> pa.Array:
-    """Return, as large_binary, the strings of a table that `ids` (id + 1, 0 for none) stand for."""
+    """Return the strings for `ids` of a table (id + 1; 0 for null) as large_binary."""
     offsets, data = table.strings()
     pool = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]

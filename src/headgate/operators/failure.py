@@ -1,4 +1,4 @@
-"""Reports a failure of a user's own code: the place of the failure, and no content of a record."""
+"""Reports a failure in a user's own code with its place, and without contents of records."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from headgate.core.input import shown
 from headgate.operators.time_limit import TookTooLong
 
 FAILURES = BaseException
-"""What ends a call of a user's own code: ``sys.exit``, a panic of a native library and a cancelled
-coroutine are no Exception, and do not end the worker."""
+"""Exceptions that can end a call of a user's own code. ``sys.exit``, a panic of a native library and a
+cancelled coroutine raise no `Exception`; they must not end the worker either."""
 
 
 def explained(error: BaseException, where: str, called: Any = None) -> ProcessorError:
-    """Return an error that says where another one came up; raise it ``from None``.
+    """Return an error that says where another error was raised; raise the result ``from None``.
 
-    It names the kind of the exception, the user's file and line, and between ‹ and › the exception's
-    text, which may quote a record: `withheld` takes that out.
+    The message names the exception's class, and the user's file and line. The exception's text, which may
+    quote a record, stands between ‹ and ›; `withheld` removes this part.
 
-    `called`: the user's function; named where the call itself failed, so that no line of it ran.
+    `called`: the user's function; named if the call itself failed before any line of the function ran.
     """
     if isinstance(error, KeyboardInterrupt):
         raise error
@@ -40,5 +40,5 @@ _SAID = re.compile(r" ‹[^›]*›")
 
 
 def withheld(text: str) -> str:
-    """Return the text of an error without what users' exceptions say."""
+    """Return the text of an error without the texts of users' exceptions."""
     return _SAID.sub("", text)

@@ -1,4 +1,4 @@
-"""Runs an operator one key group after the other: loads the group, serves its rows, commits it."""
+"""Runs an operator one key group after another: acquires its table, serves its rows, commits it."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Groupwise(Operator, Protocol):
 
     @abstractmethod
     def _read(self, request: Request, chosen: pa.Table) -> Any:
-        """Return the rows of a step in the form that `_serve` takes."""
+        """Return the rows of a step in the form that `_serve` needs."""
 
     @abstractmethod
     def _serve(
         self, table: Table, work: Any, share: Share, watermark_us: int
     ) -> pa.RecordBatch | None:
-        """Serve a group's rows, remove rows that `watermark_us` has passed, return the output."""
+        """Serve a group's rows; remove rows that `watermark_us` has passed; return the output."""
 
     @abstractmethod
     def _due_us(self, table: Table) -> int:
-        """Return the watermark at which the group has something to emit or to remove."""
+        """Return the watermark at which the group must emit or remove rows."""
 
     @property
     def expires(self) -> bool:
@@ -57,7 +57,7 @@ class Groupwise(Operator, Protocol):
         return self.time is not None and self.time.expires
 
     def late(self, times_us: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
-        """Return a mask of late records: the watermark has reached their time, which has no length."""
+        """Return a mask of late records: their event time is at or before the watermark."""
         late: npt.NDArray[np.bool_] = times_us <= watermark_us
         return late
 
@@ -69,7 +69,7 @@ class Groupwise(Operator, Protocol):
         watermarks_us: Mapping[int, int],
         initial: tuple[pa.Table, I64] | None = None,
     ) -> pa.RecordBatch:
-        """Serve rows; key group g has ``starts[g]:starts[g + 1]``, or all rows if state is shared."""
+        """Serve rows ``starts[g]:starts[g + 1]`` of each group g, or all rows if it is shared."""
         del initial
         work = self._read(step.request, chosen)
         parts = []

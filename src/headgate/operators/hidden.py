@@ -1,4 +1,4 @@
-"""Nulls below null structs, in fields that are never null: Spark writes them, and Arrow refuses them."""
+"""Replaces nulls below null structs in non-nullable fields: Spark writes them, Arrow refuses them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pyarrow as pa
 
 
 def without_hidden_nulls(table: pa.Table) -> pa.Table:
-    """Return the same rows in a form that Arrow casts.
+    """Return the same rows in a form that Arrow can cast.
 
-    A null ``variant``, or a null struct that has a field that is never null, comes from Spark with a null
-    in that field. Arrow refuses to cast such a column, even to its own type, as PySpark does with what
-    `createDataFrame` is given. Some value is put there instead; the struct stays null.
+    Spark writes a null ``variant``, or a null struct with a non-nullable field, with a null in that
+    field. Arrow refuses to cast such a column, even to its own type; PySpark's `createDataFrame` makes
+    such a cast. This function fills the field with an arbitrary value; the struct stays null.
     """
     columns = [_shown(column) if _hides(column.type) else column for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as one of a type, whatever nulls it hides."""
+    """Cast a column to a type, after its hidden nulls are filled."""
     return column if column.type == kind else _filled(column).cast(kind)
 
 
@@ -33,7 +33,7 @@ def _hides(kind: pa.DataType) -> bool:
 
 def _shown(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):  # of no rows
+    if isinstance(whole, pa.ChunkedArray):  # a column without rows
         whole = pa.array([], column.type)
     return _filled(whole)
 
@@ -42,7 +42,7 @@ def _filled(column: pa.Array) -> pa.Array:
     kind = column.type
     if not _hides(kind):
         return column
-    column = pa.concat_arrays([column, pa.nulls(0, kind)])  # not a part of a longer one
+    column = pa.concat_arrays([column, pa.nulls(0, kind)])  # a copy with offset 0
     if pa.types.is_struct(kind):
         parts = [_filled(column.field(i)) for i in range(kind.num_fields)]
         children = [_present(p, f) for p, f in zip(parts, kind, strict=True)]
@@ -60,7 +60,7 @@ def _filled(column: pa.Array) -> pa.Array:
 
 
 def _present(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return a struct's field; where it is never null, with some value in place of each null."""
+    """Return a struct's field; a value replaces each null of a non-nullable field."""
     if field.nullable or not column.null_count:
         return column
     values = pa.concat_arrays([column, pa.array([_any_value(field.type)], field.type)])

@@ -15,7 +15,7 @@ from headgate.tables.ports import I64
 F64 = npt.NDArray[np.float64]
 
 _FEW = 64
-"""Up to here slices are looked for one after the other, which costs less than a sort."""
+"""Largest number of slices that are searched one by one, cheaper than a sort; others are sorted."""
 
 
 def input_counts(
@@ -23,8 +23,8 @@ def input_counts(
 ) -> tuple[InputCounts, ...]:
     """Return the counts of each input.
 
-    `arrived`, `late`, `chosen` (pyarrow.Table): what came with the step, what of it was turned
-    away, and what was served.
+    `arrived`, `late`, `chosen` (pyarrow.Table): the step's new rows, the late rows among them, and
+    the served rows.
     """
     executed = _records(operator, late) + _records(operator, chosen)
     newest_ms = _newest_ms(operator, arrived)
@@ -63,10 +63,10 @@ def _input_of(operator: Operator, table: pa.Table) -> I64:
 
 
 def newest_by_slice(operator: Operator, chosen: pa.Table) -> dict[int, dict[int, float]]:
-    """Return when the newest record served of each key group and slice arrived, ms since 1970.
+    """Return, by key group and slice, the latest arrival of a served record, ms since 1970.
 
-    Nothing where the operator puts out results with the records that cause them, or where records
-    do not say when they arrived. `chosen` is sorted by key group.
+    Empty if the operator's results do not wait for time, or if records have no arrival time.
+    `chosen` is sorted by key group.
     """
     if not operator.waits_for_time or ARRIVED_LAST not in chosen.column_names:
         return {}
@@ -92,7 +92,7 @@ def newest_by_slice(operator: Operator, chosen: pa.Table) -> dict[int, dict[int,
 def _note_newest(
     newest_of: dict[int, dict[int, float]], begin_us: int, groups: I64, at_ms: F64
 ) -> None:
-    """Note the newest record of each key group, of which the records are one after the other."""
+    """Note the latest arrival of each key group; `groups` is sorted."""
     starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
     newest_ms = np.maximum.reduceat(at_ms, starts)
     for group, newest in zip(groups[starts].tolist(), newest_ms.tolist(), strict=True):

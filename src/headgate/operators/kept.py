@@ -1,10 +1,10 @@
-"""Runs aggregates over values that are kept one by one, until a result is read.
+"""Runs aggregates whose values are stored one by one, until the engine reads a result.
 
-Most aggregates have a small buffer that stands for all their records. Some have none that two slots, or a
-Python worker, could merge: what Spark serialises only it can read, and ``DISTINCT`` needs to know what
-came before. Of those the values are kept, each in a row of the key group's table of its own, so that
-windows, expiry, changes, snapshots and migration are those of any row. What goes out has, beside an
-aggregate's merged buffers, a list of the values for each collection; the engine makes results of it.
+Most aggregates merge their records into a small buffer. Some have no buffer that two slots, or a Python
+worker, can merge: only Spark can read buffers that Spark serialises, and ``DISTINCT`` must know all
+earlier values. Values of such an aggregate are rows in the key group's table, so windows, expiry,
+changelog, snapshots and migration treat them as any row. A result has the merged buffers of the other
+aggregates, and one list of values per collection, from which the engine computes the aggregate.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from headgate.operators.step import SlotStep
 from headgate.tables.ports import I64, Table
 
 _PLACES = 32
-"""Bits of a record's place within its step; the step's number has the others."""
+"""Bits of a record's position in its step; the step's number fills the bits above."""
 
 _WORD = 64
-"""Bits of a word, the sign's among them."""
+"""Bits of a word, including the sign bit."""
 
 
 def present_name(collection: int) -> str:
-    """Return the column that is null where a record is not in a collection."""
+    """Return the name of the column that is null for records without a value in a collection."""
     return f"h{collection}"
 
 
 def leaf_name(collection: int, leaf: int) -> str:
-    """Return the column of a leaf of a collection."""
+    """Return the name of the column of a collection's leaf."""
     return f"h{collection}_{leaf}"
 
 
 class KeptOperator(AggregateOperator):
-    """Runs an `AggregateSpec` that keeps values of its records."""
+    """Runs an `AggregateSpec` with collections: values of its records are stored one by one."""
 
     def input_schema(self) -> pa.Schema:
-        """Return the schema of arriving columns: an aggregate's, and those of the collections."""
+        """Return the schema of arriving columns: the aggregates', then the collections'."""
         fields = list(super().input_schema())
         for number, kept in enumerate(self.spec.kept):
             fields.append(pa.field(present_name(number), pa.int64()))
@@ -55,7 +55,7 @@ class KeptOperator(AggregateOperator):
         return pa.schema(fields)
 
     def schema(self) -> pa.Schema:
-        """Return the schema of `columns`: an aggregate's, and ``l0 ..``, lists of structs ``x0 ..``."""
+        """Return the schema of `columns`: the aggregates', then lists ``l0 ..`` of structs ``x0 ..``."""
         lists = enumerate(self.spec.kept)
         more = [pa.field(f"l{number}", pa.list_(_item(kept))) for number, kept in lists]
         return pa.schema([*super().schema(), *more])
@@ -88,7 +88,7 @@ class KeptOperator(AggregateOperator):
         return len(self.spec.keys) + sum(len(h.leaves) for h in self.spec.kept[:number])
 
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
-        """Merge records ``start:stop`` of `batch` into `table`, and keep their values."""
+        """Merge records ``start:stop`` of `batch` into `table`, and store their values."""
         super().merge(table, batch, start, stop)
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
         for kept in batch.kept:
@@ -100,7 +100,7 @@ class KeptOperator(AggregateOperator):
             self._merge_into(table, index, counted, table)
 
     def columns(self, results: GroupResults) -> list[pa.Array]:
-        """Return results as Arrow columns, with the lists of kept values."""
+        """Return results as Arrow columns, with the lists of stored values."""
         tags = results.keys[:, self.layout.tag_at]
         own = tags == 0
         shown = GroupResults(results.keys[own], results.values[own], results.strings)
@@ -127,7 +127,7 @@ class KeptOperator(AggregateOperator):
         return pa.ListArray.from_arrays(offsets, items)
 
     def _bare(self, keys: I64) -> I64:
-        """Return the part of the keys of values that the aggregates' own rows share."""
+        """Return the aggregates' part of the keys of value rows."""
         bare = keys[:, : self.layout.tag_at].copy()
         bare[:, 0] &= (1 << len(self.spec.keys)) - 1
         return bare
@@ -135,7 +135,7 @@ class KeptOperator(AggregateOperator):
     def _updated(self, table: Table, changed: I64, emitted_us: int) -> GroupResults:
         time = self.spec.time
         if time is None or not time.sliced:
-            # all that is kept of a key goes out again where one value is new
+            # one new value makes the step emit all values of its key again
             known = Distinct(self._bare(table.rows[changed][:, 1 : self._start]))
             live = table.live()
             of = known.find(self._bare(table.rows[live][:, 1 : self._start]))
@@ -151,7 +151,7 @@ class KeptOperator(AggregateOperator):
 
 
 class KeptSessionOperator(KeptOperator, SessionOperator):
-    """Runs sessions over kept values; a value keeps its record's own time through all merges."""
+    """Runs sessions over stored values; a value's row has its record's time, also after merges."""
 
     def _sessions(self, table: Table) -> I64:
         live = table.live()
@@ -164,7 +164,7 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
         rows = table.rows[entries]
         keys, values = rows[:, 1 : self._start], rows[:, self._start :]
         keys[:, self.layout.time_at] = shown.keys[of, self.layout.time_at]
-        # what is alike at two times of a session is alike
+        # equal values at different times of a session are equal values of the session
         keys, values = self._merged(table, keys, values, None)
         keys = np.concatenate([shown.keys, keys])
         return GroupResults(keys, np.concatenate([shown.values, values]), shown.strings)
@@ -173,7 +173,7 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
         table.delete(np.concatenate([ended, self._within(table, ended)[0]]))
 
     def _within(self, table: Table, index: I64) -> tuple[I64, I64]:
-        """Return the rows of values within some sessions, and the session of each."""
+        """Return the value rows that lie within sessions `index`, and each row's position in `index`."""
         layout = self.layout
         live = table.live()
         entries = live[table.rows[live, 1 + layout.tag_at] > 0]
@@ -188,7 +188,7 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
             bare.append(keys)
         known = Distinct(bare[0])
         of_key = known.find(bare[1])
-        # the last session of the key that begins at or before the value's time
+        # find the key's last session that begins at or before the value's time
         order = np.lexsort((starts, known.of))
         ranks = np.unique(starts)
         place = np.searchsorted(ranks, times, side="right")
@@ -202,13 +202,13 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
 
 
 def _in_order(of: I64, places: I64) -> I64:
-    """Return an order by `of`, and within that by place."""
+    """Return positions sorted by `of`, then by place."""
     if len(of) == 0:
         return of
     later = places - places.min()
     bits = int(later.max()).bit_length()
     order: I64
-    if bits + int(of.max()).bit_length() < _WORD:  # one number to sort by is several times as fast
+    if bits + int(of.max()).bit_length() < _WORD:  # sorting by one number is several times faster
         order = np.argsort((of << bits) | later)
     else:
         order = np.lexsort((places, of))

@@ -1,8 +1,7 @@
 """Serves the window instances of one key, record by record: a slot's work with O+.
 
-Algorithm 2 of STRETCH for a single key. A slot goes through its keys one by one and advances each to the
-watermark, so it need not search all keys for the next window's end; `headgate_lab.oplus.reference` does
-search them.
+Implements algorithm 2 of [STRETCH] for a single key. A slot advances its keys to the watermark one after
+another, so it does not search all keys for the next window end; `headgate_lab.oplus.reference` does.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from headgate.operators.operator_plus import (
 class KeyWindows:
     """Holds the windows of one key during a call, and the changes that the call made.
 
-    `states`: by left boundary, one state for each input; as they were before the call.
+    `states`: the states before the call, by left boundary; one state per input.
 
     Attributes
     ----------
-    changed, removed : set of int    Left boundaries whose states are new, and those that are gone.
+    changed, removed : set of int    Left boundaries of windows that the call wrote, and removed.
     """
 
     def __init__(
@@ -43,15 +42,15 @@ class KeyWindows:
 
     @property
     def due(self) -> int | None:
-        """The least right boundary; None without any window."""
+        """Least right boundary; None without any window."""
         return min(self._states) + self._operator.window_size if self._states else None
 
     def states(self, left: int) -> Sequence[State]:
-        """Return the states at a left boundary."""
+        """Return the states of the window at a left boundary, one per input."""
         return self._states[left]
 
     def take(self, record: Record) -> list[Record]:
-        """Serve a record after which no record with an earlier time comes, so its time is the watermark.
+        """Serve a record of a sorted input: no earlier record follows, so its time is the watermark.
 
         References
         ----------
@@ -67,7 +66,7 @@ class KeyWindows:
         return emitted
 
     def update(self, left: int, record: Record) -> list[Record]:
-        """Update the window at `left`, into which the record falls; return the records that f_U emits."""
+        """Update the window at `left`, which holds the record; return the records that f_U emits."""
         if left not in self._states:
             self._put(left, [None] * self._operator.inputs)
         states, payloads = self._operator.updated(self._windows(left, left), record)
@@ -75,7 +74,7 @@ class KeyWindows:
         return self._emit(left, payloads)
 
     def advance(self, watermark: int) -> list[Record]:
-        """Return the records that windows ending at or before a watermark emit, in time order."""
+        """Close windows that end at or before a watermark; return the emitted records, by time."""
         emitted: list[Record] = []
         while self._states:
             left = min(self._states)
@@ -109,7 +108,7 @@ class KeyWindows:
             self.removed.add(left)
 
     def _windows(self, left: int, shown: int) -> Windows:
-        """Return the window instances at `left` as if they stood at `shown`."""
+        """Return the window instances of `left`, with `shown` as their left boundary."""
         right = shown + self._operator.window_size
         return tuple(Window(state, shown, right, self._key) for state in self._states[left])
 

@@ -1,10 +1,10 @@
 """Maps each leaf of an `AggregateSpec` to the words of a row, as arrays for the kernels.
 
-A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``; nulls are as
-many words as their bits need (`codec.null_at`). Where values of records are stored one by one
-(`AggregateSpec.kept`), each value has a row of its own. The key of such a row continues with a tag (0 for
-the aggregates' own row, else the number of the value's collection), the place of the record where the
-order counts, and the words of the value; its last value word is the number of equal values.
+A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``; null bits take
+as many words as they need (`codec.null_at`). If values of records are stored one by one
+(`AggregateSpec.kept`), each value has a row of its own. The key of such a row has three more parts: a tag
+(0 for the aggregates' row, else 1 + the number of the collection), the record's place if the collection
+is a list, and the words of the value. The row's last value word counts equal values.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class RowLayout:
     """Words of a whole row that hold interned strings."""
     tag_at: int
     place_at: int
-    """`tag_at`, `place_at`: words within the key part, -1 where nothing is kept; the words of kept
-    leaves follow."""
+    """`tag_at`, `place_at`: words within the key part, -1 without collections; the words of the
+    collections' leaves follow."""
     kept_at: tuple[tuple[int, ...], ...]
     """Word of each leaf within the key part, by collection."""
     count_at: int
-    """Word within the value part of how many kept values are alike, -1 where nothing is kept."""
+    """Word within the value part that counts equal values, -1 without collections."""
 
     @property
     def value_start(self) -> int:
@@ -55,7 +55,7 @@ class RowLayout:
 
 
 def row_layout(spec: AggregateSpec) -> RowLayout:
-    """Return where everything in `spec` lies."""
+    """Return the row layout of `spec`."""
     key_at, at = positions(spec.keys)
     time_at = -1
     if spec.time is not None:
@@ -94,9 +94,9 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
         first += count + extra
     count_at = -1
     if spec.kept:
-        # an aggregate of its own that no column brings
+        # one more aggregate: the count of equal values, which no arriving column holds
         count_at, value_words = value_words, value_words + 1
-        # never null, so its bit is nobody's business
+        # COUNT reads no null bit, so any bit serves
         leaves = np.vstack([leaves, [(count_at, 1, int(Kind.INTEGER), 0, 0)]])
         ops.append([int(Op.COUNT), first, 1, first + 1, 0, 0])
     words_of = [0] * (value_words - len(nulls))

@@ -1,4 +1,4 @@
-"""Converts columns of any type to leaves of a row, and back; a processor's state consists of leaves."""
+"""Converts columns to leaves of a row, and back; a processor's state consists of leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.operators.spec import Kind, Leaf
 
 
 def leaf_of(kind: pa.DataType) -> Leaf | None:
-    """Return the leaf that carries a column of an Arrow type, None where none does.
+    """Return the leaf for columns of an Arrow type; None for a type that state cannot hold.
 
     Integers, booleans, dates, timestamps and durations in microseconds are INTEGER; floats FLOAT;
     decimals DECIMAL; text, binary and (packed, see `headgate.operators.packed`) lists, maps and structs
@@ -30,7 +30,7 @@ def leaf_of(kind: pa.DataType) -> Leaf | None:
 
 
 def to_leaf(column: pa.Array, leaf: Leaf) -> pa.Array:
-    """Return a column in the type that carries `leaf`."""
+    """Convert a column to the Arrow type of `leaf`."""
     kind = column.type
     if leaf.kind is Kind.BYTES:
         return column.cast(pa.binary()) if _is_text(kind) else pack(column)
@@ -42,7 +42,7 @@ def to_leaf(column: pa.Array, leaf: Leaf) -> pa.Array:
 
 
 def from_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column that `to_leaf` converted, or a key's leaf, in its own type again."""
+    """Convert a column from its leaf's type (`to_leaf`, or a key's leaf) back to `kind`."""
     if _is_text(kind):
         return column.cast(kind)
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
@@ -51,7 +51,7 @@ def from_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def from_leaves(columns: Sequence[pa.Array], schema: pa.Schema) -> list[pa.Array]:
-    """Return keys in their own types: a struct has a leaf that says whether it is, then its fields'."""
+    """Convert key leaves back to columns; a struct's first leaf is null where the struct is null."""
     left = list(columns)
     arrays = [_taken(left, field.type) for field in schema]
     assert not left
@@ -67,7 +67,7 @@ def _taken(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
 
 
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return batches of one schema, at least one, as one batch."""
+    """Concatenate batches of one schema; there is at least one batch."""
     first = batches[0]
     if len(batches) == 1:
         return first

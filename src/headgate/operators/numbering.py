@@ -1,4 +1,4 @@
-"""Numbers the distinct rows of a matrix of words, and finds other rows among them."""
+"""Numbers the distinct rows of a matrix of words, and looks up the numbers of other rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ I64 = npt.NDArray[np.int64]
 
 
 class Distinct:
-    """Numbers the distinct rows of int64[n, w], in the order in which they first occur.
+    """Numbers the distinct rows of int64[n, w] by their first occurrence.
 
     Attributes
     ----------
-    first : int64[k]    Where each of them first occurs.
+    first : int64[k]    Index of each distinct row's first occurrence.
     of : int64[n]    The number of each row.
     rows : int64[k, w]
     """
@@ -31,7 +31,7 @@ class Distinct:
         self.rows: I64 = rows[self.first]
 
     def find(self, rows: I64) -> I64:
-        """Return the number of each of `rows` (int64[m, w]), -1 for one that is not among them."""
+        """Return the number of each of `rows` (int64[m, w]); -1 for a row without a number."""
         rows = np.ascontiguousarray(rows)
         of = np.empty(len(rows), dtype=np.int64)
         look_up(rows, hash_words(rows), self.rows, self._index, of)

@@ -1,4 +1,4 @@
-"""Defines the port of an operator: the methods that a slot's step calls, whatever its kind."""
+"""Defines the port of operators: the methods that a slot calls in a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class Layout(Protocol):
-    """Gives every layout of an operator its common attribute."""
+    """Defines the attribute that the row layouts of all operators have."""
 
     @property
     def table(self) -> TableLayout:
@@ -28,8 +28,8 @@ class Layout(Protocol):
 class Operator(Protocol):
     """Runs one spec over the key groups of a slot; holds no state of its own.
 
-    `serve` calls `late`, `partly_late` and `holds_us` with all rows of a step, and `run` once. What
-    only some kinds do has the answer of the others here.
+    `serve` calls `late`, `partly_late` and `run` with all rows of a step. Methods that only some
+    kinds of operators need have a default here.
     """
 
     spec: OperatorSpec
@@ -38,7 +38,7 @@ class Operator(Protocol):
     @property
     @abstractmethod
     def time(self) -> TimeKey | None:
-        """The event time of arriving records; None where they have none."""
+        """Event time of arriving records; None if they have none."""
 
     @property
     @abstractmethod
@@ -57,17 +57,17 @@ class Operator(Protocol):
 
     @property
     def input_column(self) -> str:
-        """The column that says which input a row came from, from 0 on; there, if there are several."""
+        """Column with the number of a row's input, from 0; only used if there are several inputs."""
         return ""
 
     @property
     def waits_for_time(self) -> bool:
-        """Return whether a result is emitted when its time is over, under the name `TIME`."""
+        """Return whether results wait for the end of their window; `TIME` then has slice starts."""
         return False
 
     @property
     def shows_all(self) -> bool:
-        """Return whether every key group emits all its results in every step, held or not."""
+        """Return whether a step emits all results of all key groups, also of groups on hold."""
         return False
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Operator(Protocol):
         """Return the schema of arriving columns."""
 
     def initial_schema(self) -> pa.Schema | None:
-        """Return the schema of an initial state; None where there can be none."""
+        """Return the schema of an initial state; None if the operator takes none."""
         return None
 
     @abstractmethod
@@ -83,37 +83,37 @@ class Operator(Protocol):
         """Return the schema of the output."""
 
     def times(self, arriving: pa.Table) -> I64:
-        """Return the time by which each arriving record is judged, as `late` takes it."""
+        """Return the time of each arriving record that `late` compares with the watermark."""
         return slice_starts(self.time, arriving)
 
     @abstractmethod
     def late(self, times_us: I64, watermark_us: I64, /) -> npt.NDArray[np.bool_]:
-        """Return which records are late: all that they belong to is out at the watermark."""
+        """Return a mask of late records: the watermark has passed all their windows."""
 
     def partly_late(self, times_us: I64, watermark_us: I64, /) -> npt.NDArray[np.bool_]:
-        """Return which records are late for some of their windows only."""
+        """Return a mask of records that are late for some of their windows, not for all."""
         del watermark_us
         return np.zeros(len(times_us), dtype=np.bool_)
 
     def holds_us(self, watermark_us: int) -> int:
-        """Return the time before which no more output comes, once a group stands at a watermark."""
+        """Return the least event time of later output, when a group's watermark is `watermark_us`."""
         return watermark_us
 
     def rehearse(self) -> bool:
-        """Prepare everything that a batch needs, and return True; False where only rows can do that."""
+        """Prepare all that a batch needs, and return True; False if only served rows can prepare it."""
         return False
 
     def merged(self, rows: pa.Table) -> pa.Table:
-        """Return arriving rows merged among themselves, one for each entry that they belong to.
+        """Merge arriving rows with each other; return one row per entry.
 
-        Only asked of operators whose spec is not `unsplittable`; by default they are left as they are.
+        Only called if the spec is not `unsplittable`. By default, rows stay as they are.
         """
         return rows
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
         """Return the entries of a key group, for another engine.
 
-        `emitted_us`: the group's watermark. `part`: the side of a join, the number of a processor's
+        `emitted_us`: the group's watermark. `part`: the side of a join, or the number of a processor's
         variable.
         """
         raise NotImplementedError
@@ -132,9 +132,9 @@ class Operator(Protocol):
         Parameters
         ----------
         chosen : pyarrow.Table
-            Rows ``starts[g]:starts[g + 1]`` of it are key group g's, where the operator is not shared.
+            Rows to serve; ``starts[g]:starts[g + 1]`` are key group g's, unless the operator is shared.
         watermarks_us : mapping of int to int    Watermark of every group that is served.
         initial : (pyarrow.Table, int64[groups + 1]) or None
-            The initial state, as `chosen` and `starts`; None where the operator has none, and in all
-            steps but the first.
+            Initial state, in the form of `chosen` and `starts`; None without one, and in all steps after
+            the first.
         """

@@ -1,6 +1,6 @@
 """Describes O+ as data: window advance and size, inputs, keys, window type, schema, three functions.
 
-Event time is an integer in the operator's own unit (STRETCH's delta is 1); on Spark it is microseconds.
+Event time is an integer in the operator's own unit (STRETCH's delta is 1); on Spark the unit is 1 us.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from headgate.core.errors import ConfigError, ProtocolError, nearest
 Key = Hashable
 Payload = tuple[Any, ...]
 State = Any
-"""What a window instance keeps; None is the empty state."""
+"""State of a window instance; None is the empty state."""
 
 NO_WATERMARK = -(2**63)
-"""Before every event time: the watermark of an instance that has seen nothing."""
+"""Watermark of an instance that has received nothing; below every event time."""
 
 
 class WindowType(Enum):
-    """Names the way in which the window instances of a key are kept."""
+    """Names the type of windows, WT: one window instance per key, or one per key and left boundary."""
 
     SINGLE = "single"
-    """One per key, moved forward; records enter and leave it. Needs records in time order."""
+    """One per key, which moves forward; records enter and leave it. Needs records sorted by time."""
     MULTI = "multi"
-    """One per key and left boundary; a record updates all it falls in."""
+    """One per key and left boundary; a record updates all instances whose span holds the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Record:
     time: int
     """Event time."""
     payload: Payload
-    """Values, by the schema of its input."""
+    """Values, in the schema of the input."""
     input: int = 0
-    """Which of the operator's inputs it belongs to, from 0."""
+    """Number of the record's input, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Holds one window instance, as the three functions see it: the span ``[left, right)`` of one key."""
+    """Holds one window instance, as the three functions get it: the span ``[left, right)`` of a key."""
 
     state: State
     left: int
@@ -75,7 +75,7 @@ _ARGUMENTS = {
     "output": ("windows",),
     "slide": ("windows",),
 }
-"""What the functions of an operator are called with."""
+"""Arguments of an operator's functions, by the function's name."""
 
 
 @dataclass(frozen=True)
@@ -87,26 +87,26 @@ class OperatorPlus:
     window_advance, window_size : int
         WA and WS; windows are ``[l * WA, l * WA + WS)`` for every integer l; 1 <= WA <= WS.
     keys : callable, optional
-        f_MK: the keys of a record, none or several. None where who runs the operator finds the keys.
+        f_MK: the keys of a record, none or several. None if the engine computes the keys.
     schema : tuple of str
-        Names of an output record's payload; none where who runs the operator says.
+        Column names of an output record; empty if the engine knows them.
     inputs : int
-        I, how many inputs there are; each keeps a window of its own.
+        I, the number of inputs; each input has a window of its own.
     update : callable, optional
-        f_U: from the window instances of one key and boundary and a record that falls in them, the
-        new states and payloads to emit. Without it a record is kept in the window of its input.
+        f_U: takes the window instances of one key and left boundary, and a record in them; returns new
+        states, and payloads to emit. By default, the window of the record's input collects the record.
     output : callable, optional
-        f_O: from expired window instances, payloads to emit. Without it nothing is emitted.
+        f_O: takes ended window instances; returns payloads to emit. By default, emits nothing.
     slide : callable, optional
-        f_S, SINGLE only: from window instances that have just moved forward (their ``left`` is the
-        new one), their states. Without it records before ``left`` are dropped.
+        f_S, SINGLE only: takes window instances after a move forward (``left`` is the new boundary);
+        returns their states. By default, drops records before ``left``.
     distinct : bool
-        Whether the keys of a record are a set. By default they are a bag, as `explode` has it: a
-        record that has a key twice updates it twice.
+        True if a record's keys are a set. By default they are a bag, as with `explode`: a record that
+        has a key twice updates it twice.
 
     Raises
     ------
-    ConfigError    WA, WS or I is out of range, or none of the three functions is given.
+    ConfigError    WA, WS or I is out of range, or all three functions are missing.
 
     References
     ----------
@@ -150,9 +150,9 @@ class OperatorPlus:
         Parameters
         ----------
         advance, size : str
-            Durations, as ``"1 minute"`` and ``"10 minutes"``.
+            Durations, such as ``"1 minute"`` and ``"10 minutes"``.
         given : any
-            The other parameters, by name; `window_type` may be a text.
+            The other parameters, by name; `window_type` may be a string.
         """
         if isinstance(kind := given.get("window_type"), str):
             kinds = [window.value for window in WindowType]
@@ -163,11 +163,11 @@ class OperatorPlus:
         return cls(_duration_us(advance), _duration_us(size), **given)
 
     def keys_of(self, record: Record) -> tuple[Key, ...]:
-        """Return the record's keys in the order that `keys` gives them; once each if `distinct`.
+        """Return the record's keys as `keys` returns them; without duplicates if `distinct`.
 
         Raises
         ------
-        ConfigError    There is no f_MK.
+        ConfigError    The operator has no f_MK.
         """
         if self.keys is None:
             msg = "an operator without keys cannot tell a record's keys; give it a function."

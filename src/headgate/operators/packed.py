@@ -1,9 +1,9 @@
-"""Packs nested values (lists, maps, structs) as byte strings, by type; never executes anything in them.
+"""Packs nested values (lists, maps, structs) as byte strings; unpacking never executes anything in them.
 
-A value is ``0`` where it is null, else ``1`` and its content: eight bytes for a number, date or
-timestamp, one for a boolean; a length of four bytes and the bytes of a text, binary or decimal; a count
-of four bytes and the items of a list or map (key, value, key, ...); the fields of a struct. All numbers
-are little-endian. ``docs/format.md`` says the same.
+A null value is the byte 0. Any other value is the byte 1 and its content: eight bytes for a number, date
+or timestamp; one byte for a boolean; a length of four bytes and the bytes for a text, binary or decimal;
+a count of four bytes and the items for a list or map (key, value, key, ...); the fields for a struct.
+All numbers are little-endian. ``docs/format.md`` describes the same format.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def pack(column: pa.Array) -> pa.Array:
 def unpack(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the column that `pack` packed.
 
-    Raises `StateError`: the bytes are not those of a value of the type.
+    Raises `StateError` if the bytes do not encode a value of the type.
     """
     stored = _stored(kind)
     values = []
@@ -64,7 +64,7 @@ def unpack(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
-    """Return the type with its dates and times as the integers that they are."""
+    """Return the type with integers in place of dates and times."""
     t = pa.types
     if t.is_list(kind):
         return pa.list_(_stored(kind.value_type))
@@ -115,7 +115,7 @@ def _whole(data: bytes, kind: pa.DataType) -> Any:
 
 
 def _read(data: memoryview, at: int, kind: pa.DataType) -> tuple[Any, int]:
-    """Return the value that begins at `at`, and where it ends."""
+    """Return the value that begins at byte `at`, and the index of the byte after it."""
     t = pa.types
     there, at = data[at], at + 1
     if not there:

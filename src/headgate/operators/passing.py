@@ -1,4 +1,4 @@
-"""Passes records by an operator unchanged, so that its readers find them like any operator's output."""
+"""Passes records through unchanged, so that later operators read them like an operator's output."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow as pa
 from headgate.operators.processor import Keyed, State, Timers
 
 PLACE = pa.schema([("place", pa.int64())])
-"""The key of a record that passes: where it goes, and nothing else."""
+"""Key of a passing record; it only decides to which slot the record goes."""
 
 _PASSED, _NONE, _COUNT = "passed", pa.schema([]), pa.schema([("n", pa.int64())])
 
 
 @dataclass
 class Passing:
-    """Passes every row of a branch without state, as it came."""
+    """Passes every row of a stateless branch unchanged."""
 
     inputs: pa.Schema
     """pyarrow.Schema."""
@@ -44,15 +44,15 @@ class Passing:
         """Do nothing: there are no timers."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 @dataclass
 class Limiting(Passing):
-    """Limits the rows that a stream will ever emit; all rows have one key."""
+    """Limits the number of rows that a query ever emits; all rows have one key."""
 
     most: int = 0
-    """Rows that pass."""
+    """Largest number of rows that pass."""
     states: Mapping[str, tuple[Any, ...]] = field(
         default_factory=lambda: {_PASSED: (_NONE, _COUNT)}
     )
@@ -60,7 +60,7 @@ class Limiting(Passing):
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch:
-        """Return the first rows, as long as there may be more."""
+        """Return rows until `most` rows have passed."""
         before = state[_PASSED].rows.column("n").to_pylist()
         passed = before[0] if before else 0
         rows = batch.rows.slice(0, max(self.most - passed, 0))

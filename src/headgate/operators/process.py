@@ -1,8 +1,8 @@
 """Runs a processor over the key groups of one slot: its rounds of calls, and its state in tables.
 
-A step has up to three rounds: the initial state (first step only), the arriving rows, the timers that
-have fired. In each, the entries of the keys concerned are looked up, the processor is called once with
-all of them, and what it changed is written, so that the next round finds it.
+A step has up to three rounds, each with one call: the initial state (first step only), the arriving rows,
+the fired timers. A round looks up the entries of its keys, calls the processor with all keys at once, and
+writes the changes, so the next round reads them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ Mask = npt.NDArray[np.bool_]
 Call = Callable[[pa.RecordBatch, State, Timers], pa.RecordBatch | None]
 
 _PURGE_SHARE = 8
-"""Ended entries are removed at most so often per time to live; until then nobody sees them. Chosen."""
+"""Largest number of times that ended entries are removed per time to live. A larger value scans tables
+more often; until their removal, entries that ended are hidden from the processor. Chosen, not tuned."""
 
 
 @dataclass
@@ -63,10 +64,10 @@ class _Held:
 
     group: int
     table: Table
-    """Begun."""
+    """`begin` has been called."""
     watermark_us: int
     due_us: int
-    """Earliest time of work without a record, if known."""
+    """Earliest time at which the group has work without a record, microseconds."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class _Keys:
     """Holds the keys of a round, by key group."""
 
     words: list[I64]
-    """list of int64[k, variable_at]: one per group held."""
+    """list of int64[k, variable_at]: one array per acquired group."""
     base: I64 = field(init=False)
     """int64[groups + 1]: position of each group's first key in the round."""
 
@@ -100,7 +101,7 @@ class ProcessorOperator(Operator):
 
     @property
     def time(self) -> TimeKey | None:
-        """The event time of a record, where late ones are filtered."""
+        """Event time of a record; None unless late records are filtered."""
         return self.spec.time
 
     @property
@@ -141,7 +142,7 @@ class ProcessorOperator(Operator):
         return pa.RecordBatch.from_arrays([*keys, *values], names=names)
 
     def late(self, times_us: I64, emitted_us: I64) -> Mask:
-        """Return which records are late: the watermark of an earlier step has passed them."""
+        """Return a mask of late records: the watermark of an earlier step has passed their time."""
         flags: Mask = times_us <= emitted_us
         return flags
 
@@ -153,14 +154,13 @@ class ProcessorOperator(Operator):
         watermarks_us: Mapping[int, int],
         initial: tuple[pa.Table, I64] | None = None,
     ) -> pa.RecordBatch:
-        """Serve `chosen`, rows ``starts[g]:starts[g + 1]`` of which are key group g's.
+        """Serve `chosen`; rows ``starts[g]:starts[g + 1]`` are key group g's.
 
-        The groups concerned are held all at once: those with rows, with something due, or to be
-        logged in full.
+        Acquires all groups at once that have rows or due work, or that write a snapshot.
 
         `watermarks_us`: watermark of every group of the slot. `initial` ((pyarrow.Table,
-        int64[groups + 1]) or None): the initial state, as `chosen` and `starts`; None in all steps
-        but the first.
+        int64[groups + 1]) or None): initial state, in the form of `chosen` and `starts`; None in all
+        steps after the first.
         """
         held: list[_Held] = []
         try:
@@ -179,9 +179,9 @@ class ProcessorOperator(Operator):
                 step.release(held_group.group)
 
     def rehearse(self) -> bool:
-        """Call the processor with no keys at all, so that it compiles or loads its code.
+        """Call the processor without keys, so that it compiles or loads its code.
 
-        Only its author knows which rows it can take.
+        Only its author knows which rows it accepts, so the call has no rows.
         """
         processor = self.spec.processor
         keys = pa.RecordBatch.from_pylist([], schema=processor.keys)
@@ -248,7 +248,7 @@ class ProcessorOperator(Operator):
         schema: pa.Schema,
         method: Callable[[pa.RecordBatch, Keyed, State, Timers], pa.RecordBatch | None],
     ) -> list[pa.RecordBatch]:
-        """Call `method` with rows by key, each key's in the order they came."""
+        """Call `method` with rows sorted by key; `spec.order`, or else arrival, sorts a key's rows."""
         if rows.num_rows == 0:
             return []
         columns = [_whole(rows.column(f"k{i}")) for i in range(len(self.spec.keys))]
@@ -283,7 +283,7 @@ class ProcessorOperator(Operator):
         return self._round(step, held, keys, of_keys, lambda k, s, t: method(k, batch, s, t))
 
     def _due_round(self, step: SlotStep, held: list[_Held]) -> list[pa.RecordBatch]:
-        """Call the processor with the timers that have fired, and remove ended entries."""
+        """Call the processor with fired timers, and remove ended entries."""
         due = [
             held_group
             for held_group in held
@@ -319,7 +319,7 @@ class ProcessorOperator(Operator):
         expired = Keyed(of[order], times)
 
         def call(keys: pa.RecordBatch, state: State, timers: Timers) -> pa.RecordBatch | None:
-            timers.delete(expired.of, at_ms[order])  # what the call registers comes after it
+            timers.delete(expired.of, at_ms[order])  # first, so timers that the call registers stay
             return self.spec.processor.handleExpired(keys, expired, state, timers)
 
         return self._round(step, due, keys, of_keys, call)
@@ -332,7 +332,7 @@ class ProcessorOperator(Operator):
         of_keys: pa.RecordBatch | None,
         call: Call | None,
     ) -> list[pa.RecordBatch]:
-        """Look up the keys' entries, make the call, write the changes; return the output."""
+        """Look up the entries of keys, make the call, write the changes; return the output."""
         if keys.count == 0:
             return []
         spec, layout = self.spec, self.layout
@@ -365,7 +365,7 @@ class ProcessorOperator(Operator):
     def _called(
         self, step: SlotStep, call: Call, keys: pa.RecordBatch, state: State, timers: Timers
     ) -> pa.RecordBatch | None:
-        """Call the user's code and return its output as it was declared."""
+        """Call the user's code and return its output in the declared schema."""
         name = self.spec.label
         try:
             with TimeLimit(step.request.time_limit_s):
@@ -419,15 +419,15 @@ class ProcessorOperator(Operator):
             )
         return made
 
-    # -- what is due --------------------------------------------------------------------------------
+    # -- due work -----------------------------------------------------------------------------------
 
     def _note_due(self, held: list[_Held], keys: _Keys, state: State, now_ms: int) -> None:
-        """Bring forward the due times of groups, by registered timers and by entries that will end."""
+        """Lower the due times of groups to those of registered timers and of the ends of new entries."""
         soonest = np.full(len(held), NEVER_US, dtype=np.int64)
 
         def note(of: I64, at_ms: I64) -> None:
             groups = np.searchsorted(keys.base, of, side="right") - 1
-            far_ms = NEVER_US // 1000  # beyond it a time in microseconds would turn its sign
+            far_ms = NEVER_US // 1000  # a later time would overflow in microseconds
             np.minimum.at(soonest, groups, np.clip(at_ms, -far_ms, far_ms) * 1000)
 
         for variable in self.spec.variables:
@@ -440,7 +440,7 @@ class ProcessorOperator(Operator):
             held_group.due_us = min(held_group.due_us, at_us)
 
     def _scan(self, step: SlotStep, held_group: _Held) -> tuple[I64, I64]:
-        """Return the rows of timers that have fired, and of entries that have ended."""
+        """Return the rows of fired timers, and of ended entries."""
         rows = held_group.table.rows[held_group.table.live()]
         layout, now_ms = self.layout, self._now_us(step, held_group.watermark_us) // 1000
         gone = rows[ended(layout, rows, step.request.timestamp_ms)]
@@ -451,7 +451,7 @@ class ProcessorOperator(Operator):
         return Distinct(rows[:, 1 : 1 + self.layout.variable_at]).rows
 
     def _next_due(self, step: SlotStep, held_group: _Held) -> int:
-        """Return when a group is due next; all that was due has been done."""
+        """Return when a group is due next, after all its due work is done."""
         rows = held_group.table.rows[held_group.table.live()]
         layout, now_ms = self.layout, step.request.timestamp_ms
         now_us = self._now_us(step, held_group.watermark_us)
@@ -462,7 +462,7 @@ class ProcessorOperator(Operator):
                 continue
             if columns.variable is TIMERS:
                 first_ms = min(int(own[:, layout.value_at + 1].min()), int(NEVER_US) // 1000)
-                # one that was registered too late fires in the next step
+                # a timer that was registered for a past time fires in the next step
                 due_us.append(max(first_ms * 1000, now_us + 1))
             elif columns.variable.ttl_ms is not None:
                 first_ms = int(own[:, layout.value_at + columns.ends_at].min())
@@ -474,7 +474,7 @@ class ProcessorOperator(Operator):
 def _new_heads(
     layout: EntryLayout, variables: list[Found], planned: list[Writes]
 ) -> tuple[I64, Mask]:
-    """Return the heads of all keys of a round after it, and which changed."""
+    """Return the heads of a round's keys after the round, and a mask of changed heads."""
     before = np.concatenate([f.heads for f in variables])
     heads = before.copy()
     for made in planned:
@@ -528,7 +528,7 @@ def _write(
 
 
 def _spans(rows: I64, width: int) -> I64:
-    """Return ``width`` positions per row, for rows laid end to end."""
+    """Return the positions of `rows` in a flat array that has ``width`` values per row."""
     return (rows[:, None] * width + np.arange(width)).ravel()
 
 
@@ -537,5 +537,5 @@ def _joined(parts: list[I64]) -> I64:
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """Return one contiguous array."""
+    """Return a column as one contiguous array."""
     return pa.concat_arrays(column.chunks) if column.num_chunks else column.combine_chunks()

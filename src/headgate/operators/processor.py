@@ -1,8 +1,8 @@
 """Defines a user's own stateful logic over many keys: its declaration, its input and its output.
 
-State is *entries*: rows, each of one key. A variable with entry columns holds any number of entries per
-key, keyed by those columns (a map); an ordered one a list of them; one with neither holds one entry
-per key at the most (a value). Only what a call changes is written to the changelog.
+State consists of *entries*: rows, each of one key. A variable with entry columns is a map: these columns
+tell a key's entries apart. An ordered variable is a list. Any other variable is a value: a key has at
+most one entry. The changelog receives only the entries that a call changes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class TimeMode(IntEnum):
 
     NONE = 0
     PROCESSING = 1
-    """The batch's time stamp; time to live is possible in this mode only."""
+    """Time stamp of the batch; only this mode allows a time to live."""
     EVENT = 2
-    """The watermark; records that it has passed are late."""
+    """The watermark; records whose time it has reached are late."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Keyed:
     """Holds rows that belong to keys."""
 
     of: I64
-    """int64[n], never decreasing: Position of each row's key among the keys of the call."""
+    """int64[n], never decreasing: position of each row's key among the keys of the call."""
     rows: pa.RecordBatch
     """pyarrow.RecordBatch of n rows."""
 
     def starts(self, keys: int) -> I64:
-        """Return int64[keys + 1]: where each key's rows begin, and the end."""
+        """Return int64[keys + 1]: the index of each key's first row, then the number of rows."""
         return np.searchsorted(self.of, np.arange(keys + 1)).astype(np.int64)
 
 
@@ -52,20 +52,20 @@ class Keyed:
 class Variable:
     """Describes one state variable.
 
-    Raises `UnsupportedQuery`: a column has a type that state cannot hold, or the time to live is
-    not positive.
+    Raises `UnsupportedQuery` if a column has a type that state cannot hold, or if the time to live
+    is not positive.
     """
 
     name: str
     entry: pa.Schema
-    """pyarrow.Schema: Columns that tell a key's entries apart; no floats. Empty for a value or a
+    """pyarrow.Schema: columns that tell a key's entries apart; no floats. Empty for a value or a
     list."""
     values: pa.Schema
-    """pyarrow.Schema: What an entry holds."""
+    """pyarrow.Schema: the other columns of an entry."""
     ttl_ms: int | None = None
-    """How long an entry is there after it was last put; None for ever."""
+    """Milliseconds from an entry's last write to its end; None for entries that never end."""
     ordered: bool = False
-    """True for a list: any number of entries per key, in their order."""
+    """True for a list: any number of entries per key, in the sequence of their appends."""
 
     def __post_init__(self) -> None:
         for column in [*self.entry, *self.values]:
@@ -93,25 +93,25 @@ class Variable:
 
 
 TIMERS = Variable("", pa.schema([("at_ms", pa.int64())]), pa.schema([]))
-"""A key's timers are state like any other, so they move with its key group."""
+"""Timers of a key: a variable like any other, so timers move with their key group."""
 
 
 @dataclass
 class VariableChanges:
-    """Collects a call's changes to one variable: removals first; later puts win over earlier ones."""
+    """Collects a call's changes to one variable: removals come first; later puts replace earlier ones."""
 
     cleared: list[I64] = field(default_factory=list)
-    """list of int64[n]: keys that lose all their entries."""
+    """list of int64[n]: positions of keys that lose all their entries."""
     removed: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
     put: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
-    """`removed`, `put`: list of (int64[n], pyarrow.RecordBatch): Key positions and rows; what is
-    put into a list is appended to it."""
+    """`removed`, `put`: list of (int64[n], pyarrow.RecordBatch): key positions and rows; a put into
+    a list appends."""
 
 
 class State:
-    """Holds the state of the keys of one call: `state[name]` as before; `put`, `remove`, `clear`.
+    """Gives a call the state of its keys: ``state[name]`` reads; `put`, `remove` and `clear` change.
 
-    `before`: the entries there are, by variable. `keys`: keys of the call.
+    `before`: entries before the call, by variable. `keys`: number of keys of the call.
     """
 
     def __init__(
@@ -123,21 +123,21 @@ class State:
         self.changes = {name: VariableChanges() for name in self._variables}
 
     def __getitem__(self, name: str) -> Keyed:
-        """Return the entries of all keys of the call, a list's in order, others in no particular one."""
+        """Return the entries of all keys before the call; only a list's entries have a fixed sequence."""
         self._known(name)
         return self._before[name]
 
     def put(self, name: str, of: I64, rows: pa.RecordBatch) -> None:
-        """Write entries, new ones or in place of those with the same entry columns.
+        """Write entries: replace those with equal entry columns; append a list's entries.
 
-        `of` (int64[n]): key of each entry, as its position in the call. `rows` (pyarrow.RecordBatch
-        of n rows): entry columns and values, by name. A list's are appended to it.
+        `of` (int64[n]): position of each entry's key in the call. `rows` (pyarrow.RecordBatch of n
+        rows): entry columns and values, by name.
         """
         chosen = fitted(rows, self._known(name).schema, f'what is put into state "{name}"')
         self.changes[name].put.append((self._positions(of, rows.num_rows), chosen))
 
     def remove(self, name: str, of: I64, rows: pa.RecordBatch) -> None:
-        """Remove entries; `rows` names them by their entry columns, other columns are ignored."""
+        """Remove the entries that the entry columns of `rows` name; other columns are ignored."""
         variable = self._known(name)
         if variable.ordered:
             msg = f'state "{name}" is a list, whose entries have no name; use clear.'
@@ -146,7 +146,7 @@ class State:
         self.changes[name].removed.append((self._positions(of, rows.num_rows), chosen))
 
     def clear(self, name: str, of: I64) -> None:
-        """Remove all entries of keys, before anything that this call puts."""
+        """Remove all entries of keys; puts of this call apply afterwards."""
         self._known(name)
         self.changes[name].cleared.append(self._positions(of, len(of)))
 
@@ -173,14 +173,14 @@ class State:
 
 
 class Timers:
-    """Holds the timers of the keys of one call, and the time.
+    """Gives a call the timers of its keys, and the time.
 
     Parameters
     ----------
     state : State    State of the call; holds `TIMERS` unless the mode is NONE.
-    timestamp_ms : int    Time stamp of the batch; -1 where the mode is NONE, as in Spark.
+    timestamp_ms : int    Time stamp of the batch; -1 if the mode is NONE, as in Spark.
     watermark_ms : int64[keys]
-        The watermark of each key; -1 likewise. Keys differ while records of some of them wait.
+        Watermark of each key; -1 if the mode is NONE. It stays behind while records of the key wait.
     """
 
     def __init__(self, state: State, mode: TimeMode, timestamp_ms: int, watermark_ms: I64) -> None:
@@ -191,17 +191,17 @@ class Timers:
 
     @property
     def registered(self) -> Keyed:
-        """The timers as they were before the call: column ``at_ms``, of a key in no particular order."""
+        """Timers before the call: column ``at_ms``, unsorted within a key."""
         self._require()
         return self._state[TIMERS.name]
 
     def register(self, of: I64, at_ms: I64) -> None:
-        """Have keys called at `at_ms` (int64[n], milliseconds); again at the same time is once."""
+        """Register timers at `at_ms` (int64[n], milliseconds); a key has at most one timer per time."""
         self._require()
         self._state.put(TIMERS.name, of, _at(at_ms))
 
     def delete(self, of: I64, at_ms: I64) -> None:
-        """Take timers back; one that is not there is no error."""
+        """Delete timers; a missing timer is no error."""
         self._require()
         self._state.remove(TIMERS.name, of, _at(at_ms))
 
@@ -219,56 +219,56 @@ class Processor(Protocol):
     """Declares and runs a user's logic; `hg.ArrowProcessor` is its form for users of Spark."""
 
     keys: pa.Schema
-    """Columns that the stream is grouped by, in that order, as the processor wants them."""
+    """Grouping columns of the stream, in their sequence, with the types that the processor needs."""
     inputs: pa.Schema
-    """Columns of the stream that it reads; the others do not reach it."""
+    """Columns of the stream that the processor reads; it does not get the others."""
     initial: pa.Schema
-    """Columns of the initial state; none where there is no initial state."""
+    """Columns of the initial state; empty without an initial state."""
     states: Mapping[str, tuple[Any, ...]]
-    """Per state variable what `Variable` takes after its name."""
+    """Arguments of `Variable` after the name, by state variable."""
 
     def handleInitial(
         self, keys: pa.RecordBatch, initial: Keyed, state: State, timers: Timers
     ) -> None:
-        """Take the initial state of keys, in the first step, before their first rows."""
+        """Store the initial state of keys; called in the first step, before their first rows."""
 
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch:
-        """Take the arriving rows of many keys, change their state, and return the output."""
+        """Serve the arriving rows of many keys: change their state, and return the output."""
 
     def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch | None:
-        """Take timers that have fired, column ``at_ms`` in ascending order per key; likewise."""
+        """Serve fired timers, column ``at_ms``, ascending per key: change state, return the output."""
 
     def close(self) -> None:
-        """End: called after the last call of a step."""
+        """Release resources; called after the last call of a step."""
 
 
 @dataclass(frozen=True)
 class ProcessorSpec(OperatorSpec):
     """Describes a keyed processor.
 
-    Raises `UnsupportedQuery`: a state has a time to live, and the time mode is another than
+    Raises `UnsupportedQuery` if a state has a time to live and the time mode is not
     PROCESSING.
     """
 
     keys: tuple[Leaf, ...]
-    """Leaves of the key's columns, as `from_leaves` takes them: one per column, more for a struct."""
+    """Leaves of the key's columns, as in `from_leaves`: one leaf per column, more for a struct."""
     outputs: pa.Schema
-    """pyarrow.Schema: What it puts out."""
+    """pyarrow.Schema: columns of the output."""
     processor: Processor
     name: str = ""
-    """What messages call it; the class of `processor` by default."""
+    """Name in messages; by default the class of `processor`."""
     mode: OutputMode = OutputMode.APPEND
-    """Output modes mean the same here."""
+    """All output modes have the same effect here."""
     time_mode: TimeMode = TimeMode.NONE
     filters: bool = False
-    """True where records have an event time, and late ones do not reach the processor."""
+    """True if records have an event time and late records do not reach the processor."""
     order: tuple[int, ...] = ()
-    """Positions among the columns of `processor.inputs`: a key's records come in their order in
-    each call. None: as they came."""
+    """Positions in `processor.inputs` of the columns that sort a key's records in each call. Empty:
+    records are in the sequence of arrival."""
 
     def __post_init__(self) -> None:
         for variable in self.variables:
@@ -286,25 +286,25 @@ class ProcessorSpec(OperatorSpec):
 
     @property
     def time(self) -> TimeKey | None:
-        """The plain event time of a record, where late ones are filtered; no part of the key."""
+        """Plain event time of a record, not a part of the key; None unless late records are filtered."""
         return TimeKey(0, 0) if self.filters else None
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """Its state variables, by name: the order in which they are declared must not matter."""
+        """State variables, sorted by name, so that the sequence of their declarations has no effect."""
         states = self.processor.states
         declared = tuple(Variable(name, *states[name]) for name in sorted(states))
         return declared if self.time_mode is TimeMode.NONE else (TIMERS, *declared)
 
     @property
     def by_clock(self) -> bool:
-        """Return whether entries fall due by the batch's time stamp, not by the watermark."""
+        """Return whether the batch's time stamp, not the watermark, makes entries due."""
         return self.time_mode is TimeMode.PROCESSING
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on.
 
-        A time to live may change from one start to the next; whether there is one may not.
+        A restart may change a time to live, but may neither add nor remove one.
         """
 
         def columns(schema: pa.Schema) -> list[list[str]]:
@@ -323,7 +323,7 @@ class ProcessorSpec(OperatorSpec):
 
 
 def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
-    """Return the columns of `schema`, in its order and types.
+    """Return the columns of `schema`, in its sequence, cast to its types.
 
     Raises `ProcessorError`: a column is missing, or does not fit its type.
     """
@@ -339,12 +339,12 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
         try:
             columns.append(of_type(column, wanted.type))
         except pa.ArrowException:
-            # what Arrow says of it may hold a value
+            # Arrow's message may quote a value
             msg = (
                 f'column "{wanted.name}" of {what} is {column.type} and does not fit {wanted.type}.'
             )
             raise ProcessorError(msg) from None
     if not columns:
-        # a batch without columns would forget its length
+        # a batch without columns has no number of rows
         return pa.RecordBatch.from_arrays([pa.nulls(rows.num_rows)], names=[""])
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,11 +1,11 @@
 """Merges buffers by Catalyst's expressions for an aggregate, on whole columns of words.
 
-A declarative aggregate of Catalyst merges two of its buffers by an expression for each leaf, over the
-leaves of the left and the right buffer. Such an expression is a nested tuple here, ``("add", x, y)``, and
-is computed for all rows at once. The buffers of one row are merged two by two, neighbours first, so n of
-them take log n turns and keep their order.
+A declarative aggregate of Catalyst has one merge expression per leaf, over the leaves of the left and the
+right buffer. Here an expression is a nested tuple, ``("add", x, y)``, and is computed for all rows at
+once. The buffers of one row are merged in pairs of neighbours, so n buffers take log n passes and keep
+their sequence.
 
-Null is as in SQL: a sum with null in it is null, and an ``if`` whose condition is null takes the other
+Nulls behave as in SQL: a sum with a null is null, and an ``if`` with a null condition takes the else
 branch. A value is a pair (array, mask of nulls).
 """
 
@@ -47,7 +47,7 @@ class Leaves:
     leaves: I64
 
     def merge(self, rows: I64, index: I64, incoming: I64) -> None:
-        """Merge rows ``incoming[j]`` into ``rows[index[j]]``, in their order."""
+        """Merge rows ``incoming[j]`` into ``rows[index[j]]``, for ascending j."""
         if len(index) == 0:
             return
         order = np.argsort(index, kind="stable")
@@ -168,7 +168,7 @@ _OTHERS: dict[str, Callable[[list[Value]], Value]] = {
 
 
 def _logic(name: str, operands: list[Value]) -> Value:
-    """Return and, or, not of three values: true, false, unknown."""
+    """Return ``and``, ``or`` or ``not`` in three-valued logic: true, false, unknown."""
     known = [(values.astype(np.bool_) & ~nulls, nulls) for values, nulls in operands]
     if name == "not":
         ((true, unknown),) = known

@@ -13,10 +13,9 @@ I64 = npt.NDArray[np.int64]
 
 
 def in_order(columns: Sequence[pa.Array], order: tuple[int, ...], of: I64) -> I64:
-    """Return the positions of rows by key, then by some columns, then by all others.
+    """Return positions of rows sorted by key, then by the columns in `order`, then by all others.
 
-    Rows that are then still apart are equal but for columns of lists, maps and structs, which order
-    nothing. A null comes first.
+    Columns of lists, maps and structs sort nothing. A null comes first.
 
     Parameters
     ----------
@@ -28,7 +27,7 @@ def in_order(columns: Sequence[pa.Array], order: tuple[int, ...], of: I64) -> I6
     by: list[pa.Array] = []
     for i in (*order, *rest):
         if not pa.types.is_nested(columns[i].type):
-            # where nulls go is said differently from one Arrow to the next
+            # Arrow's versions differ in the parameter for the place of nulls
             by += [pc.is_valid(columns[i]), columns[i]]
     names = [f"c{i}" for i in range(len(by))]
     rows = pa.RecordBatch.from_arrays(by, names=names)

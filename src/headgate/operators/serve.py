@@ -1,8 +1,8 @@
-"""Does one slot's work in one step: late records out, backlog first, quota, merge, emit, change log.
+"""Does a slot's work in a step: drops late records, serves the backlog first, emits, logs changes.
 
-Free of any engine: an engine brings the arriving records as an Arrow table and a `Request`, and takes
-a `Served` back. What is served is decided by the request alone, never by the clock, so that a retry
-serves under the same rule.
+An engine, on which the module does not depend, passes an Arrow table of arriving records and a `Request`,
+and gets a `Served`. The request alone, never the clock, decides which records are served, so a retry
+serves by the same rule.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def serve(
 ) -> Served:
     """Do one slot's work in one step.
 
-    Raises `StateError`: a key group cannot be brought to its token; `EngineError`: an aggregate
-    cannot hold its value (overflow), or a processor gave back what does not fit.
+    Raises `StateError` if a key group cannot be brought to its token; `EngineError` if an aggregate
+    overflows, or if a processor fails or returns rows that do not fit its schema.
 
     Parameters
     ----------
-    arriving : pyarrow.Table    New records, in the order of the source within each key group.
-    backlog : pyarrow.Table or None    Records that waited, oldest first within each key group.
+    arriving : pyarrow.Table    New records; each key group's in the sequence of the source.
+    backlog : pyarrow.Table or None    Waiting records; each key group's oldest first.
     initial : pyarrow.Table or None
-        A processor's initial state for the slot's groups; it never waits.
-    now_ms : callable    The clock that completions are read from.
+        A processor's initial state for the slot's groups; it never joins the backlog.
+    now_ms : callable    Clock for completion times, ms since 1970.
     on_group : callable, optional
         Called while a key group is half written, before its state has the new token; for fault tests.
     """
@@ -67,9 +67,9 @@ def serve(
     arriving = _by_group(arriving)
     emitted = _emitted_by_group(request)
     if operator.shared:
-        # a group that misses a record now never meets it: none is held, it is brought in the task
+        # a record reaches a group only now, so no group may be on hold; the task fetches its state
         request = replace(request, held=frozenset())
-        # records of all groups come; nothing ever waits, so all groups have emitted the same
+        # records of all groups arrive and none waits, so all groups have emitted to the same watermark
         groups_seen = _column(arriving, GROUP)
         emitted = np.full(
             max(len(emitted), int(groups_seen.max(initial=0)) + 1), emitted.max(initial=0)
@@ -119,7 +119,7 @@ def _column(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
 
 
 def _by_group(table: pa.Table) -> pa.Table:
-    """Return the table sorted by key group, stable, so that order within a group holds."""
+    """Sort the table by key group; the sort is stable."""
     groups = _column(table, GROUP).astype(np.int16)
     if len(groups) == 0 or bool(np.all(groups[1:] >= groups[:-1])):
         return table.combine_chunks()
@@ -127,7 +127,7 @@ def _by_group(table: pa.Table) -> pa.Table:
 
 
 def _initial(initial: pa.Table | None, starts: I64) -> tuple[pa.Table, I64] | None:
-    """Return the initial state by group, and where each group's begins."""
+    """Return the initial state sorted by group, and the index of each group's first row."""
     if initial is None or initial.num_rows == 0:
         return None
     initial = _by_group(initial)
@@ -135,7 +135,7 @@ def _initial(initial: pa.Table | None, starts: I64) -> tuple[pa.Table, I64] | No
 
 
 def _emitted_by_group(request: Request) -> I64:
-    """Return the watermark that arriving records of each group are judged late by."""
+    """Return, by group, the watermark that decides whether arriving records are late."""
     groups = request.groups
     emitted = np.zeros(max([*groups, *request.shares], default=-1) + 1, dtype=np.int64)
     for group, state in groups.items():
@@ -146,7 +146,7 @@ def _emitted_by_group(request: Request) -> I64:
 
 
 def _set_apart(operator: Operator, request: Request, served: Served, chosen: pa.Table) -> pa.Table:
-    """Merge the rows of others' key groups among themselves; return the rows of the slot's own."""
+    """Merge the rows of shares (other slots' key groups); return the rows of the slot's own groups."""
     if not request.shares or chosen.num_rows == 0:
         return chosen
     apart = np.isin(_column(chosen, GROUP), np.fromiter(request.shares, np.int64))
@@ -166,7 +166,7 @@ def _set_apart(operator: Operator, request: Request, served: Served, chosen: pa.
 
 
 def _counted(rows: pa.Table, served: Served) -> I64:
-    """Return the records of each row that were not counted yet; count rows merged elsewhere."""
+    """Return each row's records, 0 if another slot merged the row; count these in `merged_rows`."""
     weights = _column(rows, RECORDS)
     if MERGED not in rows.column_names:
         return weights
@@ -176,7 +176,7 @@ def _counted(rows: pa.Table, served: Served) -> I64:
 
 
 def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Served, pa.Table]:
-    """Split off late records; lateness is judged on arrival, by the watermark already emitted."""
+    """Split off late records: on arrival, their group has emitted all their windows."""
     empty = arriving.slice(0, 0)
     none_late = empty.append_column("emitted", pa.array(_NO_ROWS))
     arrived = int(_column(arriving, RECORDS).sum())
@@ -204,13 +204,13 @@ def _with_met(table: pa.Table, which: npt.NDArray[np.bool_], met: I64) -> pa.Tab
 def _behind_backlog(
     arriving: pa.Table, backlog: pa.Table | None
 ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-    """Return all rows by group, each group's backlog first, and a mask of the rows that had waited."""
+    """Return all rows by group, each group's backlog first, and a mask of the backlog's rows."""
     if backlog is None or backlog.num_rows == 0:
         return arriving, np.zeros(arriving.num_rows, dtype=np.bool_)
     parts = [backlog]
     if arriving.num_rows:
         parts.append(arriving)
-    # only one of them may tell when records arrived: an earlier run may have had no use for it
+    # one of them may lack arrival times: an earlier run may not have recorded them
     both = pa.concat_tables(parts, promote_options="default")
     groups = _column(both, GROUP).astype(np.int16)
     order = np.argsort(groups, kind="stable")
@@ -223,9 +223,9 @@ def _counts(groups: I64) -> dict[int, int]:
 
 
 def _without_held(operator: Operator, request: Request) -> Request:
-    """Return `request` without the held groups, whose state may be on another host.
+    """Return `request` without groups on hold, whose state may be on another host.
 
-    Complete mode shows every group in every step, so there they are read where they are not.
+    Complete mode emits every group in every step, so none is left out; the task fetches their state.
     """
     if operator.shows_all or not request.held:
         return request
@@ -234,7 +234,7 @@ def _without_held(operator: Operator, request: Request) -> Request:
 
 
 def _servable(groups: I64, request: Request) -> npt.NDArray[np.bool_]:
-    """Return which rows (sorted by group) are served now: none of a held group, and within the quota."""
+    """Return a mask of rows (sorted by group) to serve now: within the quota, no group on hold."""
     if not request.held:
         return _within_quota(groups, request.quota_records, request.turn)
     ready = ~np.isin(groups, np.fromiter(request.held, np.int64))
@@ -243,10 +243,10 @@ def _servable(groups: I64, request: Request) -> npt.NDArray[np.bool_]:
 
 
 def _within_quota(groups: I64, quota: int | None, turn: int) -> npt.NDArray[np.bool_]:
-    """Return which rows (sorted by group) are served now.
+    """Return a mask of rows (sorted by group) to serve now.
 
-    Every key group gets the same share as long as it has records (so that a hot one delays only
-    itself), its own records in order.
+    Every key group gets the same share of the quota as long as it has records, so a hot group delays
+    only itself. A group's first rows are served first.
     """
     if quota is None or len(groups) <= quota:
         return np.ones(len(groups), dtype=np.bool_)
@@ -258,7 +258,7 @@ def _within_quota(groups: I64, quota: int | None, turn: int) -> npt.NDArray[np.b
 
 
 def _held_by_waiting(operator: Operator, waiting: pa.Table, groups: int) -> I64:
-    """Return the watermark that each group's oldest waiting record allows."""
+    """Return, by group, the largest watermark that the waiting records allow."""
     held = np.full(groups, NEVER_US, dtype=np.int64)
     if waiting.num_rows and operator.time is not None:
         plain = 1 if operator.time.size_us == 0 else 0
@@ -267,9 +267,9 @@ def _held_by_waiting(operator: Operator, waiting: pa.Table, groups: int) -> I64:
 
 
 def stamped(table: pa.Table, at_ms: float) -> pa.Table:
-    """Return `table` with an arrival for every row: `at_ms` where it has none of its own.
+    """Return `table` with `at_ms` as the arrival of all rows that have no arrival time.
 
-    A record that waits keeps it, so that it counts once, and when it came.
+    A waiting record keeps its arrival time, so it counts once, in the tick of its arrival.
     """
     if ARRIVED_FIRST not in table.column_names:
         stamps = pa.array(np.full(table.num_rows, at_ms))
@@ -289,7 +289,7 @@ def _measure(
     began_ms: float,
     ended_ms: float,
 ) -> None:
-    """Fill in the latencies of the `chosen` rows and, where asked for, the counts of the step."""
+    """Fill in the latencies of the `chosen` rows and, if the request has `delta_ms`, the counts."""
     completions = _arrived(chosen)
     row_done_ms = counts.completed_ms(_column(chosen, RECORDS), began_ms, ended_ms)
     done_ms = row_done_ms[completions.row]
@@ -312,7 +312,7 @@ def _arrived(table: pa.Table) -> counts.Arrived:
 
 
 def _latency(completions: counts.Arrived, done_ms: F64) -> tuple[F64, F64]:
-    """Return latencies (ms) and weights of the records whose arrival is known."""
+    """Return latencies (ms) and weights of the records with a known arrival."""
     known = ~np.isnan(completions.at_ms)
     if not known.any():
         return np.zeros(0), np.zeros(0)

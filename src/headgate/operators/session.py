@@ -1,7 +1,7 @@
-"""Runs session windows: records of a key that follow one another within a gap are one window.
+"""Runs session windows: records of a key that follow one another within a gap form one window.
 
-A row is that of an aggregate whose time is the session's start and whose first value is its end. A
-record is a session of its own, ``[t, t + gap)``; sessions of a key that touch become one.
+A row is an aggregate's row: its time is the session's start, its first value the session's end. A record
+arrives as the session ``[t, t + gap)``; sessions of a key that touch are merged.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class SessionOperator(AggregateOperator):
         self._end_at = self.layout.value_at[0]
 
     def times(self, arriving: pa.Table) -> I64:
-        """Return ends less the gap of the spec: records may each have a gap of their own."""
+        """Return each record's end minus the spec's gap; records may each have a gap of their own."""
         assert self.spec.time is not None
         ends: I64 = arriving.column("v0").to_numpy()
         return ends - self.spec.time.size_us
 
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
-        """Merge records ``start:stop`` into the sessions that they touch, and those with each other."""
+        """Merge records ``start:stop`` with each other and with the sessions that they touch."""
         layout, time = self.layout, self.layout.time_at
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
         values = interned(table, batch.values, batch.value_strings, start, stop)
@@ -58,7 +58,7 @@ class SessionOperator(AggregateOperator):
         self._merge_into(table, index, np.ascontiguousarray(values[own]), table)
 
     def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> GroupResults:
-        """Return the sessions that have ended, and remove them; in complete mode all."""
+        """Return and remove the sessions that have ended; in complete mode, return all sessions."""
         live = self._sessions(table)
         if self.spec.mode is OutputMode.COMPLETE:
             return self._results(table, live)
@@ -71,7 +71,7 @@ class SessionOperator(AggregateOperator):
         table.delete(ended)
 
     def _results(self, table: Table, index: I64) -> GroupResults:
-        """Return sessions with their end as the time, and their start as the first value."""
+        """Return sessions as results: the end is the time, the start is the first value."""
         rows = table.rows[index]
         keys, values = rows[:, 1 : self._start], rows[:, self._start :]
         starts = keys[:, self.layout.time_at].copy()
@@ -80,20 +80,20 @@ class SessionOperator(AggregateOperator):
         return GroupResults(keys, values, codec.Strings(*table.strings()))
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
-        """Return all sessions, as they are put out."""
-        del emitted_us, part  # what has ended is gone
+        """Return all sessions in the form in which they are emitted."""
+        del emitted_us, part  # ended sessions are removed already
         results = self._results(table, self._sessions(table))
         return pa.RecordBatch.from_arrays(self.columns(results), schema=self.schema())
 
     def due_us(self, table: Table, watermark_us: int) -> int:
-        """Return when the first session ends."""
+        """Return the end of the session that ends first."""
         if not self.expires:
             return int(NEVER_US)
         live = self._sessions(table)
         return int(table.rows[live, self._start + self._end_at].min(initial=NEVER_US))
 
     def _sessions(self, table: Table) -> I64:
-        """Return the indices of the rows that are sessions."""
+        """Return the indices of session rows."""
         return table.live()
 
 

@@ -1,7 +1,7 @@
-"""Describes a keyed, windowed aggregate, free of any engine.
+"""Describes a keyed, windowed aggregate, independent of any engine.
 
-An engine turns its own query into an `AggregateSpec`; everything in this package follows from it. Every
-value is of one of five kinds, so a row is a few int64 words:
+An engine converts its own query to an `AggregateSpec`. Every value has one of five kinds, so a row
+consists of a few int64 words:
 
 ========  =====================================================  =======  ===================
 kind      carries                                                 words    Arrow type at the edge
@@ -25,16 +25,16 @@ from typing import Any
 from headgate.core.errors import UnsupportedQuery
 
 NEVER_US = 2**63 - 1
-"""A due time that does not come."""
+"""Due time of work that never becomes due."""
 
 BEFORE_ALL_US = -(2**61)
-"""A watermark before every event; far from the edge, so that a window's size can be subtracted."""
+"""Watermark before every event; subtracting a window's size from it does not overflow."""
 
 NO_TIME_US = 2**62
-"""Stands for a plain event time that is null: after every watermark, so its row is never closed."""
+"""Value of a plain event time that is null; after every watermark, so its row never expires."""
 
 MAX_KEPT = 63
-"""The most leaves that a key and its kept values may have together: their null bits share one word."""
+"""Largest number of leaves of a key and its stored values together: their null bits share one word."""
 
 
 class Kind(IntEnum):
@@ -61,14 +61,14 @@ class Op(IntEnum):
     SUM_FLOAT = 2
     """leaves: [sum]; null until a value has come"""
     SUM_DECIMAL = 3
-    """leaves: [sum, n]; null with n > 0 means that it overflowed; it then stays null"""
+    """leaves: [sum, n]; a null sum with n > 0 has overflowed and stays null"""
     MIN = 4
-    """leaves: those of the value, compared in turn, a null below everything else; if the first leaf is
-    null, there is no value"""
+    """leaves: the value's, compared one after another, with null below all else; a null first leaf means
+    that there is no value"""
     MAX = 5
     """as MIN"""
     FIRST = 6
-    """leaves: [n, value ...]; n counts the records that pass the filter and, where nulls are ignored,
+    """leaves: [n, value ...]; n counts the records that pass the filter and, if nulls are ignored,
     have a value"""
     LAST = 7
     """as FIRST"""
@@ -115,12 +115,12 @@ class Program:
     """Holds the expressions that merge two buffers of an aggregate that no other `Op` covers."""
 
     merges: tuple[Expression, ...]
-    """One for each leaf; in them ``("left", i)`` and ``("right", i)`` are leaves, and ``("value",
-    x)`` a constant (None: null)."""
+    """One expression per leaf. ``("left", i)`` and ``("right", i)`` are leaves of the two buffers;
+    ``("value", x)`` is a constant (None: null)."""
     initial: tuple[float | int | None, ...]
     """The leaves of a buffer before any value is merged into it."""
     any_order: bool
-    """Whether it makes no difference which of two buffers is the left one."""
+    """True if the result does not depend on which of two buffers is the left one."""
 
 
 @dataclass(frozen=True)
@@ -129,27 +129,27 @@ class Aggregate:
 
     op: Op
     leaves: tuple[Leaf, ...]
-    """Buffer leaves, in the order that `op` documents."""
+    """Buffer leaves, in the sequence documented at `Op`."""
     extra: tuple[Leaf, ...] = ()
     """MIN_BY and MAX_BY: the value's leaves."""
     checked: bool = True
     """SUM_INTEGER: an overflow is an error (Spark's ANSI mode) instead of wrapping."""
     program: Program | None = None
-    """MERGED: what merges its buffers."""
+    """MERGED: the expressions that merge its buffers."""
 
     @property
     def all_leaves(self) -> tuple[Leaf, ...]:
-        """Leaves as they lie in a row."""
+        """All leaves, in the sequence in which a row holds them."""
         return self.leaves + self.extra
 
 
 class Keep(IntEnum):
-    """Names how values are kept: with or without their order, and with or without repeats."""
+    """Names the form of stored values: with or without a sequence, and with or without repeats."""
 
     LIST = 0
-    """Each, in the order in which its record came."""
+    """All values, in the sequence in which their records came."""
     BAG = 1
-    """Each, in any order: equal values are stored once, with their count."""
+    """All values, without a sequence: equal values are stored once, with their count."""
     SET = 2
     """Equal values are stored once, without a count."""
 
@@ -158,7 +158,7 @@ class Keep(IntEnum):
 class Kept:
     """Describes record values that are stored one by one, for aggregates such as collect_list.
 
-    These have no buffer that is smaller than the values.
+    No buffer of such an aggregate is smaller than its values.
     """
 
     leaves: tuple[Leaf, ...]
@@ -181,12 +181,12 @@ class TimeKey:
 
     size_us: int
     advance_us: int
-    """`size_us`, `advance_us`: length of a window and distance between two, microseconds. ``size_us
-    == 0`` for a plain time."""
+    """`size_us`, `advance_us`: length of a window, and distance between the starts of two windows,
+    microseconds. ``size_us == 0`` for a plain time."""
     offset_us: int = 0
-    """Start of any one window, microseconds; the others start whole multiples of `advance_us` from it."""
+    """Start of any one window, microseconds; other starts differ by multiples of `advance_us`."""
     expires: bool = True
-    """False where the query has no watermark: rows stay for ever."""
+    """False if the query has no watermark: rows stay for ever."""
     session: bool = False
     """True for session windows: `size_us` is the gap, and a record carries its own time. The spec's
     first aggregate is then the maximum of the records' end times."""
@@ -198,14 +198,14 @@ class TimeKey:
 
     @property
     def overlap(self) -> int:
-        """The most windows that one slice belongs to."""
+        """Largest number of windows that contain one slice."""
         if self.size_us == 0:
             return 1
         return -(-self.size_us // self.advance_us)
 
     @property
     def sliced(self) -> bool:
-        """True where a window has several slices, so that results are merged when they are due."""
+        """True if a window has several slices, which are merged when the window is due."""
         return self.size_us > 0 and self.slice_us != self.size_us
 
 
@@ -221,25 +221,25 @@ class OperatorSpec:
     def holds_us(self) -> int | None:
         """Return the earliest event time that later output may have, in microseconds from the watermark.
 
-        Negative where output may be older than the watermark. None: see `JoinSpec.holds_us`.
+        Negative if output may be older than the watermark. None: see `JoinSpec.holds_us`.
         """
         return 0
 
     @property
     def by_clock(self) -> bool:
-        """Return whether entries fall due by the batch's time stamp, not by the watermark."""
+        """Return whether the batch's time stamp, not the watermark, makes entries due."""
         return False
 
     @property
     def merges(self) -> tuple[Aggregate, ...] | None:
-        """The aggregates by which records may be merged on their way to a slot; None if they may not."""
+        """Aggregates by which records can be merged before they reach a slot; None if they cannot."""
         return None
 
     @property
     def unsplittable(self) -> str:
         """Return why the records of one key must not be split among several slots and merged afterwards.
 
-        Empty if they may be.
+        Empty if records may be split.
         """
         return "only the state of aggregates can be merged from parts"
 
@@ -255,7 +255,7 @@ class AggregateSpec(OperatorSpec):
     mode: OutputMode
     """APPEND needs a `time` that expires."""
     kept: tuple[Kept, ...] = ()
-    """Values kept beside the aggregates, in rows of their own, whose keys begin with key and slice."""
+    """Values stored beside the aggregates, in rows of their own; such a key begins with key and slice."""
 
     def __post_init__(self) -> None:
         keys = len(self.keys) + sum(len(kept.leaves) for kept in self.kept)
@@ -269,9 +269,9 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def merges(self) -> tuple[Aggregate, ...] | None:
-        """The aggregates: a record arrives as one buffer for each, and buffers can be merged anywhere.
+        """The aggregates: a record arrives as one buffer per aggregate, which can be merged anywhere.
 
-        None where values of records are kept, or where there is a sketch (REGISTERS): there a record
+        None if values of records are stored, or if there is a sketch (REGISTERS): for a sketch, a record
         brings only a hash, not a buffer.
         """
         ours_only = any(aggregate.op is Op.REGISTERS for aggregate in self.aggregates)
@@ -281,15 +281,15 @@ class AggregateSpec(OperatorSpec):
     def unsplittable(self) -> str:
         """Return why the records of one key must not be split among several slots and merged afterwards.
 
-        Empty if they may be.
+        Empty if records may be split.
         """
         if self.kept:
             return "the values of its records are stored one by one, and cannot be merged"
         if self.time is not None and self.time.session:
             return "a session grows with every record, in the order of their times"
         if self.time is not None and self.time.expires and self.time.sliced:
-            # a split group's windows are put out one step late, when the other slots' parts are there;
-            # meanwhile the owner would still merge late records into them (note 0104)
+            # a split group emits a window one step late, when the other slots' parts have arrived;
+            # until then the owner would merge late records into the window (note 0104)
             return "a record may be late for one of its overlapping windows and not for another"
         ops = {aggregate.op for aggregate in self.aggregates}
         if ops & {Op.FIRST, Op.LAST}:
@@ -305,9 +305,9 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def results_after_us(self) -> int | None:
-        """Return the length of windows whose results go out when they are over; else None.
+        """Return the length of windows that emit their result at their end; else None.
 
-        None if results go out at once, and also for sessions, which have no length, and plain times.
+        None if results are emitted at once, for sessions, which have no length, and for plain times.
         """
         time = self.time
         if time is None or time.session or not time.expires or self.mode is not OutputMode.APPEND:

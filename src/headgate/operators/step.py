@@ -16,12 +16,12 @@ from headgate.tables.ports import I64, Chain, Section, Store, Table
 F64 = npt.NDArray[np.float64]
 
 GROUP, TIME, RECORDS, ARRIVED_FIRST, ARRIVED_LAST = "g", "t", "n", "a0", "a1"
-"""Columns of arriving records beside ``k0 ..`` and ``v0 ..``: key group, slice start (microseconds), the
-number of records that a row stands for, when the first and the last of them arrived (ms)."""
+"""Columns of arriving records beside ``k0 ..`` and ``v0 ..``: key group, slice start (microseconds),
+number of records in the row, arrivals of the first and of the last of these records (ms since 1970)."""
 
 MERGED = "m"
-"""Column of rows that wait: true where a row is the merged records of a share of a split key group, which
-were counted as served when they were merged."""
+"""Column of waiting rows: true if a slot with a share of a split key group has merged the row's records
+and counted them as served."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class GroupState:
     """Holds the state of a key group before the step."""
 
     token: str
-    """Names the group's state."""
+    """Name of the group's state."""
     emitted_us: int
     """Watermark up to which the group has emitted."""
     due_us: int
-    """Watermark at which the group has something to emit or to remove."""
+    """Watermark, or time stamp (`OperatorSpec.by_clock`), at which the group must emit or remove rows."""
     snapshot: bool = False
-    """True where this step shall log the whole state instead of the change."""
+    """True if this step writes the whole state to the changelog, not only the changes."""
     stands_us: int | None = None
-    """For a split group: the watermark by which its records are judged late in this step, at all
-    slots that have a share of the group, and up to which it may emit. Of a group that was split
-    until now: the watermark by which its records are judged late. None for other groups."""
+    """For a split group: the watermark that decides in this step whether its records are late, at all
+    slots with a share of the group; the group emits up to this watermark at most. For a group whose
+    split has just ended: the watermark that decides whether its records are late. Else None."""
     split: bool = False
 
 
@@ -48,32 +48,32 @@ class Request:
     """Holds the driver's request to one slot in one step."""
 
     token: str
-    """Names the state after this execution of the task; 32 hexadecimal digits, never used before."""
+    """Name of the state after this execution of the task; 32 hexadecimal digits, never used before."""
     watermark_us: int
     """The operator's watermark."""
     groups: Mapping[int, GroupState]
     """The key groups that the slot owns."""
     chain: Callable[[int], Chain]
-    """``chain(group)`` is the `Chain` that leads to the group's token."""
+    """``chain(group)`` returns the `Chain` that leads to the group's token."""
     quota_records: int | None = None
-    """The most rows to serve; None serves all."""
+    """Largest number of rows to serve; None serves all."""
     turn: int = 0
     """Number of the step; see `fair_shares`."""
     delta_ms: float = 0.0
-    """Length of the time slots in which records are counted for the control loop; 0 counts none."""
+    """Length of a tick of the control loop; 0 counts no records by tick."""
     bound_ms: float = 0.0
-    """Latency up to which a served record counts as within the bound of an SLO; 0 counts none."""
+    """Largest latency of a served record that meets the bound of the SLO; 0 counts none."""
     origins: bool = False
-    """Whether the answer has the counts of each input, and the records that results are made of."""
+    """True if the result must have `inputs`, `newest_ms` and `results`."""
     timestamp_ms: int = 0
-    """Time at which the step began; the same in every attempt. A processor's processing time."""
+    """Begin of the step, ms since 1970; the same in every attempt. A processor's processing time."""
     time_limit_s: float = 0.0
-    """The longest that one call of a processor may take; 0 for any time."""
+    """Longest time that one call of a processor may take; 0 for no limit."""
     held: frozenset[int] = frozenset()
-    """Key groups that are not served: their records join the backlog, their watermark stays."""
+    """Key groups on hold: their records join the backlog, their watermark stays."""
     shares: Mapping[int, int] = field(default_factory=dict)
     """Key groups of other slots of which this slot has a share, with their `GroupState.stands_us`.
-    The slot merges the records of a share among themselves, and the results wait for the owner."""
+    The slot merges the records of a share with each other; the merged rows wait for the owner."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class GroupDone:
     emitted_us: int
     due_us: int
     rows: int
-    """Entries in its table."""
+    """Entries in the group's table."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ class InputCounts:
 
     arrived: int
     executed: int
-    """`arrived`, `executed`: new records, and records that were dealt with: served, or turned away
-    as late."""
+    """`arrived`, `executed`: new records, and records that the step finished: served ones, and ones
+    dropped as late."""
     newest_ms: float
-    """Arrival of the newest of the new records, ms since 1970; NaN where that is not known."""
+    """Latest arrival of a new record, ms since 1970; NaN if unknown."""
 
 
 @dataclass
@@ -103,53 +103,53 @@ class Served:
     """Holds the result of a slot's work in a step."""
 
     output: pa.RecordBatch = field(init=False)
-    """pyarrow.RecordBatch: The rows that the step emits: the operator's ``schema()``."""
+    """pyarrow.RecordBatch: rows that the step emits, in the operator's ``schema()``."""
     waiting: pa.Table
-    """pyarrow.Table: New records not served, by key group in serving order: they join the group's
-    backlog."""
+    """pyarrow.Table: new records that were not served, by key group, in the sequence of service; they
+    join the group's backlog."""
     late: pa.Table
-    """pyarrow.Table: Records refused because all their windows have been emitted; ``emitted`` is
-    the watermark that each of them met."""
+    """pyarrow.Table: records dropped because all their windows were emitted before; ``emitted`` is the
+    watermark of the record's group."""
     partly_late: pa.Table
-    """pyarrow.Table: Records served of which some windows were emitted already; ``emitted`` as
-    above."""
+    """pyarrow.Table: served records of which some windows were emitted before; ``emitted`` as in
+    `late`."""
     groups: dict[int, GroupDone] = field(default_factory=dict)
     """Groups whose state has a new token."""
     sections: dict[int, Section] = field(default_factory=dict)
-    """Their part of the changelog."""
+    """Changelog sections of these groups."""
     arrived_records: int = field(kw_only=True)
     served_records: int = 0
     late_records: int = 0
     served_rows: int = 0
     touched_rows: int = 0
-    """`served_rows`, `touched_rows`: rows merged, and the distinct entries that they went to: the
-    gain of aggregating first."""
+    """`served_rows`, `touched_rows`: rows served, and distinct entries that they changed. The ratio
+    shows the gain of aggregating rows before they reach the slot."""
     taken: dict[int, int] = field(default_factory=dict)
-    """Rows served from each group's backlog; they leave it."""
+    """Rows that were served from each group's backlog and leave it."""
     served_by_group: dict[int, int] = field(default_factory=dict)
     """Records served, by group."""
     touched_by_group: dict[int, int] = field(default_factory=dict)
     """Entries of a group that the step created, changed or removed."""
     holds_us: int = int(NEVER_US)
-    """The least watermark of the slot's groups, on which the next operator may count."""
+    """Least event time of the slot's later output, microseconds; the next operator relies on it."""
     apart: pa.Table | None = None
-    """pyarrow.Table or None: The merged rows of the slot's shares of others' key groups, by group:
-    they join the backlog of the groups' owners. None where the slot served no share."""
+    """pyarrow.Table or None: merged rows of the slot's shares of other slots' key groups, by group; they
+    join the backlog of the groups' owners. None if the slot served no share."""
     apart_holds_us: dict[int, int] = field(default_factory=dict)
-    """Of each split group: the watermark that the backlog at this slot allows."""
+    """Largest watermark that this slot's waiting records allow, by split group."""
     merged_rows: int = 0
-    """Rows served that had been merged at another slot; their records are not among the served."""
+    """Served rows that another slot had merged; `served_records` does not count their records."""
     latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
-    """(float64[n], float64[n]): Latency in ms and weight in records, of the served records."""
+    """(float64[n], float64[n]): latency in ms, and weight in records, of the served records."""
     counts: Counts | None = None
-    """Arrivals and completions by time slot; None where the request asked for none."""
+    """Arrivals and completions by tick; None if `Request.delta_ms` is 0."""
     inputs: tuple[InputCounts, ...] = ()
-    """Empty where the request does not ask for origins, as the two that follow."""
+    """Counts of each input. Empty, like `newest_ms` and `results`, unless `Request.origins` is set."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
-    """Arrival of the newest served record of each key group and slice; of operators that wait for
-    time."""
+    """Latest arrival of a served record by key group and slice, ms since 1970; empty unless the
+    operator waits for time."""
     results: dict[int, dict[int, int]] = field(default_factory=dict)
-    """Number of emitted results of each key group's windows, by the window's end; likewise."""
+    """Number of emitted results by key group and window end; empty unless the operator waits."""
 
 
 @dataclass(frozen=True)
@@ -168,13 +168,13 @@ class SlotStep:
         )
 
     def note_results(self, group: int, ends_us: I64) -> None:
-        """Note when the window of each of a group's results ends, if the request asks for origins."""
+        """Count a group's results by the end of their window, if the request asks for origins."""
         if self.request.origins and len(ends_us):
             ends, counts = np.unique(ends_us, return_counts=True)
             self.served.results[group] = dict(zip(ends.tolist(), counts.tolist(), strict=True))
 
     def half_written(self, group: int) -> None:
-        """Say that a group is written and not committed yet, for fault tests."""
+        """Call `on_group` for a group that is written and not committed yet; for fault tests."""
         if self.on_group is not None:
             self.on_group(group)
 
@@ -197,10 +197,10 @@ class SlotStep:
         strings : tuple of int
             Words of a row that hold interned strings.
         rows : int64[n, width], optional
-            The changed rows, as `Table.section` takes them; not of a snapshot.
+            Changed rows, as for `Table.section`; not for a snapshot.
         """
         snapshot = self.request.groups[group].snapshot
-        # a full section has all rows, and compacting forgets which
+        # before `compact`, which forgets the changed rows
         touched = len(table.changed() if rows is None else rows)
         if snapshot:
             table.compact(strings)
@@ -212,12 +212,12 @@ class SlotStep:
         self.store.commit(group, self.request.token)
 
     def release(self, group: int) -> None:
-        """Give a group up; without a `commit` its table is left dirty."""
+        """Release a group's table; without a `commit` the table stays dirty."""
         self.store.release(group)
 
 
 def slice_starts(time: TimeKey | None, table: pa.Table) -> I64:
-    """Return the start of each arriving record's slice, microseconds; zeros where there is no time."""
+    """Return the start of each arriving record's slice, microseconds; zeros without a time."""
     if time is None:
         return np.zeros(table.num_rows, dtype=np.int64)
     starts: I64 = table.column(TIME).to_numpy()

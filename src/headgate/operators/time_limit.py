@@ -1,4 +1,4 @@
-"""Limits the time of a user's own code, so that code that hangs is an error."""
+"""Limits the time of a user's own code, so that code that hangs raises an error."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from types import FrameType, TracebackType
 
 
 class TookTooLong(BaseException):
-    """Interrupts a user's code; the code's ``except Exception`` must not swallow it."""
+    """Interrupts a user's code; no `Exception`, so that ``except Exception`` does not catch it."""
 
 
 class TimeLimit:
-    """Interrupts Python code that takes too long, by `TookTooLong`.
+    """Raises `TookTooLong` in Python code that takes too long.
 
     Code that does not return to the interpreter (a C function that waits for ever) is not interrupted.
 
-    `seconds`: 0 for no limit. There is none outside the main thread either, where signals do not
-    arrive.
+    `seconds`: the limit; 0 for none. Outside the main thread there is no limit, because signals do
+    not arrive there.
     """
 
     def __init__(self, seconds: float) -> None:

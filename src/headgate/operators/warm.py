@@ -14,10 +14,10 @@ from headgate.tables.ports import EMPTY_TOKEN
 
 
 def warm(spec: Spec) -> None:
-    """Have every kernel compiled, or loaded from its cache.
+    """Compile every kernel, or load it from its cache.
 
-    Operators are run on two rows in the heap. A processor is called without a row: only its author
-    knows which rows it can take.
+    An operator serves two rows in the heap. A processor is called without rows, because only its
+    author knows which rows it accepts.
     """
     operator = operator_of(spec)
     warm_tables()
@@ -44,7 +44,7 @@ def _serve_two_rows(operator: Operator) -> None:
 
 
 def _two(kind: pa.DataType) -> pa.Array:
-    """Return two numbers, or two nulls of a type that only passes by."""
+    """Return two numbers as a type, or two nulls if Arrow cannot cast numbers to it."""
     try:
         return pa.array([0, 1], pa.int64()).cast(kind)
     except pa.ArrowException:

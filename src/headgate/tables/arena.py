@@ -1,9 +1,9 @@
-"""Keeps tables in memory-mapped files that every process of a host can reach.
+"""Stores tables in memory-mapped files that every process of a host can open.
 
-A file is never repaired and never taken from another process. A file that is locked, dirty, damaged or of
-a foreign token is left alone; a new file is built from the changelog and renamed over it. A process that
-still writes to the old file (a paused attempt, a worker that Spark has given up) writes to an inode that
-no other process will read.
+A store never repairs a file, and never takes a file from another process. If a file is locked, dirty,
+damaged, or at a token that leads nowhere, the store builds a new file from the changelog and renames it
+over the old one. A process that still writes to the old file (a paused attempt, a worker that Spark has
+given up) writes to an inode that no other process will read.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ __all__ = [
 
 
 class ArenaStore(Store):
-    """Keeps one operator's tables on this host in files.
+    """Stores one operator's tables on this host in files.
 
-    `directory` (path): of this operator, in a run directory; created with mode 0700. `tiers`: where
-    memory is bounded: what lies where.
+    `directory` (path): the operator's directory in a run directory; created with mode 0700. `tiers`:
+    places tables in memory or on disk; None if memory has no bound.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class ArenaStore(Store):
         return self._build(group, token, chain)
 
     def commit(self, group: int, token: str) -> None:
-        """Name the state reached since `begin`."""
+        """Give the state since `begin` its token."""
         table = self._file(group).table
         assert table is not None, "a held file has a table"
         table.commit(token)
 
     def release(self, group: int) -> None:
-        """Unlock the group's file; without a commit it stays dirty, and is not used again."""
+        """Unlock the group's file; without a commit the file stays dirty, and no slot uses it again."""
         file = self._file(group)
         if self._tiers is not None:
             assert file.table is not None, "a held file has a table"
@@ -110,8 +110,8 @@ class ArenaStore(Store):
     def forget(self, group: int) -> None:
         """Remove the group's table from this host, unless it is locked.
 
-        A slot that takes it up meanwhile works on in a file without a name, and the next one builds
-        it again: that costs time, never an answer.
+        A slot that opens the file meanwhile continues in a file without a name, and the next slot
+        rebuilds the table: this costs time, but never changes a result.
         """
         for path in () if group in self._held else self._paths(group):
             file = take(path, self._layout)
@@ -119,15 +119,15 @@ class ArenaStore(Store):
                 file.remove()
 
     def balance(self, groups: Mapping[int, str], step: int, *, moving: bool = True) -> None:
-        """Begin a step: where memory is bounded, move the coldest tables out of it and hot ones in.
+        """Begin a step; if memory has a bound, move the coldest tables to disk and hot ones to memory.
 
         Parameters
         ----------
         groups : mapping of int to str
-            Key groups that the caller owns, with the tokens of their committed states. A table in any
-            other state stays where it is, with its undo file.
-        step : int    Numbers the steps by which groups grow cold.
-        moving : bool    False to leave all tables where they are.
+            Key groups that the caller owns, with the tokens of their committed states. A table at another
+            token stays in its place, because its undo file does not move.
+        step : int    Number of the step; the heat of a group decays by step.
+        moving : bool    False to move no table.
         """
         self._step = step
         tiers = self._tiers
@@ -136,7 +136,7 @@ class ArenaStore(Store):
         for directory in (tiers.memory, tiers.spill):
             forget_replaced(f"{directory}/")
         if not moving:
-            # a worker that was killed may have left half a table, which takes room
+            # a killed worker may have left half a table, which takes room
             for group in groups:
                 self._tidy(group, -1, "tmp")
             return
@@ -147,11 +147,11 @@ class ArenaStore(Store):
         tiers.moved(back=len(came), away=len(away), began=began)
 
     def tiering(self) -> Tiering | None:
-        """Return the tiers and moves of groups since the last call; None where memory has no bound."""
+        """Return the tiers and moves of groups since the last call; None if memory has no bound."""
         return None if self._tiers is None else self._tiers.told()
 
     def _move(self, group: int, token: str, *, inwards: bool) -> bool:
-        """Move a group's table between memory and disk; return whether that was done."""
+        """Move a group's table between memory and disk; return whether it has moved."""
         assert self._tiers is not None, "there is one place only"
         inside, outside = self._tiers.paths(group)
         source, target = (outside, inside) if inwards else (inside, outside)
@@ -166,7 +166,7 @@ class ArenaStore(Store):
             file.move(target)
         except (ArenaFull, OSError):
             file.unlock()
-            return False  # it is served where it is
+            return False  # the group is served in its present place
         self._tidy(group, file.nonce)
         return True
 
@@ -175,7 +175,7 @@ class ArenaStore(Store):
         return (f"{self._prefix}{group}",) if self._tiers is None else self._tiers.paths(group)
 
     def _places(self, group: int) -> Callable[[int], Sequence[str]] | None:
-        """Return the function that names the paths for a group's next file."""
+        """Return the function that names the paths for a group's next file; None without tiers."""
         return None if self._tiers is None else partial(self._tiers.places, group)
 
     def _hold(self, group: int, file: ArenaFile) -> None:
@@ -184,7 +184,7 @@ class ArenaStore(Store):
             self._stamps[group] = file.table.stamp
 
     def close(self) -> None:
-        """Release everything and drop this process's mappings of the directory."""
+        """Release all groups and drop this process's mappings of the directory."""
         for group in list(self._held):
             self.release(group)
         forget_directory(f"{self._directory}/")
@@ -201,7 +201,7 @@ class ArenaStore(Store):
     def _bring_table(
         self, file: ArenaFile, group: int, token: str, chain: Chain
     ) -> BufferTable | None:
-        """Return the file's table at `token`; None, and unlocked, if the file is of no use."""
+        """Return the file's table at `token`; drop the file and return None if it is not usable."""
         table = file.table
         try:
             if table is not None and table.trusted() and bring(table, token, chain):
@@ -235,7 +235,7 @@ class ArenaStore(Store):
         return table
 
     def _leave_one(self, group: int, file: ArenaFile, current: str | None) -> None:
-        """Remove unusable files of the group's name; the path `current` is left as it is."""
+        """Remove stale files of the group at the paths before `current` (None: at all paths)."""
         for path in self._paths(group):
             if path == current:
                 break
@@ -243,7 +243,7 @@ class ArenaStore(Store):
                 ArenaFile.remove_stale(path)
 
     def _tidy(self, group: int, nonce: int, kinds: str = "tmp|undo") -> None:
-        """Remove files that dead attempts left of this group: unlocked temporary files, old undo."""
+        """Remove files that dead attempts on this group left: unlocked temporary files, undo files."""
         left = re.compile(rf"g{group}\.([0-9a-f]{{16}})\.({kinds})")
         for path in self._paths(group):
             directory = os.path.dirname(path)

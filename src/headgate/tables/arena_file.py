@@ -20,31 +20,31 @@ from headgate.tables.table import BufferTable
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _TRIES = 3
-"""How often to look again when a file is replaced between opening and locking it."""
+"""Attempts to lock a file that other processes replace between opening and locking it."""
 
 _CHUNK = 1 << 24
-"""Bytes written at once: a call that takes 2 GB or more writes less than it is asked."""
+"""Bytes per write call; one call cannot write 2 GB or more."""
 
 _known: dict[str, ArenaFile] = {}
-"""Files this process has mapped, by path; mapping again costs 0.3 us per page touched."""
+"""Files that this process has mapped, by path. Mapping again would cost 0.3 us per touched page."""
 
 
 class ArenaFile:
-    """Maps the memory of one table (`headgate.tables.table.Memory`) in a file, under an exclusive lock.
+    """Holds the memory of one table (`headgate.tables.table.Memory`) in a file with an exclusive lock.
 
     Parameters
     ----------
-    path : str          Where the file belongs; a new one is elsewhere until `publish`.
+    path : str          Final path; a new file has a temporary path until `publish`.
     descriptor : int    Owned by this object; holds the lock.
-    nonce : int         Names the undo file.
+    nonce : int         Part of the undo file's name.
 
     Attributes
     ----------
-    table : BufferTable    Set by whoever creates the file; views of `buffer`.
-    held : bool            Whether a store of this process has it: flock does not tell them apart.
+    table : BufferTable    Set by the creator of the file; its arrays are views of `buffer`.
+    held : bool            True while a store of this process uses it: flock cannot separate two stores.
     places : callable or None
-        From a number of bytes to the paths where a larger file may be made, the best one first; set by
-        a store whose tables have several. None: where this one is.
+        Returns paths for a larger file of a given size, the best path first; set by a store that has
+        several places. None: the larger file gets the path of this file.
     """
 
     table: BufferTable | None
@@ -67,14 +67,14 @@ class ArenaFile:
 
     @classmethod
     def open(cls, path: str) -> ArenaFile | None:
-        """Return the file at `path`, mapped and not yet locked; None if it cannot be a table."""
+        """Return the file at `path`, mapped but not locked; None if it cannot be a table."""
         try:
             descriptor = os.open(path, _OPEN)
         except OSError:
             return None
         status = os.fstat(descriptor)
         others = status.st_uid != os.geteuid() or status.st_mode & 0o077
-        if others or status.st_size < HEADER_BYTES:  # what is no regular file has no size
+        if others or status.st_size < HEADER_BYTES:  # a device or a pipe has size 0
             os.close(descriptor)
             return None
         try:
@@ -93,8 +93,8 @@ class ArenaFile:
     ) -> ArenaFile:
         """Return a new zeroed file of `byte_count` bytes, locked, under a temporary name.
 
-        `paths`: where it will belong: the first of them that has room. `remedy`: what to do where
-        the last of them has none. Raises `ArenaFull`: none of them has.
+        `paths`: candidates for the final path; the first path with room is used. `remedy`: remedy in
+        the message of `ArenaFull`, which is raised if no path has room.
         """
         for path in paths[:-1]:
             try:
@@ -120,7 +120,7 @@ class ArenaFile:
         return file
 
     def lock(self) -> bool:
-        """Lock the file for this process; False if anybody has it."""
+        """Lock the file for this process; False if another process or store has locked it."""
         if self.held:
             return False
         try:
@@ -131,7 +131,7 @@ class ArenaFile:
         return True
 
     def unlock(self) -> None:
-        """Give the file up; the mapping stays for the next task of this worker."""
+        """Unlock the file; the mapping stays for the next task of this worker."""
         self.held = False
         if self._went:
             self.drop()
@@ -149,18 +149,18 @@ class ArenaFile:
         return (status.st_dev, status.st_ino) == self._inode
 
     def drop(self) -> None:
-        """Unlock and forget the file; it stays where it is."""
+        """Unlock, close and forget the file; it stays on the file system."""
         if _known.get(self.path) is self:
             del _known[self.path]
         self.held = False
         self._close()
 
     def leave(self, *, for_good: bool = False) -> None:
-        """Let go of a file others have locked; `for_good` if its path names another by now."""
+        """Close a file that another user has locked; `for_good` if its path now names another file."""
         known = _known.get(self.path) is self
         if known and for_good:
             del _known[self.path]
-        # A store of this process that has it closes it at release.
+        # A store of this process that uses the file closes it at release.
         if not self.held and (for_good or not known):
             os.close(self._descriptor)
 
@@ -172,10 +172,10 @@ class ArenaFile:
         self.drop()
 
     def publish(self) -> bool:
-        """Rename the file over its path; return whether another one was there."""
+        """Rename the file to its path; return whether another file was there."""
         assert self._temporary is not None
         old = _read_nonce(self.path)
-        # If another process removed the temporary file, this process just works on without a name.
+        # If another process removed the temporary file, this process continues in a file without a name.
         try:
             os.rename(self._temporary, self.path)
         except FileNotFoundError:
@@ -199,7 +199,7 @@ class ArenaFile:
         return self._next.buffer
 
     def switch(self) -> None:
-        """Take the new file's place; under its path only if this file was there."""
+        """Continue with the larger file; publish it only if the path still names this file."""
         grown, self._next = self._next, None
         assert grown is not None
         if self._temporary is not None:
@@ -212,40 +212,40 @@ class ArenaFile:
                 self._unlink()
                 self._go(grown.path)
         elif grown._temporary is not None:
-            # Somebody has replaced this file meanwhile: theirs stays.
+            # Another process has replaced this file meanwhile: the other file stays.
             os.unlink(grown._temporary)
         self._close()
         self._descriptor, self._inode = grown._descriptor, grown._inode
         self.buffer = grown.buffer
 
     def _go(self, path: str) -> None:
-        """Be the file of another path from now on."""
+        """Change the path of this file."""
         if path == self.path:
             return
         if _known.get(self.path) is self:
             del _known[self.path]
             self.path = path
             remember(self)
-            # the undo log lies where the file was: the next user maps both again
+            # the undo log stays at the old path: `unlock` drops this file; the next user maps both
             self._went = True
         self.path = path
 
     def _unlink(self) -> None:
-        """Remove the file's names."""
+        """Remove the file and its undo file from the file system."""
         for name in (self.path, f"{self.path}.{self.nonce:016x}.undo"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
 
     def remove(self) -> None:
-        """Remove a file that this process has locked, with its undo file."""
+        """Remove and drop this file, which the process has locked, and its undo file."""
         self._unlink()
         self.drop()
 
     def move(self, path: str) -> None:
-        """Copy the table to another path, put the copy in place, and remove this file.
+        """Copy the table to another path, publish the copy, and remove this file.
 
-        Killed in between, both are there and equal. The memory is given back at once, though workers may
-        have mapped it: they look for the file under its name before they look into it.
+        If the process is killed in between, both files exist and are equal. The memory is freed at once,
+        even if workers have mapped the file: they check the path of a file before they read it.
         """
         copy = ArenaFile.create((path,), self.buffer.size, self.nonce, MAKE_ROOM)
         try:
@@ -289,7 +289,7 @@ class ArenaFile:
         return self._undo
 
     def _close(self) -> None:
-        # Unlocked explicitly: a child forked meanwhile may share the open file.
+        # Explicit, because a child that was forked meanwhile may share the open file.
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
@@ -310,10 +310,10 @@ class ArenaFile:
 
 
 def take(path: str, layout: TableLayout) -> ArenaFile | None:
-    """Return the file at `path`, mapped, locked by this call, its table attached.
+    """Return the file at `path`: mapped, locked by this call, with its table attached.
 
-    None if there is none, another process has it, or its table is not valid. It is attached
-    under its lock only: before, its owner may be in the middle of a write.
+    None if the file is missing, if it is locked, or if its table is not valid. The table is attached
+    only under the lock: without the lock, its owner may be in the middle of a write.
     """
     for _ in range(_TRIES):
         file = _known.get(path) or ArenaFile.open(path)
@@ -344,7 +344,7 @@ def _attach(file: ArenaFile, layout: TableLayout) -> ArenaFile | None:
 
 
 def remember(file: ArenaFile) -> None:
-    """Keep the mapping for the next task of this process; the one it replaces goes."""
+    """Keep the mapping for the next task of this process; close the mapping that it replaces."""
     replaced = _known.get(file.path)
     _known[file.path] = file
     if replaced is not None and replaced is not file and not replaced.held:
@@ -359,9 +359,9 @@ def forget_directory(prefix: str) -> None:
 
 
 def forget_replaced(prefix: str) -> None:
-    """Drop mappings of files below a directory whose path names another file by now, or none.
+    """Drop mappings of files below a directory whose path now names another file, or none.
 
-    They would keep the memory of a file that has moved or grown elsewhere.
+    Such mappings hold the memory of files that have moved, or have grown elsewhere.
     """
     for path, file in [(p, f) for p, f in _known.items() if p.startswith(prefix)]:
         if not file.held and not file.is_current():
@@ -379,7 +379,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _read_nonce(path: str) -> int | None:
-    """Return the nonce in the header of whatever table lies at `path`; None if nothing does."""
+    """Return the nonce of the table at `path`; None if there is no file, 0 if it is not readable."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -8,7 +8,7 @@
     offsets    int64[string_limit + 1]       string offsets
     heap       uint8[heap_bytes]             string bytes
 
-The header's CRC is right only while the state is CLEAN; any other table is not trusted.
+The header's CRC is valid only while the state is CLEAN; a table in another state is not trusted.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ HEADER_WORDS = 64
 HEADER_BYTES = HEADER_WORDS * 8
 CLEAN, DIRTY = 1, 2
 
-# Word positions. GEOMETRY up to STATE never changes while a mapping of the table lives.
+# Word positions. The words before AT_STATE never change while the table is mapped.
 AT_MAGIC, AT_VERSION, AT_WIDTH, AT_KEY_WORDS = range(4)
 AT_CAPACITY, AT_INDEX, AT_STRINGS, AT_HEAP, AT_NONCE = range(4, 9)
 AT_STATE = 9
 AT_TOKEN, AT_PREVIOUS = 10, 12
 AT_COUNTS, COUNT_WORDS = 16, 7
 AT_BEGUN = 24
-"""Live, used, strings, string bytes as they were when the last step began."""
+"""First of four words: live, used, strings and string bytes at the begin of the last step."""
 AT_CRC = 63
 
 _TOKEN = re.compile("[0-9a-f]{32}")
@@ -52,9 +52,9 @@ class Geometry:
     capacity: int = 64
     """Rows; a power of two."""
     index_size: int = 64
-    """Entries of the string index; a power of two."""
+    """Length of the string index; a power of two."""
     string_limit: int = 32
-    """Strings the offsets have room for."""
+    """Largest number of strings."""
     heap_bytes: int = 512
     """Bytes for strings; a multiple of 8."""
 
@@ -102,7 +102,7 @@ class Header:
         self.begun: I64 = self.words[AT_BEGUN : AT_BEGUN + 4]
 
     def write_geometry(self, geometry: Geometry, layout: TableLayout, nonce: int) -> None:
-        """Describe the buffer; state, tokens and counts stay as they are."""
+        """Write the sizes of the buffer's parts; state, tokens and counts stay as they are."""
         self.words[:AT_STATE] = (
             MAGIC,
             VERSION,
@@ -121,17 +121,17 @@ class Header:
         return Geometry(width, capacity, index_size, strings, heap)
 
     def geometry_bytes(self) -> bytes:
-        """Return the part that may not change while the buffer is mapped."""
+        """Return the part of the header that may not change while the buffer is mapped."""
         return self._bytes[: AT_STATE * 8].tobytes()
 
     @property
     def nonce(self) -> int:
-        """Names the undo file that belongs to this table."""
+        """Part of the name of the table's undo file."""
         return int(self.words[AT_NONCE])
 
     @property
     def state(self) -> int:
-        """CLEAN, DIRTY, or whatever a neighbour left there."""
+        """CLEAN, DIRTY, or any value that a faulty process wrote."""
         return int(self.words[AT_STATE])
 
     @state.setter
@@ -143,7 +143,7 @@ class Header:
         return self._bytes[at * 8 : at * 8 + 16].tobytes().hex()
 
     def seal(self, token: str, previous: str) -> None:
-        """Name the state and declare the table clean; the state word is written last."""
+        """Write the tokens and mark the table clean; the state word is written last."""
         named = np.frombuffer(bytes.fromhex(token + previous), dtype=np.int64)
         self.words[AT_TOKEN : AT_TOKEN + 4] = named
         self.words[AT_CRC] = self._crc()
@@ -160,9 +160,9 @@ class Header:
         return zlib.crc32(raw[(AT_STATE + 1) * 8 : AT_CRC * 8].tobytes(), first)
 
     def check(self, layout: TableLayout, byte_count: int) -> Geometry:
-        """Return the geometry of a sealed table, after checking every field against the buffer.
+        """Return the geometry of a sealed table; every field is checked against the buffer.
 
-        Raises `StateError`: the table is not headgate's, is not clean, or a field is out of bounds.
+        Raises `StateError` if the table is not headgate's, is not clean, or a field is out of bounds.
         """
         words = self.words
         if int(words[AT_MAGIC]) != MAGIC or int(words[AT_VERSION]) != VERSION:

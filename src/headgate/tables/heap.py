@@ -1,4 +1,4 @@
-"""Keeps tables in this process's own memory: the reference that every other store is compared with."""
+"""Stores tables in the process's own memory: the reference for every other store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HeapMemory:
         return self._next
 
     def switch(self) -> None:
-        """Make the enlarged buffer the present one."""
+        """Replace the present buffer by the enlarged one."""
         self.buffer = self._next
 
     def undo(self, byte_count: int, *, create: bool) -> U8 | None:
@@ -43,7 +43,7 @@ class HeapMemory:
 
 
 class HeapStore(Store):
-    """Keeps one operator's tables in process memory."""
+    """Stores one operator's tables in process memory."""
 
     def __init__(self, layout: TableLayout) -> None:
         self._layout = layout
@@ -64,16 +64,16 @@ class HeapStore(Store):
         return table
 
     def commit(self, group: int, token: str) -> None:
-        """Name the state reached since `begin`."""
+        """Give the state since `begin` its token."""
         self._table(group).commit(token)
 
     def release(self, group: int) -> None:
-        """Give the group up; without a commit its table stays dirty, and is not used again."""
+        """Release the group; without a commit its table stays dirty, and is not used again."""
         self._table(group)
         self._held.discard(group)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget all tables."""
         self._tables.clear()
         self._held.clear()
 
@@ -85,9 +85,9 @@ class HeapStore(Store):
 
 
 def warm() -> None:
-    """Have every kernel of a table compiled, or loaded from numba's cache, so that no batch pays for it.
+    """Compile every kernel of a table, or load it from numba's cache, so that no batch waits for it.
 
-    Rows and strings are as many as make a table grow.
+    The rows and strings are so many that the table grows.
     """
     layout = TableLayout(1, (0,))
     table = BufferTable.create(HeapMemory(initial_bytes(layout)), layout)

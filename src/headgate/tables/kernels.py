@@ -1,13 +1,13 @@
 """Finds rows by open addressing and interns strings, as plain functions on arrays.
 
-A table is ``rows: int64[capacity, width]``, capacity a power of two, linear probing. Word 0 of a
-row, `meta`, is 0 in a row never used; otherwise it is ``2 * stamp + alive``, where `stamp` is the
-step that last touched the row. A dead row with a stamp is a tombstone: it keeps its key (the step's
-section needs it) and may be taken by another key from the next step on, by its own key at once. It
-follows that a key occurs at most once in a table, dead or alive.
+A table is ``rows: int64[capacity, width]`` with linear probing; the capacity is a power of two. Word 0
+of a row, `meta`, is 0 in an unused row; otherwise it is ``2 * stamp + alive``, where `stamp` is the
+step that last touched the row. A dead row with a stamp is a tombstone, and keeps its key, which the
+step's section needs. The same key may reuse a tombstone at once, another key from the next step on. So
+a key occurs at most once in a table, dead or alive.
 
-Every kernel that adds something stops where it runs out of room and says how far it came and why;
-the caller makes room and calls again.
+A kernel that adds rows or strings stops when it runs out of room. It returns its progress and the
+reason; the caller makes room and calls again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from headgate.core.jit import jit
 from headgate.tables.ports import I64, U8
 
-# Positions in `counts`, an int64 vector that lives in the table's header.
+# Positions in `counts`, an int64 vector in the table's header.
 LIVE, USED, STRINGS, STRING_BYTES, STAMP, UNDO_VALID, UNDO_COUNT = range(7)
-# Why a kernel returned.
+# Reasons for the return of a kernel.
 DONE, ROWS_FULL, UNDO_FULL, STRINGS_FULL = range(4)
 
 _SEED = np.uint64(0x9E3779B97F4A7C15)
@@ -29,7 +29,7 @@ _SHIFT_A = np.uint64(32)
 _SHIFT_B = np.uint64(29)
 _ONE = np.uint64(1)
 
-# Strings: a polynomial over four-byte blocks modulo the prime 2**31 - 1, so that no product reaches
+# String hash: a polynomial over four-byte blocks modulo the prime 2**31 - 1, so that no product reaches
 # 2**63 and the interpreted form needs no wrapping. The base is chosen, not tuned.
 _PRIME = 2147483647
 _BASE = 1664525341
@@ -59,7 +59,7 @@ def _same_key(rows: I64, position: int, keys: I64, i: int) -> bool:
 
 @jit
 def _log(rows: I64, position: int, undo: I64, counts: I64) -> bool:
-    """Keep the row's pre-image if this step sees it first; False when the undo log is full."""
+    """Save the row's pre-image when the step first touches it; False if the undo log is full."""
     if counts[UNDO_VALID] == 0 or rows[position, 0] >> 1 == counts[STAMP]:
         return True
     at = counts[UNDO_COUNT]
@@ -74,7 +74,7 @@ def _log(rows: I64, position: int, undo: I64, counts: I64) -> bool:
 
 @jit
 def _probe(rows: I64, keys: I64, i: int, hashed: int, stamp: int) -> tuple[int, bool]:
-    """Return the row that bears the key, else one that it may take or -1; and whether it is borne."""
+    """Return the key's row and True; else a row that the key may use (-1 for none) and False."""
     mask = rows.shape[0] - 1
     position = hashed & mask
     spare = -1
@@ -104,12 +104,12 @@ def upsert(
 ) -> tuple[int, int]:
     """Find or create the row of each key from `start` on.
 
-    How many keys are done, counted from 0; and why it stopped.
+    Returns the number of finished keys, counted from key 0, and the reason for the return.
 
     Parameters
     ----------
     rows : int64[capacity, 1 + k + v]
-    fresh : int64[v]          Value words of a row just created.
+    fresh : int64[v]          Value words of a new row.
     keys : int64[n, k]
     hashes : int64[n]         `hash_words(keys)`.
     limit : int               Used rows (tombstones included) at which to stop.
@@ -154,7 +154,7 @@ def find(rows: I64, keys: I64, hashes: I64, out: I64) -> None:
 
 @jit
 def delete(rows: I64, index: I64, start: int, undo: I64, counts: I64) -> tuple[int, int]:
-    """Turn rows into tombstones; returns as `upsert` does. Rows already dead are left alone."""
+    """Turn live rows into tombstones, skip dead rows; returns the same as `upsert`."""
     for i in range(start, index.shape[0]):
         position = index[i]
         if rows[position, 0] & 1 == 0:
@@ -180,7 +180,7 @@ def restore(rows: I64, undo: I64, count: int) -> bool:
 
 @jit
 def place(source: I64, hashes: I64, rows: I64) -> None:
-    """Put rows with distinct keys into a table that has room for them and holds none of them."""
+    """Insert rows with distinct new keys into a table that has enough room."""
     mask = rows.shape[0] - 1
     for i in range(source.shape[0]):
         position = hashes[i] & mask
@@ -212,7 +212,7 @@ def _hash_bytes(data: U8, low: int, high: int) -> int:
 
 @jit
 def _same_bytes(data: U8, low: int, high: int, heap: U8, heap_low: int, heap_high: int) -> bool:
-    # The bounds come out of shared memory, where a neighbour may have scribbled.
+    # The bounds are read from shared memory, which a faulty process may have overwritten.
     if heap_high - heap_low != high - low or heap_low < 0 or heap_high > heap.shape[0]:
         return False
     for j in range(high - low):
@@ -234,14 +234,14 @@ def intern(
 ) -> tuple[int, int]:
     """Find or add the id of each string from `start` on.
 
-    As `upsert`.
+    Returns the same as `upsert`.
 
     Parameters
     ----------
     index : int64[power of two]    0, or ``hash << 32 | id + 1``.
-    known : int64[limit + 1]       Offsets into `heap` of the strings there are.
-    heap : uint8[]                 Their bytes.
-    offsets, data                  The n strings asked for.
+    known : int64[limit + 1]       Offsets of the table's strings in `heap`.
+    heap : uint8[]                 Bytes of the table's strings.
+    offsets, data                  The n strings to find or add.
     out : int64[n]                 Receives ids.
     """
     mask = index.shape[0] - 1
@@ -278,10 +278,10 @@ def intern(
 
 @jit
 def forget(index: I64, known: I64, heap: U8, count: int, kept: int) -> bool:
-    """Take the strings `kept` .. `count` - 1 out of the index; False if one is not there.
+    """Remove the strings `kept` .. `count` - 1 from the index; False if one is missing.
 
-    Newest first: an entry's probe path holds older entries only, so what remains is exactly the
-    index as it was before they came.
+    The newest string is removed first. The probe path of an entry holds older entries only, so the
+    index ends exactly as it was before these strings were added.
     """
     mask = index.shape[0] - 1
     for back in range(count - kept):
@@ -312,10 +312,10 @@ def _place_strings(entries: I64, new: I64) -> None:
 
 
 def reindex(old: I64, new: I64) -> None:
-    """Put the entries of one string index into a larger, empty one.
+    """Copy the entries of a string index to a larger, empty index.
 
-    Oldest first: `forget` takes the newest away again, and relies on every probe path holding older
-    entries only. They are sorted here, for a sort in a kernel takes two seconds to compile.
+    The oldest entry is copied first, because `forget` needs probe paths that hold only older entries.
+    Entries are sorted here, because a sort in a kernel takes two seconds to compile.
     """
     entries = old[old != 0]
     _place_strings(entries[np.argsort(entries & _LOW)], new)
@@ -323,7 +323,7 @@ def reindex(old: I64, new: I64) -> None:
 
 @jit
 def least(rows: I64, word: int) -> int:
-    """Return the least value of a word among the rows that are there; at least one is."""
+    """Return the least value of a word among the live rows; at least one row must be live."""
     found = _GREATEST
     for i in range(rows.shape[0]):
         if rows[i, 0] & 1 and rows[i, word] < found:
@@ -333,7 +333,7 @@ def least(rows: I64, word: int) -> int:
 
 @jit
 def gather(offsets: I64, data: U8, ids: I64) -> tuple[I64, U8]:
-    """Return offsets and bytes of the strings `ids`, in that order."""
+    """Return offsets and bytes of the strings `ids`, in the sequence of `ids`."""
     packed = np.zeros(len(ids) + 1, dtype=np.int64)
     for i in range(len(ids)):
         packed[i + 1] = packed[i] + offsets[ids[i] + 1] - offsets[ids[i]]
@@ -345,7 +345,7 @@ def gather(offsets: I64, data: U8, ids: I64) -> tuple[I64, U8]:
 
 @jit
 def bounds(rows: I64) -> tuple[I64, I64]:
-    """Return the least and the greatest of each column of `rows` (int64[n, k]), and of 0."""
+    """Return the minimum and the maximum of 0 and each column of `rows` (int64[n, k])."""
     low = np.zeros(rows.shape[1], dtype=np.int64)
     high = np.zeros(rows.shape[1], dtype=np.int64)
     for i in range(rows.shape[0]):

@@ -1,4 +1,4 @@
-"""Brings a table from its own token to the token that is wanted."""
+"""Brings a table from its own token to another token."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def leads(sections: Sequence[Section], start: str, token: str) -> bool:
 
 
 def bring(table: BufferTable, token: str, chain: Chain) -> bool:
-    """Bring a clean table to `token` in place, the cheapest way there is.
+    """Bring a clean table to `token` in place, in the cheapest way.
 
-    False if the table's own state is not on the way: it is as it was; build a new one.
+    False if no way leads from the table to `token`: the table is unchanged, so build a new one.
 
-    `table`: trusted, and held by this caller alone. `chain`: asked at most twice.
+    `table`: trusted, and acquired by this caller alone. `chain`: called at most twice.
     """
     if table.token == token:
         return True
@@ -36,7 +36,7 @@ def bring(table: BufferTable, token: str, chain: Chain) -> bool:
     if leads(sections, table.token, token):
         table.catch_up(sections)
         return True
-    # An attempt that was never committed ran here; what it built on may be on the way.
+    # An attempt that was never committed ran here; the state before it may lead to `token`.
     if can_roll_back and table.previous != EMPTY_TOKEN:
         sections = chain(table.previous)
         if leads(sections, table.previous, token):
@@ -47,9 +47,9 @@ def bring(table: BufferTable, token: str, chain: Chain) -> bool:
 
 
 def build(table: BufferTable, group: int, token: str, chain: Chain) -> None:
-    """Fill an empty table from a full section, or from the whole history.
+    """Fill an empty table from a full section, or from all sections since the empty state.
 
-    Raises `StateError`: the chain does not lead to `token`.
+    Raises `StateError` if the chain does not lead to `token`.
     """
     if token == EMPTY_TOKEN:
         return

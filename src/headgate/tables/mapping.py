@@ -1,7 +1,7 @@
 """Maps files into memory without keeping a descriptor.
 
-`mmap.mmap` keeps a duplicate descriptor for as long as it lives: with two files for each of 128 key
-groups of each operator a worker would pass the usual limit of 1,024. Hence the system call itself.
+`mmap.mmap` keeps a duplicate descriptor open. With two files for each of 128 key groups per operator, a
+worker would exceed the usual limit of 1,024. So this module makes the system call itself.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _LIBC = _libc()
 def map_file(descriptor: int, byte_count: int) -> U8:
     """Return a file's first `byte_count` bytes as a shared, writable array.
 
-    The array stays valid when `descriptor` is closed; the memory is unmapped once neither it nor
-    any view of it is referenced. Raises `StateError`: the kernel refuses, for instance for
-    RLIMIT_AS.
+    The array stays valid after `descriptor` is closed. The memory is unmapped when nothing refers to
+    the array or its views any more. Raises `StateError` if the kernel refuses, for instance because
+    of RLIMIT_AS.
     """
     address = _LIBC.mmap(None, byte_count, _PROT_READ_WRITE, _MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:
@@ -65,9 +65,9 @@ def map_file(descriptor: int, byte_count: int) -> U8:
 
 
 def empty_file(mapped: U8) -> None:
-    """Give back the memory of a mapped file, which then reads as zeros for every process.
+    """Free the memory of a mapped file, which then reads as zeros for every process.
 
-    Only a hint: where the system cannot do that, the memory goes with the last mapping.
+    On other systems than Linux, the memory is freed with the last mapping instead.
     """
     if sys.platform == "linux":
         _LIBC.madvise(mapped.ctypes.data, mapped.size, _MADV_REMOVE)

@@ -1,4 +1,4 @@
-"""Allocates room for files of state before they are mapped, or refuses in one sentence."""
+"""Allocates the bytes of files of state before they are mapped, and reports a full file system."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ENLARGE = (
     "local directory"
 )
 MAKE_ROOM = "make room there, or set HEADGATE_SPILL_DIR to another local directory"
-"""What to do about a full arena, and about a full spill directory."""
+"""Remedies in messages about a full arena, and about a full spill directory."""
 
 _CREATE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
 
 
 def allocate(descriptor: int, byte_count: int) -> None:
-    """Give the file its bytes now; raises OSError where there is no room.
+    """Allocate the bytes of the file now; raises OSError if there is no room.
 
-    On a full tmpfs writing to a sparse mapped file is SIGBUS, not an exception.
+    On a full tmpfs, a write to a sparse mapped file causes SIGBUS, not an exception.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, byte_count)
@@ -32,10 +32,10 @@ def allocate(descriptor: int, byte_count: int) -> None:
 
 
 def created(path: str, byte_count: int, remedy: str = ENLARGE) -> int:
-    """Return the descriptor of a new file of `byte_count` zeros, all of them on the file system.
+    """Create a file of `byte_count` allocated zeros; return its descriptor.
 
-    `remedy`: what to do where there is no room. Raises `ArenaFull`: there is no room, for the bytes
-    or for one more file; `StateError`: it cannot be made for another reason.
+    `remedy`: remedy in the message of `ArenaFull`. Raises `ArenaFull` if there is no room for the bytes
+    or for one more file; `StateError` if the file cannot be created for another reason.
     """
     directory = os.path.dirname(path)
     try:

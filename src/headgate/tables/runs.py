@@ -27,8 +27,8 @@ _SPILL = "HEADGATE_SPILL_DIR"
 def check_name(name: str, what: str) -> None:
     """Refuse a name that may not become part of a path.
 
-    Raises `StateError`: the name has other characters than letters, digits, ``_`` and ``-``, or over 64
-    of them.
+    Raises `StateError` if the name has other characters than letters, digits, ``_`` and ``-``, or more
+    than 64 characters.
     """
     if not _NAME.fullmatch(name):
         msg = f"{what} {name!r} cannot name a file: use 1 to 64 letters, digits, _ and -"
@@ -36,10 +36,10 @@ def check_name(name: str, what: str) -> None:
 
 
 def private_directory(path: Path, setting: str = "HEADGATE_ARENA_DIR") -> Path:
-    """Create `path` (0700) unless it is there; return it if it is this user's alone.
+    """Create the directory `path` (0700) if it is missing; return it if only this user has access.
 
-    `setting`: environment variable with which a user chooses another one. Raises `StateError`: it
-    is a symbolic link, another user's, open to others, or cannot be created.
+    `setting`: environment variable that chooses another directory. Raises `StateError` if `path` is a
+    symbolic link, another user's, open to others, or cannot be created.
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -63,7 +63,7 @@ def private_directory(path: Path, setting: str = "HEADGATE_ARENA_DIR") -> Path:
 def arena_root() -> Path:
     """Return the directory for run directories on this host.
 
-    ``HEADGATE_ARENA_DIR`` if set; else ``/dev/shm/headgate-<uid>``; else one in the temporary
+    ``HEADGATE_ARENA_DIR`` if set; else ``/dev/shm/headgate-<uid>``; else a directory in the temporary
     directory, for machines without shared memory.
     """
     chosen = os.environ.get("HEADGATE_ARENA_DIR")
@@ -76,10 +76,10 @@ def arena_root() -> Path:
 
 
 def spill_root() -> Path:
-    """Return the directory for spill directories on this host: for state that leaves memory.
+    """Return the parent of this host's spill directories, which hold state moved out of memory.
 
-    ``HEADGATE_SPILL_DIR`` if set; else one in the temporary directory. Raises `StateError`: the
-    temporary directory is memory itself, or it cannot be used.
+    ``HEADGATE_SPILL_DIR`` if set; else a directory in the temporary directory. Raises `StateError` if
+    the temporary directory lies in memory, or if it cannot be used.
     """
     path = spill_path()
     if not os.environ.get(_SPILL) and in_memory(path.parent):
@@ -92,13 +92,13 @@ def spill_root() -> Path:
 
 
 def spill_path() -> Path:
-    """Return the path of `spill_root`, whether the directory is there or not."""
+    """Return the path of `spill_root`; the directory may be missing."""
     chosen = os.environ.get(_SPILL)
     return Path(chosen or Path(tempfile.gettempdir()) / f"headgate-spill-{os.geteuid()}")
 
 
 def in_memory(path: Path) -> bool:
-    """Return whether a directory lies in a file system that is memory, according to the system."""
+    """Return whether the system lists a directory's file system as one in memory."""
     try:
         lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -120,19 +120,19 @@ class RunDirectory:
     descriptor: int | None
     """Holds a shared lock until `close`; the kernel drops the lock when the process dies."""
     spill: RunDirectory | None
-    """Where memory is bounded: the run's directory for what leaves memory, which shares its fate."""
+    """The run's spill directory, which ends and closes with this one; None if memory has no bound."""
 
     @property
     def run_id(self) -> str:
-        """The run's random name: 32 hexadecimal digits."""
+        """Random name of the run: 32 hexadecimal digits."""
         return self.path.name
 
     @property
     def arena(self) -> str:
-        """The arena's own random name: the same for all processes that share its memory, and no others.
+        """Random name of the arena: exactly the processes that share the arena's memory read this name.
 
-        A host name would not do: two containers on one machine may share it and no memory, and a
-        host that comes back with an empty memory still bears it.
+        A host name is not enough: two containers on a machine may share a host name but no memory, and
+        a restarted host has its old name with an empty memory.
         """
         path = self.path / _ARENA
         if not path.exists():
@@ -140,18 +140,18 @@ class RunDirectory:
             fresh = self.path / f"{_ARENA}.{name}"
             with os.fdopen(open_regular(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY), "w") as file:
                 file.write(name)
-            # linked, not renamed: whoever comes first has named it
+            # a link fails if the path exists, so the name of the first process stays
             with contextlib.suppress(FileExistsError):
                 os.link(fresh, path)
             fresh.unlink()
         return regular_bytes(path).decode()
 
     def end(self) -> None:
-        """Mark the run as over, and remove its files on this host; called by its driver.
+        """Mark the run as ended, and remove its files on this host; called by its driver.
 
-        Its workers hold the lock for as long as they live, so they are not waited for: nobody needs
-        their work any more, and a task that was given up goes on in files that have no name. Whatever
-        killed drivers have left since this one began goes too.
+        The method does not wait for workers, which hold the lock as long as they live: nobody needs their
+        work, and an abandoned task continues in files without a name. The method also removes what
+        killed drivers have left since this run began.
         """
         if self.spill is not None:
             self.spill.end()
@@ -168,7 +168,7 @@ class RunDirectory:
     def close(self, *, remove: bool = True) -> None:
         """Release the run, and remove its directory unless another process uses it.
 
-        May be called again: the number of the descriptor may be that of another file by then.
+        May be called again; only the first call closes the descriptor, whose number may be reused.
         """
         if self.spill is not None:
             self.spill.close(remove=remove)
@@ -182,23 +182,23 @@ class RunDirectory:
 def open_run(root: Path, spill: Path | None = None) -> RunDirectory:
     """Create a run directory and hold its lock; called by the driver's Python process.
 
-    `spill`: where memory is bounded: the host's `spill_root`. What ended runs have left there goes.
+    `spill`: the host's `spill_root` if memory has a bound; runs that have ended there are removed.
     """
     if spill is not None:
         sweep(spill)
     fresh = root / f"{secrets.token_hex(16)}.new"
     descriptor = _hold(fresh)
-    # Renamed only once it is locked, so that a sweep never sees a run without its lock.
+    # Renamed only under the lock, so that a sweep never sees a run without its lock.
     path = fresh.with_suffix("")
     fresh.rename(path)
     return RunDirectory(path, descriptor, None if spill is None else join_run(spill, path.name))
 
 
 def join_run(root: Path, run_id: str, spill: Path | None = None) -> RunDirectory:
-    """Hold the lock of a run some driver opened, creating its directory on this host if need be.
+    """Hold the lock of a run that a driver opened; create its directory on this host if missing.
 
-    For workers: on other hosts than the driver's nobody else keeps a sweep away. Losing the
-    directory costs a rebuild, never an answer.
+    For workers: on hosts without the driver, only their locks keep a sweep away. A lost directory costs
+    a rebuild, but never changes a result.
     """
     if not _RUN.fullmatch(run_id):
         msg = f"{run_id!r} is not a run: a run id is 32 hexadecimal digits"
@@ -210,9 +210,9 @@ def join_run(root: Path, run_id: str, spill: Path | None = None) -> RunDirectory
 def sweep(root: Path) -> list[str]:
     """Remove run directories with a free lock; return their names.
 
-    Called at the start of a driver and of an executor, since the next start of a killed job may never
-    come to this host; at the end of a driver, which may have begun before those that were killed were
-    quite gone; and at the end of a daemon of Python workers, the last process of a killed driver.
+    Called at the start of a driver and of an executor, because a killed job may never start again on this
+    host. Called at the end of a driver, because processes of killed drivers may have outlived its start.
+    Called at the end of a daemon of Python workers, the last process of a killed driver.
     """
     removed = []
     for entry in sorted(os.listdir(root)):
@@ -226,7 +226,7 @@ def _remove_unused(path: Path) -> bool:
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return False
-        # made where it is missing: its process was killed before it had made or removed the rest
+        # creates a missing lock: a process was killed while it created or removed the directory
         descriptor = _opened(path / _LOCK)
     except OSError:
         return False
@@ -257,9 +257,9 @@ def _remove(path: Path) -> None:
 
 
 def _hold(directory: Path) -> int:
-    """Return a descriptor with a shared lock on a run directory, which is made if need be.
+    """Return a descriptor with a shared lock on a run directory; create the directory if missing.
 
-    Before the lock is held a sweep may remove the directory: then it is made once more.
+    A sweep may remove the directory before the lock is held; then the directory is created again.
     """
     path = directory / _LOCK
     while True:
@@ -271,7 +271,7 @@ def _hold(directory: Path) -> int:
         except OSError as error:
             msg = f"the lock {path} cannot be opened ({error.strerror}): remove {directory}"
             raise StateError(msg) from error
-        # Waits only for a sweep that is looking at it this moment.
+        # Waits only while a sweep examines the directory.
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if _names(path, descriptor):
             return descriptor
@@ -283,7 +283,7 @@ def _opened(lock: Path) -> int:
 
 
 def _names(path: Path, descriptor: int) -> bool:
-    """Return whether a path still leads to the file that is open."""
+    """Return whether a path still names the open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:

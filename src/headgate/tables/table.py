@@ -23,36 +23,37 @@ from headgate.tables.kernels import (
 from headgate.tables.ports import EMPTY_TOKEN, I64, U8, Section, TableLayout
 
 _SMALL_ROWS = 4096
-"""Below this a table grows fourfold: growth costs a new file, not memory (chosen, not tuned)."""
+"""Capacity, in rows, below which a table grows fourfold instead of twofold. A larger value makes fewer
+new files, and takes more memory. Chosen, not tuned."""
 
 
 class Memory(Protocol):
     """Supplies the buffers of one table; a store implements it."""
 
     buffer: U8
-    """The table; replaced by `switch`."""
+    """Buffer of the table; `switch` replaces it."""
 
     def enlarge(self, byte_count: int) -> U8:
-        """Return a zeroed buffer of `byte_count` bytes; the present one stays until `switch`."""
+        """Return a zeroed buffer of `byte_count` bytes; the present buffer stays until `switch`."""
 
     def switch(self) -> None:
-        """Make the buffer that `enlarge` returned the present one."""
+        """Replace the present buffer by the one that `enlarge` returned."""
 
     def undo(self, byte_count: int, *, create: bool) -> U8 | None:
-        """Return the undo buffer, at least `byte_count` bytes, with its content kept.
+        """Return the undo buffer, of at least `byte_count` bytes; its content is preserved.
 
-        None if it cannot be had (no room, or not `create` and not there): then there is no undo.
+        None if there is no room, or if `create` is False and there is no buffer: then there is no undo.
         """
 
 
 class BufferTable:
-    """Implements `headgate.tables.ports.Table`, and the methods that a store needs besides.
+    """Implements `headgate.tables.ports.Table`, and further methods that a store needs.
 
-    `memory`: holds a table already: see `create` and `attach`. `geometry`: checked by the caller.
+    `memory`: must hold a table, see `create` and `attach`. `geometry`: checked by the caller.
 
     Attributes
     ----------
-    header : Header    Always of ``memory.buffer``.
+    header : Header    The header of ``memory.buffer``, also after growth.
     rows : int64[capacity, width]    View of the buffer; replaced when the table grows.
     """
 
@@ -77,14 +78,14 @@ class BufferTable:
 
     @classmethod
     def attach(cls, memory: Memory, layout: TableLayout) -> BufferTable:
-        """Return the table found in a buffer.
+        """Return the table that a buffer holds.
 
-        Raises `StateError`: it is not clean, not of this layout, or not to be believed.
+        Raises `StateError` if the table is not clean, has another layout, or has an invalid header.
         """
         return cls(memory, layout, Header(memory.buffer).check(layout, memory.buffer.size))
 
     def places(self) -> tuple[int, ...]:
-        """Return addresses and lengths of its parts, as `headgate.tables.together` takes them."""
+        """Return addresses and lengths of the table's parts, for `headgate.tables.together`."""
         if self._places is None:
             parts = (self.rows, self._undo, self._counts, self._index, self._offsets, self._heap)
             rows, undo, counts, index, offsets, heap = (part.ctypes.data for part in parts)
@@ -108,7 +109,7 @@ class BufferTable:
         self._offsets: I64 = words[geometry.offsets_at // 8 :]
         self._heap: U8 = buffer[geometry.heap_at : geometry.total_bytes]
 
-    # What a store asks.
+    # Methods for a store.
 
     @property
     def live_count(self) -> int:
@@ -117,24 +118,24 @@ class BufferTable:
 
     @property
     def token(self) -> str:
-        """The name of the last clean state."""
+        """Token of the last clean state."""
         return self.header.token()
 
     @property
     def previous(self) -> str:
-        """Return the token before `token`, to which `roll_back` leads."""
+        """Return the token of the state before `token`, which `roll_back` restores."""
         return self.header.token(AT_PREVIOUS)
 
     def trusted(self) -> bool:
-        """Return whether the table is clean and its header is as this mapping knows it."""
+        """Return whether the table is clean and its header still fits this mapping."""
         header = self.header
         return header.sealed() and header.geometry_bytes() == self._geometry_bytes
 
     def can_roll_back(self) -> bool:
-        """Return whether the last step can be undone; only ever of a clean table.
+        """Return whether the last step can be undone; False for a dirty table.
 
-        In a crash in the middle of a write the compiler may have moved the log's counter before its
-        data, so a dirty table has no undo.
+        The compiler may write the undo log's counter before its data. So after a crash in the middle of
+        a write, the log is not reliable.
         """
         if not self._counts[UNDO_VALID] or self.header.state != CLEAN:
             return False
@@ -147,7 +148,7 @@ class BufferTable:
     # Steps.
 
     def begin(self) -> None:
-        """Start a step: forget the last step's undo, remember pre-images from here on."""
+        """Start a step: discard the last step's undo log, save pre-images from now on."""
         if self.header.state != CLEAN:
             msg = "a step began on a table whose last step has no commit: release and acquire it"
             raise StateError(msg)
@@ -158,12 +159,12 @@ class BufferTable:
         counts[UNDO_COUNT] = 0
         counts[UNDO_VALID] = int(self._fetch_undo(1, create=True))
         if counts[UNDO_VALID]:
-            # The log could be another file than the one the next reader opens: it says whose it is.
+            # The next reader could open another undo file, so the log names its table and its step.
             self._undo_mark[:] = self.header.nonce, counts[STAMP]
         self._full_only = False
 
     def commit(self, token: str) -> None:
-        """Name the state reached since `begin`; the table is clean again."""
+        """Give the state since `begin` its token; the table is clean again."""
         self._require_begun()
         if not is_token(token) or token == EMPTY_TOKEN:
             msg = f'"{token}" cannot name a state: a token is 32 hexadecimal digits, not all 0'
@@ -171,7 +172,7 @@ class BufferTable:
         self.header.seal(token, self.token)
 
     def roll_back(self) -> None:
-        """Return to `previous`, exactly; ask `can_roll_back` first."""
+        """Restore the state `previous` exactly; call `can_roll_back` first."""
         previous, counts = self.previous, self._counts
         self.header.state = DIRTY
         kept = int(self.header.begun[2])
@@ -190,7 +191,7 @@ class BufferTable:
             msg = "a table was changed or committed outside a step: call begin first"
             raise StateError(msg)
 
-    # What an operator does.
+    # Methods for an operator.
 
     def upsert(self, keys: I64) -> I64:
         """Return the row index of each key (int64[n, key_words]), creating rows."""
@@ -215,12 +216,12 @@ class BufferTable:
                 self._grow_rows()
                 grown = True
         if grown:
-            # Growth moved the rows found before it.
+            # Growth moved the rows that were found before it.
             kernels.find(self.rows, keys, hashes, out)
         return out
 
     def delete(self, index: I64) -> None:
-        """Remove rows by index; they count as changed, their pre-image is kept."""
+        """Remove rows by index; they count as changed, and their pre-images are saved."""
         self._require_begun()
         if index.size and not 0 <= index.min() <= index.max() < len(self.rows):
             msg = f"rows up to {index.max()} deleted from a table of {len(self.rows)}"
@@ -233,15 +234,15 @@ class BufferTable:
                 self._grow_undo()
 
     def live(self) -> I64:
-        """Return the indices of all rows that are there."""
+        """Return the indices of all live rows."""
         return np.flatnonzero(self.rows[:, 0] & 1)
 
     def least(self, word: int) -> int:
-        """Return the least value of a word among all rows that are there; at least one is."""
+        """Return the least value of a word among the live rows; at least one row must be live."""
         return int(kernels.least(self.rows, word))
 
     def find(self, keys: I64) -> I64:
-        """Return the row index of each key, -1 where there is none; creates and touches nothing."""
+        """Return the row index of each key, -1 for a missing key; changes nothing."""
         keys = _plain(keys)
         out = np.empty(len(keys), dtype=np.int64)
         kernels.find(self.rows, keys, kernels.hash_words(keys), out)
@@ -270,9 +271,9 @@ class BufferTable:
         return self._offsets[: count + 1], self._heap[: int(self._counts[STRING_BYTES])]
 
     def section(self, token: str, *, full: bool = False, rows: I64 | None = None) -> Section:
-        """Return the changes of this step (or everything), to be applied under `token`.
+        """Return the changes of this step (if `full`, the whole state) as the section of `token`.
 
-        The arrays are copies: they outlive the table. So are `rows`, the changed ones, where known.
+        The arrays are copies, which outlive the table; `rows`, the changed rows, must be a copy too.
         """
         self._require_begun()
         if self._full_only and not full:
@@ -291,13 +292,13 @@ class BufferTable:
         )  # fmt: skip
 
     def changed(self) -> I64:
-        """Return the indices of rows this step created, asked for or removed, each once."""
+        """Return distinct indices of rows that `upsert` returned or `delete` removed since `begin`."""
         if self._counts[UNDO_VALID]:
             return self._undo[: int(self._counts[UNDO_COUNT]), 0]
         return np.flatnonzero(self.rows[:, 0] >> 1 == self._counts[STAMP])
 
     def touched_since(self, stamp: int) -> int:
-        """Return how many rows the last step touched; 0 if none has begun since `stamp` was read."""
+        """Return the number of rows that the last step touched; 0 without a step since `stamp`."""
         if int(self._counts[STAMP]) == stamp:
             return 0
         if self._counts[UNDO_VALID]:
@@ -306,13 +307,13 @@ class BufferTable:
 
     @property
     def stamp(self) -> int:
-        """The number of the table's newest step; grows with each."""
+        """Number of the table's newest step; grows with each step."""
         return int(self._counts[STAMP])
 
     # Catching up.
 
     def catch_up(self, sections: Sequence[Section]) -> None:
-        """Apply sections in order; the table then bears the last one's token and has no undo."""
+        """Apply sections in sequence; the table then has the last section's token, and no undo."""
         for section in sections:
             if self.header.state == CLEAN:
                 self.header.state = DIRTY
@@ -342,7 +343,7 @@ class BufferTable:
     # Growth.
 
     def _fetch_undo(self, rows: int, *, create: bool) -> bool:
-        """Have room for `rows` pre-images: 16 bytes of mark, then index and row of each."""
+        """Make room for `rows` pre-images (a mark of 16 bytes; index and row each); False if none."""
         width = 1 + self.layout.width
         if 0 < len(self._undo) >= rows:
             return True
@@ -357,12 +358,12 @@ class BufferTable:
         return True
 
     def _grow_undo(self) -> None:
-        # At most every row is touched, so a log needs no more rows than its table.
+        # A log holds at most one pre-image of each row, so it needs no more rows than its table.
         if not self._fetch_undo(4 * len(self._undo), create=True):
             self._counts[UNDO_VALID] = 0
 
     def _grow_rows(self) -> None:
-        """Make room: drop tombstones of earlier steps, and enlarge if that is not enough."""
+        """Make room: drop tombstones of earlier steps, and enlarge the table if that is not enough."""
         meta = self.rows[:, 0]
         living = self.rows[(meta & 1 == 1) | ((meta != 0) & (meta >> 1 == self._counts[STAMP]))]
         self._counts[UNDO_VALID] = 0
@@ -390,7 +391,7 @@ class BufferTable:
         self.rows[...] = rows
 
     def _enlarge(self, **changes: int) -> None:
-        """Move to a larger buffer; everything but the rows goes with it."""
+        """Move everything except the rows to a larger buffer."""
         geometry = replace(self._geometry, **changes)
         buffer = self._memory.enlarge(geometry.total_bytes)
         header = Header(buffer)
@@ -408,7 +409,7 @@ class BufferTable:
             kernels.reindex(old_index, self._index)
 
     def compact(self, string_words: Sequence[int]) -> None:
-        """Drop strings that no row names; `string_words` are row positions that hold ids + 1."""
+        """Drop strings to which no row refers; `string_words` are row positions that hold ids + 1."""
         self._require_begun()
         rows, words = self.rows[self.live()], list(string_words)
         offsets, data = self.strings()
@@ -434,18 +435,18 @@ class BufferTable:
 
 
 def initial_bytes(layout: TableLayout) -> int:
-    """Return the size of the buffer that `BufferTable.create` wants."""
+    """Return the size of the buffer that `BufferTable.create` needs, bytes."""
     return Geometry(layout.width).total_bytes
 
 
 def gather(offsets: I64, data: U8, ids: I64) -> tuple[I64, U8]:
-    """Return offsets and bytes of the strings `ids`, in that order."""
+    """Return offsets and bytes of the strings `ids`, in the sequence of `ids`."""
     return kernels.gather(_plain(offsets), _plain_bytes(data), _plain(ids))
 
 
 def _plain(values: I64) -> I64:
-    """Return `values` contiguous, writable, int64: the one form kernels are compiled for."""
-    if values.dtype == np.int64 and values.flags.carray:  # as nearly always, and asked at once
+    """Return `values` as contiguous, writable int64, the only form for which kernels are compiled."""
+    if values.dtype == np.int64 and values.flags.carray:  # the usual case, with a fast check
         return values
     return np.require(values, dtype=np.int64, requirements=("C", "W"))
 

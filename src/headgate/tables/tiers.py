@@ -1,9 +1,9 @@
-"""Decides which key groups lie in a host's memory and which on its disk, where memory is bounded.
+"""Decides which key groups' tables lie in a host's bounded memory, and which on its disk.
 
-A table is a file, and works the same wherever it lies. In the arena a file is memory that the kernel
-cannot take back; in the spill directory it is a mapped file of which the kernel keeps the pages in use.
-So a key group is served where it lies, and is moved only if that pays: hot groups move in, as far as
-the bound allows, and the coldest make room.
+A table is a file, and works the same in both places. In the arena, a file is memory that the kernel
+cannot reclaim; in the spill directory, the kernel keeps only the used pages of a mapped file in memory.
+So a key group is served in its present place, and moves only if the move pays: hot groups move into
+memory as far as the bound allows, and the coldest groups make room.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ F64 = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 KEPT = 0.9
-"""What a step's touched rows count for a step later: half after 7 steps. Chosen, not tuned."""
+"""Factor by which the heat of a group decays per step: half after 7 steps. Chosen, not tuned."""
 
 STICKY = 2.0
-"""How many times denser the touches of a group must be than those of one in whose place it comes, so
-that groups of about the same heat are not moved about. Chosen, not tuned."""
+"""Factor by which touches of a group on disk must be denser than those of the group that it replaces in
+memory. A larger value moves fewer groups of about the same heat. Chosen, not tuned."""
 
 STEP_SHARE = 32
-"""Of the bound, the part that a slot moves each way in one step: adapting takes some dozens of steps, and
-no step waits long for it. One group is moved in any case. Chosen, not tuned."""
+"""Divisor of the bound: the bytes that a slot moves each way per step, but at least one group. A larger
+value adapts more slowly (now in dozens of steps), and delays each step less. Chosen, not tuned."""
 
 _TABLE = re.compile(r"g(\d{1,5})(?:\.[0-9a-f]{16}\.(?:tmp|undo))?")
 _HEAT = "heat"
 _ROOM_KNOWN = 1 << 20
-"""Files below this size are placed by what was seen when the step began: looking costs 0.3 ms."""
+"""Bytes; smaller files are placed by the memory use known at the step's begin: a look costs 0.3 ms."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class MemoryBound:
     """Holds the bound on a query's share of a host's memory."""
 
     byte_count: int
-    """For tables of all its operators and what undoes their last step."""
+    """Bytes for the tables and the undo files of all operators of the query."""
     key_groups: int
 
 
 @dataclass(frozen=True)
 class Tiering:
-    """Counts a slot's key groups by tier in a step, and their moves, where memory is bounded."""
+    """Counts a slot's key groups by tier in a step, and their moves, if memory has a bound."""
 
     memory_bytes: int = 0
     cold_bytes: int = 0
@@ -63,27 +63,27 @@ class Tiering:
     away: int = 0
     """`back`, `away`: key groups that were moved into memory, and out of it."""
     cold: int = 0
-    """Key groups that were served where they lay on disk."""
+    """Key groups that were served on disk."""
     ms: float = 0.0
-    """What moving and deciding took."""
+    """Time for decisions and moves, ms."""
 
 
 def wanted(sizes: F64, density: F64, inside: Flags, bound: int) -> Flags:
-    """Return which key groups belong in memory.
+    """Return a mask of the key groups that belong in memory.
 
-    Result: bool[n]: the densest that fit together; one that is in memory counts `STICKY` times its
-    density, and goes before one on disk that is no denser.
+    The mask (bool[n]) selects the densest groups that fit together. A group in memory counts with
+    `STICKY` times its density, and precedes a group on disk that counts the same.
 
     Parameters
     ----------
     sizes : float64[n]    Bytes.
-    density : float64[n]    Touched rows per byte, as lately.
-    inside : bool[n]    Which are in memory.
-    bound : int    Bytes.
+    density : float64[n]    Touched rows per byte, in recent steps.
+    inside : bool[n]    True for groups in memory.
+    bound : int    Bytes of memory.
     """
     chosen = np.zeros(len(sizes), dtype=np.bool_)
     worth = np.where(inside, STICKY * density, density)
-    # a group on disk that nobody touches has no business in memory, however much room there is
+    # a group on disk that no step touches stays there, even if memory has room
     able = (sizes <= bound) & (inside | (density > 0.0))
     order = np.lexsort((~inside, -worth))
     order = order[able[order]]
@@ -116,7 +116,7 @@ class Tiers:
     def places(self, group: int, byte_count: int) -> tuple[str, ...]:
         """Return the paths for a table of `byte_count` bytes, the best place first.
 
-        In memory where the bound has room for it; on disk where it has not, or memory has not.
+        In memory if the bound has room, with the disk as second choice; else on disk only.
         """
         if byte_count >= _ROOM_KNOWN or self._used + byte_count > self._bound.byte_count:
             self._used = self._in_memory()
@@ -127,7 +127,7 @@ class Tiers:
         return inside, outside
 
     def touched(self, group: int, rows: int, step: int, *, cold: bool) -> None:
-        """Take note that a step has touched rows of a group."""
+        """Add the rows that a step touched to a group's heat."""
         if group < len(self._heat):
             before, since = self._heat[group]
             self._heat[group] = before * KEPT ** max(0.0, step - since) + max(1, rows), step
@@ -135,10 +135,10 @@ class Tiers:
             self.figures = _plus(self.figures, cold=1)
 
     def plan(self, own: Collection[int], step: int) -> tuple[list[int], list[int]]:
-        """Return the groups of a slot to move out of memory, and those to move into it, best first.
+        """Return a slot's groups to move out of memory, and those to move into it, best first.
 
-        Whatever slots of this operator, or of others of the query, have on this host counts; each slot
-        moves its own.
+        The decision counts the tables of all slots of the query on this host; each slot moves only its
+        own groups.
         """
         names, sizes, inside, density = self._seen(step)
         bound = self._bound.byte_count
@@ -165,7 +165,7 @@ class Tiers:
         return out, back
 
     def moved(self, *, back: int, away: int, began: float) -> None:
-        """Note the moves since a time of `time.perf_counter`."""
+        """Count the moves since `began`, a time of `time.perf_counter`."""
         ms = (time.perf_counter() - began) * 1e3
         self.figures = _plus(self.figures, back=back, away=away, ms=ms)
 
@@ -193,13 +193,13 @@ class Tiers:
             hot, cold = _sizes(memory, tables), _sizes(spill)
             for group in sorted(hot.keys() | cold.keys()):
                 names.append(group if is_own else -1)
-                # one that is in both places is served in memory
+                # a table that is in both places is served in memory
                 inside.append(group in tables)
                 sizes.append(hot.get(group, 0) or cold.get(group, 0))
                 before, since = heat[group] if group < len(heat) else (0.0, step)
                 heats.append(float(before) * KEPT ** max(0.0, step - float(since)))
         byte_counts = np.array(sizes, dtype=np.float64)
-        # less than a row in all is as good as none
+        # a heat below half a row counts as none
         heated = np.where(np.array(heats) < 0.5, 0.0, np.array(heats))  # noqa: PLR2004
         density = heated / np.maximum(byte_counts, 1.0)
         return names, byte_counts, np.array(inside, dtype=np.bool_), density
@@ -225,7 +225,7 @@ def _operators(run: Path) -> list[Path]:
 def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
     """Return the bytes of each group's files in a directory: its table, and its undo file.
 
-    `tables` gets the groups whose table is there, and not only what a killed process has left.
+    `tables` receives the groups that have a table there, not only files of a killed process.
     """
     sizes: dict[int, int] = {}
     try:
@@ -240,7 +240,7 @@ def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
             try:
                 size = entry.stat(follow_symlinks=False).st_size
             except OSError:
-                continue  # moved, or grown, this moment
+                continue  # the file has just moved or grown
             group = int(match[1])
             sizes[group] = sizes.get(group, 0) + size
             if tables is not None and "." not in entry.name:
@@ -249,9 +249,9 @@ def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
 
 
 def _heat_file(path: Path, key_groups: int) -> F64:
-    """Return the shared float64[key_groups, 2] of touched rows per group and the step they are of.
+    """Return the shared float64[key_groups, 2]: each group's heat (rows), and the step of its last touch.
 
-    It says what is worth moving and nothing else: whatever stands in it, answers are the same.
+    Heat only decides moves; it never changes a result.
     """
     byte_count = 16 * key_groups
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -259,13 +259,13 @@ def _heat_file(path: Path, key_groups: int) -> F64:
         descriptor = os.open(path, flags, 0o600)
         try:
             if os.fstat(descriptor).st_size < byte_count:
-                # written, not left as a hole: where the disk is full, a hole that is used is SIGBUS
+                # write zeros: on a full disk, access to a hole causes SIGBUS
                 os.pwrite(descriptor, bytes(byte_count), 0)
             buffer = map_file(descriptor, byte_count)
         finally:
             os.close(descriptor)
     except OSError:
-        # a table that finds no room says so; this one is worth no failure
+        # heat is not worth a failure; a table without room raises its own error
         return np.zeros((key_groups, 2))
     return buffer.view(np.float64).reshape(key_groups, 2)
 

@@ -1,8 +1,8 @@
-"""Does to the tables of many key groups in one call what a table does by itself.
+"""Changes the tables of many key groups in one call of compiled code.
 
-A call of a kernel for each key group takes longer than its work where a step has a few records of each.
-Compiled code gets the tables as the addresses of their parts; without a compiler there is none of this,
-and who calls does one table after the other.
+If a step has few records per key group, a call of a kernel per group takes longer than its work.
+Compiled code gets a table as the addresses of its parts. Without a compiler, callers cannot use this
+module, and process one table after another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.tables.ports import I64, U8
 from headgate.tables.table import BufferTable
 
 ENABLED = jit_enabled()
-"""Whether there is compiled code."""
+"""True if there is compiled code."""
 
 _COUNT_WORDS = 7
 
@@ -33,7 +33,7 @@ _COUNT_WORDS = 7
     _ROWS, _CAPACITY, _WIDTH, _LIMIT, _UNDO, _UNDO_ROWS, _COUNTS,
     _INDEX, _INDEX_SIZE, _OFFSETS, _OFFSET_COUNT, _HEAP, _HEAP_BYTES,
 ) = range(13)  # fmt: skip
-"""Columns of `places`: addresses of a table's parts, and how long they are."""
+"""Columns of `places`: addresses and lengths of a table's parts."""
 
 if ENABLED:
     from numba import carray, types  # type: ignore[attr-defined]
@@ -51,7 +51,7 @@ if ENABLED:
 
 
 def places(tables: list[BufferTable]) -> I64:
-    """Return where the parts of tables are; until one of them grows."""
+    """Return int64[n, 13]: addresses and lengths of the tables' parts; valid until a table grows."""
     return np.array([table.places() for table in tables], dtype=np.int64)
 
 
@@ -78,7 +78,7 @@ def rows_of(at: Any, i: int) -> Any:
 
 @jit
 def floats_of(at: Any, i: int) -> Any:
-    """Return the same memory as floats."""
+    """Return the rows of table i as floats, in the same memory."""
     return carray(_pointer(at[i, _ROWS]), (at[i, _CAPACITY], at[i, _WIDTH]), np.float64)
 
 
@@ -90,7 +90,7 @@ def offsets_of(at: Any, i: int) -> Any:
 
 @jit
 def heap_of(at: Any, i: int) -> Any:
-    """Return their bytes."""
+    """Return the bytes of the strings of table i."""
     return _bytes(at[i, _HEAP], at[i, _HEAP_BYTES])
 
 
@@ -101,7 +101,7 @@ def intern_each(at: Any, first: int, edges: I64, offsets: I64, data: U8, out: I6
     Returns
     -------
     int
-        How many tables are done, counted from 0: all, or that one has no room.
+        Number of finished tables, counted from table 0; less than all if the next table has no room.
     """
     for i in range(first, at.shape[0]):
         start, stop = edges[i, 0], edges[i, 1]
@@ -122,7 +122,7 @@ def intern_each(at: Any, first: int, edges: I64, offsets: I64, data: U8, out: I6
 
 @jit
 def upsert_each(at: Any, first: int, edges: I64, fresh: I64, keys: I64, out: I64) -> int:
-    """Find or create rows of keys ``edges[i, 0]:edges[i, 1]`` in table i; returns as `intern_each`."""
+    """Find or create rows of keys ``edges[i, 0]:edges[i, 1]`` in table i; else as `intern_each`."""
     hashes = hash_words(keys)
     for i in range(first, at.shape[0]):
         start, stop = edges[i, 0], edges[i, 1]
@@ -153,7 +153,7 @@ def least_each(at: Any, word: int) -> I64:
 
 @jit
 def changed_each(at: Any, string_words: I64) -> tuple[I64, I64, I64, I64, U8]:
-    """Return the rows that a step has changed, all there.
+    """Return the rows that a step has changed; the step must not have deleted rows.
 
     Parameters
     ----------
@@ -165,9 +165,9 @@ def changed_each(at: Any, string_words: I64) -> tuple[I64, I64, I64, I64, U8]:
     Returns
     -------
     (int64[n + 1], int64[m, width], int64[m, width], int64[t + 1], uint8[])
-        Where the rows of each table begin, or one -1 if the changes of a table are not known by its undo;
-        the rows as a section has them; the same with ids of the strings that follow; their offsets and
-        bytes, a string for each id.
+        Index of each table's first row (all -1 if a table has no valid undo log); the rows as in
+        `Section.rows`; the same rows with ids of the strings that follow; offsets and bytes of these
+        strings, one string per id.
     """
     starts = np.zeros(at.shape[0] + 1, dtype=np.int64)
     for i in range(at.shape[0]):

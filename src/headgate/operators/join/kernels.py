@@ -1,7 +1,7 @@
-"""Runs the loops of the joins, over probe and stored records in order.
+"""Implements the loop of a join over probe and stored records.
 
-A kernel that returns pairs stops where its output is full, before the probe record it could not finish,
-and says how many pairs it found and which record that is; the caller makes room and goes on there.
+The kernel stops when its output is full. It returns the number of pairs of finished probe records, and
+the first unfinished probe record. The caller then provides more room and continues there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from headgate.core.jit import jit
 from headgate.tables.ports import I64
 
 _CHUNK = 1024
-"""Records that are compared before anybody looks for matches: long enough for vector instructions,
-short enough that looking again costs little. Chosen, not tuned."""
+"""Stored records per chunk: the kernel compares a whole chunk, then collects its matches. Long enough for
+vector instructions, short enough that the second loop costs little. Chosen, not tuned."""
 
 
 @jit
@@ -29,17 +29,17 @@ def compare_keyed(
 ) -> tuple[int, int]:
     """Find the stored records of each probe record's key with ``probe[c] <= stored[c]`` for all c.
 
-    Return the pairs found, and the first probe record not done: n when all are.
+    Return the number of pairs, and the first unfinished probe record (n if all are finished).
 
     Parameters
     ----------
-    probe_of : int64[n]           The number of each probe record's key, -1 for one that has none.
+    probe_of : int64[n]           The number of each probe record's key, -1 if it cannot match.
     probe : int64[c, n]
-    starts : int64[k + 1]         Where each key's stored records begin.
+    starts : int64[k + 1]         Index of each key's first stored record.
     stored : int64[c, m]          Sorted by key.
-    band : int                    -1; or the number of a comparison that is replaced by
-                                  ``stored[0] <= probe[band]``, within a key sorted by ``stored[0]``.
-    probe_out, stored_out : int64[room]    Filled with the positions of the pairs that match.
+    band : int                    -1; or a comparison that ``stored[0] <= probe[band]`` replaces; the
+                                  records of a key are then sorted by ``stored[0]``.
+    probe_out, stored_out : int64[room]    Receive the positions of matching pairs.
     """
     count = 0
     comparisons = probe.shape[0]
@@ -61,7 +61,7 @@ def compare_keyed(
             for c in range(comparisons):
                 if band >= 0 and c * (c - band) == 0:
                     continue
-                # No branch in this loop: so the compiler makes vector instructions of it.
+                # A loop without branches compiles to vector instructions.
                 bound, values = probe[c, i], stored[c, chunk:end]
                 for j in range(size):
                     match[j] &= values[j] >= bound

@@ -1,4 +1,4 @@
-"""Finds the partners of records: by key, then by comparisons, which are all of the form <=."""
+"""Finds matching records: first by key, then by comparisons, all in the form ``<=``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from headgate.operators.spec import Kind
 from headgate.tables.ports import I64
 
 Pairs = tuple[I64, I64]
-"""Positions of the probe and of the stored record of each pair."""
+"""Positions of each pair's probe record and stored record."""
 
 _GREATEST = np.iinfo(np.int64).max
 
 _FAR = 2.0**60
-"""Values beyond this are compared one by one: sums of them could overflow."""
+"""Largest absolute value with which a band is used; sums of larger values could overflow int64."""
 
 _PAIRS_FIRST = 1024
-"""Room for pairs at the start; doubled when it is full."""
+"""Initial room, in pairs; the room doubles when it is full."""
 
 _WORTH_SORTING = 16
-"""Comparisons per stored record from which putting the stored ones in order pays. Chosen, not tuned."""
+"""Comparisons per stored record above which sorting the stored records pays. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
 class SideRecords:
-    """Holds the records of one side, ready to be matched."""
+    """Holds one side's records in the form that matching needs."""
 
     of: I64
     """int64[n]: the number of each record's key, -1 for a record that cannot match."""
@@ -39,7 +39,7 @@ class SideRecords:
 
 
 def ordered(words: I64, kind: Kind) -> I64:
-    """Return words of one kind as integers of the same order: NaN the largest, -0.0 equal to 0.0."""
+    """Map words of a kind to integers that compare alike: NaN is the largest, -0.0 equals 0.0."""
     if kind is not Kind.FLOAT:
         return words
     values = words.view(np.float64) + 0.0
@@ -57,14 +57,14 @@ def bounds_of(
     Parameters
     ----------
     side : int    LEFT or RIGHT.
-    columns : list of int64[n]    What this side compares, in order (`ordered`), one per comparison.
+    columns : list of int64[n]    This side's leaf of each comparison, mapped by `ordered`.
     count : int    n.
 
     Returns
     -------
     bounds : int64[c, n]
     possible : bool[n]
-        False for a record that no comparison can hold for: nothing is greater than the greatest.
+        False for a record that cannot match: no value exceeds the greatest int64.
     """
     bounds = np.empty((len(comparisons), count), dtype=np.int64)
     possible = np.ones(count, dtype=np.bool_)
@@ -78,9 +78,9 @@ def bounds_of(
 
 
 def pairs(probe: SideRecords, stored: SideRecords, keys: int, *, probe_side: int) -> Pairs:
-    """Return the positions of the records that meet, by probe record.
+    """Return the positions of matching records, ascending by probe record.
 
-    `keys`: how many keys there are. `probe_side`: LEFT or RIGHT: whose records `probe` are.
+    `keys`: number of distinct keys. `probe_side`: LEFT or RIGHT, the side of `probe`.
     """
     order = np.argsort(stored.of, kind="stable")
     order = order[np.searchsorted(stored.of[order], 0) :]
@@ -111,11 +111,11 @@ def pairs(probe: SideRecords, stored: SideRecords, keys: int, *, probe_side: int
 
 
 def _band(stored: I64) -> tuple[int, int]:
-    """Return (comparison, sum) if one of them bounds from above what the first bounds from below.
+    """Return (c, sum) if comparison c bounds from above what comparison 0 bounds from below; or (-1, 0).
 
-    ``a - 10 <= x`` and ``x <= a + 10`` are, for stored x, comparisons of x and of ~x, whose sum is -1
-    for every record; for stored a it is another constant. Then the records that meet a probe lie side
-    by side in the order of the first.
+    Example: ``a - 10 <= x`` and ``x <= a + 10``. For stored x they compare x and ~x, whose sum is -1 for
+    every record; for stored a the sum is another constant. If records are sorted by comparison 0, the
+    matches of a probe record are then neighbours.
     """
     if stored.shape[1] == 0 or np.abs(stored[:1].astype(np.float64)).max(initial=0.0) > _FAR:
         return -1, 0
@@ -127,7 +127,7 @@ def _band(stored: I64) -> tuple[int, int]:
 
 
 def collect(step: Callable[[int, I64, I64], tuple[int, int]], probe_count: int) -> Pairs:
-    """Run a kernel until it has done all probe records, with more room each time it stops."""
+    """Run a kernel until it has processed all probe records; double the room at each stop."""
     room, start = _PAIRS_FIRST, 0
     probes: list[I64] = []
     partners: list[I64] = []

@@ -2,13 +2,13 @@
 
 A row is ``[meta | key nulls, key words ..., side, number | nulls, expiry, matched, strings ..., other
 words ...]``: every record that may still match is a row, identified by its number of arrival.
-`expiry` is the watermark at which no partner can come any more.
+`expiry` is the watermark from which on no partner can arrive.
 
 References
 ----------
-[STRETCH] 2.1 and 4.2: J+ with one window per side and key. Differs: a whole step's records are matched
-at once, first the new left ones against the old right ones, then the new right ones against all left
-ones, which gives each pair exactly once, as serving them one by one does.
+[STRETCH] 2.1 and 4.2: J+ with one window per side and key. Differs: all records of a step are matched
+at once. New left records meet old right records, then new right records meet all left records. This
+yields each pair exactly once, as serving record by record does.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 SIDE, MAY_MATCH, EXPIRY, FIRST_LEAF = 0, 1, 2, 3
-"""Positions of the values of an arriving record: its side, whether it may match, its expiry, the leaves
-of the left and then those of the right side."""
+"""Positions of an arriving record's values: side, whether it may match, expiry, then the leaves of the
+left and of the right side."""
 
 MET = "met"
-"""Column that says which arriving records have met one before; none has where there is no such column."""
+"""Column of arriving records: true if the record has matched before. Without the column, none has."""
 
 _NUMBER_SHIFT = 32
-"""A record's number is that of its step, and below these bits its place among the step's records."""
+"""Bits of a record's number for its position in the step; the step's number fills the bits above."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SideLayout:
 
     leaves: tuple[Leaf, ...]
     at: tuple[int, ...]
-    """Word of each leaf; strings first, so that no other word of a row ever holds one."""
+    """Word of each leaf; strings come first, so a word holds a string on both sides or on neither."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class JoinLayout:
 
 
 def join_layout(spec: JoinSpec) -> JoinLayout:
-    """Return where everything in `spec` lies."""
+    """Return the row layout of `spec`."""
     key_at, side_at = codec.positions(spec.keys)
     nulls = max(codec.null_words(len(leaves)) for leaves in spec.sides)
     first = nulls + 2
@@ -102,11 +102,11 @@ class _Arrived:
     """Holds one side's records of a step."""
 
     at: I64
-    """int64[n], ascending: Their places among all records of the step."""
+    """int64[n], ascending: positions among all records of the step."""
     keys: codec.Words
     values: codec.Words
     groups: I64
-    """int64[n]: key group of each."""
+    """int64[n]: key group of each record."""
     may_match: Mask
     """bool[n]."""
     expiry_us: I64
@@ -114,19 +114,19 @@ class _Arrived:
     numbers: I64
     """int64[n]."""
     met: Mask
-    """bool[n]: which have met a record of the other side before they came here."""
+    """bool[n]: records that matched before they arrived here."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Holds the records of one side in one key group, old ones first."""
+    """Holds one side's records in one key group: first the stored records, then the new ones."""
 
     rows: I64
     """int64[n, width]: as in the table; strings are interned."""
     index: I64
-    """int64[m]: where the first m of them, the old ones, are in the table."""
+    """int64[m]: table rows of the m stored records."""
     matched: Mask
-    """bool[n]: which have met a record of the other side in this step."""
+    """bool[n]: records that have matched in this step."""
 
 
 class JoinOperator(Groupwise):
@@ -147,22 +147,22 @@ class JoinOperator(Groupwise):
 
     @property
     def time(self) -> TimeKey | None:
-        """The event time of a record."""
+        """Event time of a record."""
         return self.spec.time
 
     @property
     def shared(self) -> bool:
-        """Return whether every slot gets every row: a join without an equality."""
+        """Return whether every slot gets every row: true without an equality condition."""
         return self.spec.shared
 
     @property
     def inputs(self) -> int:
-        """Two sides."""
+        """Number of sides."""
         return 2
 
     @property
     def input_column(self) -> str:
-        """The side."""
+        """Column that holds the side."""
         return f"v{SIDE}"
 
     def input_schema(self) -> pa.Schema:
@@ -183,14 +183,14 @@ class JoinOperator(Groupwise):
         return self.spec.sides[side][: self.spec.put_out[side]]
 
     def holds_us(self, watermark_us: int) -> int:
-        """Return the time before which no more output comes."""
+        """Return the least event time of later output, when the watermark is `watermark_us`."""
         if self.spec.holds_us is None:
             return BEFORE_ALL_US
         return watermark_us + self.spec.holds_us
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
-        """Return the rows of a side: ``k0 ..``, ``number``, `MET`, and ``v0 ..``, all of its leaves."""
-        del emitted_us  # what has expired is gone
+        """Return a side's stored records: ``k0 ..``, ``number``, `MET`, and all leaves, ``v0 ..``."""
+        del emitted_us  # expired records are removed already
         live, strings = table.live(), codec.Strings(*table.strings())
         rows = table.rows[live[table.rows[live, self._side_at] == part]]
         here, layout = self.layout.sides[part], self.layout
@@ -243,9 +243,9 @@ class JoinOperator(Groupwise):
     def _name_texts(
         self, table: Table, rows: I64, arrived: _Arrived, start: int, wanted: Mask
     ) -> None:
-        """Intern the texts of the rows (from record `start` on) that are kept or put out, no others.
+        """Intern the texts of those rows (from record `start` on) that are stored or emitted.
 
-        Without an equality every key group sees every record; its table and changelog must not.
+        Without an equality every key group sees every record; its table and changelog need few texts.
         """
         at = np.flatnonzero(wanted)
         if len(at) == 0:
@@ -268,7 +268,7 @@ class JoinOperator(Groupwise):
     def _met(
         self, table: Table, work: tuple[_Arrived, _Arrived], share: Share
     ) -> list[pa.RecordBatch]:
-        """Match the arriving records, keep those that may meet others; return the output."""
+        """Match the arriving records, store those that may match later; return the output."""
         new, may, own, starts = [], [], [], []
         for side in (LEFT, RIGHT):
             first, last = np.searchsorted(work[side].at, [share.start, share.stop])
@@ -300,7 +300,7 @@ class JoinOperator(Groupwise):
         return put_out
 
     def _with_old(self, table: Table, keys: Distinct, side: int, new: I64) -> _Rows:
-        """Return the records of a side: those in the table whose key arrived, and the new ones."""
+        """Return a side's records: the stored ones whose key has arrived, then the new ones."""
         live = table.live()
         live = live[table.rows[live, self._side_at] == side]
         if self.spec.keys:
@@ -325,7 +325,7 @@ class JoinOperator(Groupwise):
     def _pairs(
         self, both: list[_Rows], ready: list[SideRecords], own_left: Mask, keys: int
     ) -> tuple[I64, I64]:
-        """Return the positions of the left and of the right record of each pair."""
+        """Return the left and the right positions of all pairs."""
         old = [len(records.index) for records in both]
         lefts, rights = ready
         new_left, old_right = pairs(
@@ -340,7 +340,7 @@ class JoinOperator(Groupwise):
         )
 
     def _keep(self, table: Table, side: int, records: _Rows, stored: Mask) -> None:
-        """Write down which old records have met one, and the new ones that still may."""
+        """Mark stored records that have matched; store new records that may match later."""
         old, kind = len(records.index), self.spec.kind
         met, new_met = records.matched[:old], records.matched[old:]
         key_words = slice(1, self._value_start)
@@ -357,7 +357,7 @@ class JoinOperator(Groupwise):
         table.rows[index, self._value_start :] = new[:, self._value_start :]
 
     def _expired(self, table: Table, watermark_us: int) -> list[pa.RecordBatch]:
-        """Remove records that can meet no others any more; return, padded, those that met none."""
+        """Remove expired records; return unmatched ones of outer sides, padded with nulls."""
         live = table.live()
         gone = live[table.rows[live, self._expiry_at] <= watermark_us]
         put_out = []
@@ -372,13 +372,13 @@ class JoinOperator(Groupwise):
         expiry_us = table.rows[table.live(), self._expiry_at]
         return int(expiry_us.min(initial=NEVER_US))
 
-    # -- what goes out ------------------------------------------------------------------------------
+    # -- output -------------------------------------------------------------------------------------
 
     def _padded(self, table: Table, side: int, rows: I64) -> pa.RecordBatch:
         return self._columns(table, *((rows, None) if side == LEFT else (None, rows)))
 
     def _columns(self, table: Table, lefts: I64 | None, rights: I64 | None) -> pa.RecordBatch:
-        """Return records side by side; None stands for a side that is null."""
+        """Return left and right columns side by side; a side that is None consists of nulls."""
         strings = codec.Strings(*table.strings())
         records = lefts if lefts is not None else rights
         assert records is not None
@@ -407,7 +407,7 @@ def _part(keyed: SideRecords, start: int, stop: int | None) -> SideRecords:
 def _encoded(
     columns: list[pa.Array], leaves: Sequence[Leaf], at: Sequence[int], width: int, count: int
 ) -> codec.Words:
-    """Return columns as words; there may be none."""
+    """Encode columns as words; without columns, the words are zeros."""
     if not columns:
         return codec.Words(np.zeros((count, width), dtype=np.int64), ())
     return codec.encode(columns, leaves, at, width)

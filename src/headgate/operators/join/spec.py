@@ -1,8 +1,8 @@
 """Describes a join of two streams, free of any engine.
 
-Two records meet if their keys are equal and every comparison of theirs holds. An engine splits its
-condition into these two; what looks at one side only it works out below the join, and says of each
-record whether it may match at all.
+Two records match if their keys are equal and all comparisons hold. An engine splits its join condition
+into these two parts. It evaluates conditions on one side below the join, and passes the result as the
+record's value `MAY_MATCH`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEFT, RIGHT = 0, 1
 
 
 class JoinKind(IntEnum):
-    """Names the records that come out without a partner, or alone."""
+    """Names the type of a join, as in Spark."""
 
     INNER = 0
     LEFT_OUTER = 1
@@ -27,7 +27,7 @@ class JoinKind(IntEnum):
 
     @property
     def padded(self) -> tuple[int, ...]:
-        """Sides whose records come out, with nulls, when they can find no partner any more."""
+        """Outer sides: their unmatched records are emitted, with nulls, when they expire."""
         return {
             JoinKind.LEFT_OUTER: (LEFT,),
             JoinKind.RIGHT_OUTER: (RIGHT,),
@@ -41,8 +41,8 @@ class Comparison:
 
     left: int
     right: int
-    """`left`, `right`: positions of the leaves among those of their side; integers or floats, both
-    the same."""
+    """`left`, `right`: positions of the leaves within their side; both leaves are integers, or both
+    are floats."""
     op: str
     """``<``, ``<=``, ``>`` or ``>=``; NaN is the largest, as in Spark."""
 
@@ -52,19 +52,19 @@ class JoinSpec(OperatorSpec):
     """Describes a join of two streams."""
 
     keys: tuple[Leaf, ...]
-    """Empty for a join without an equality: then every slot sees every record, and the slot of its
-    key group stores it ([STRETCH] operator 3, ScaleJoin)."""
+    """Empty without an equality condition: every slot then sees every record, and the slot that owns the
+    record's key group stores it ([STRETCH] operator 3, ScaleJoin)."""
     sides: tuple[tuple[Leaf, ...], tuple[Leaf, ...]]
-    """What is kept of a left and of a right record; what comes out first."""
+    """Leaves of a left and of a right record in state; emitted leaves come first."""
     put_out: tuple[int, int]
-    """How many leaves of either side come out."""
+    """Number of emitted leaves of the left and of the right side."""
     kind: JoinKind
     comparisons: tuple[Comparison, ...]
     time: TimeKey | None
-    """Of size 0: the event time by which a record is late."""
+    """Event time that decides whether a record is late, as a `TimeKey` of size 0."""
     holds_us: int | None = 0
-    """When the watermark is W, nothing older than W + `holds_us` comes out any more; None where a
-    side is kept for ever."""
+    """Least event time of later output, microseconds relative to the watermark. None if the records of
+    a side never expire."""
     mode: OutputMode = OutputMode.APPEND
 
     @property

@@ -20,14 +20,14 @@ def _same(left: I64, i: int, right: I64, j: int) -> bool:
 
 @jit
 def number(rows: I64, hashes: I64, index: I64, first: I64, of: I64) -> int:
-    """Give each distinct row a number in the order of first occurrence; return the count.
+    """Assign numbers to distinct rows by their first occurrence; return the count of distinct rows.
 
     Parameters
     ----------
     rows : int64[n, w]
     hashes : int64[n]    Not negative; equal for equal rows.
     index : int64[power of two]
-        All 0, longer than n. Receives number + 1 of the distinct rows, by hash.
+        All 0, longer than n. Hash table that receives number + 1 of each distinct row.
     first : int64[n]    Receives the index of the first occurrence of each distinct row.
     of : int64[n]    Receives the number of each row.
     """
@@ -47,7 +47,7 @@ def number(rows: I64, hashes: I64, index: I64, first: I64, of: I64) -> int:
 
 @jit
 def look_up(rows: I64, hashes: I64, known: I64, index: I64, of: I64) -> None:
-    """Write the number of each row among `known` (int64[k, w], as `number` numbered them), or -1."""
+    """Write to `of` each row's number in `known` (int64[k, w], distinct rows of `number`), or -1."""
     mask = len(index) - 1
     for i in range(len(rows)):
         position = hashes[i] & mask

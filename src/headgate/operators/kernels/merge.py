@@ -189,17 +189,17 @@ def merge(
     offsets: Any,
     data: Any,
 ) -> int:
-    """Merge buffer j of `incoming` into value row ``index[j]`` of `rows`, for every j in order.
+    """Merge buffer j of `incoming` into value row ``index[j]`` of `rows`, for ascending j.
 
-    OK or OVERFLOW.
+    Returns OK or OVERFLOW.
 
     Parameters
     ----------
     rows : int64[capacity, v]    Value parts of a table's rows; a view with any row stride.
-    rows_float : float64[capacity, v]    The same memory.
+    rows_float : float64[capacity, v]    `rows` as floats, in the same memory.
     index : int64[n]
     incoming : int64[n, v]    Buffers in the same layout; strings are already the table's ids + 1.
-    incoming_float : float64[n, v]    The same memory.
+    incoming_float : float64[n, v]    `incoming` as floats, in the same memory.
     ops : int64[A, 6]
     leaves : int64[L, 5]
     offsets : int64[m + 1]
@@ -229,7 +229,7 @@ def merge(
                 continue
             elif _is_null(rows, i, leaves, first):
                 _copy(rows, i, incoming, j, leaves, first, count + ops[a, 4])
-                if op == _SUM_FLOAT:  # Spark's sums begin with 0.0, so none of them is -0.0
+                if op == _SUM_FLOAT:  # as in Spark, a sum begins with 0.0 and is never -0.0
                     rows_float[i, word] += 0.0
             elif op == _SUM_INTEGER:
                 x, y = rows[i, word], incoming[j, word]
@@ -278,22 +278,21 @@ def expand_windows(
 ) -> int:
     """List every (row, window end) with ``after < end <= until`` for rows that cover `span` of time.
 
-    A row ``[start, start + span)`` is in a window that holds all of it. How many pairs were
-    written.
+    A window holds a row if it covers all of ``[start, start + span)``. Returns the number of pairs.
 
     Parameters
     ----------
-    starts : int64[n]    Where rows start, microseconds.
+    starts : int64[n]    Start of each row, microseconds.
     within : int
-        0; or the length of blocks, from `offset` on: a row is not listed for a window that holds all of
-        the row's block.
+        Length of blocks, which begin at `offset`: a window that holds all of the row's block is left
+        out. 0 leaves out no window.
     out : int64[m, 2]
         Filled with (position in `starts`, window end); long enough for n x overlap pairs.
     """
     written = 0
     for i in range(starts.shape[0]):
         block = starts[i] - (starts[i] - offset) % within if within > 0 else 0
-        # the last window that holds the row starts at the greatest multiple at or below it
+        # the last window that holds the row starts at the last multiple at or before the row's start
         start = starts[i] - (starts[i] - offset) % advance
         while start >= starts[i] + span - size:
             end = start + size

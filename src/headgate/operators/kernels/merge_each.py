@@ -25,7 +25,7 @@ def merge_each(
     Returns
     -------
     int
-        How many tables are done: all, or that one has a sum that overflowed.
+        Number of merged tables; less than all if a sum of the next table overflowed.
     """
     for i in range(at.shape[0]):
         first, stop = edges[i, 0], edges[i, 1]

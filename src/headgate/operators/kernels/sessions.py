@@ -12,14 +12,14 @@ I64 = npt.NDArray[np.int64]
 
 @jit
 def number_sessions(of: I64, starts: I64, ends: I64, order: I64, session: I64) -> I64:
-    """Give each session a number: intervals of one key that touch are one session.
+    """Assign numbers to sessions: intervals of one key that touch are one session.
 
-    Result: int64[k]: the start of each session.
+    Returns int64[k], the start of each session.
 
     Parameters
     ----------
     of, starts, ends : int64[n]    Key, start and end of each interval.
-    order : int64[n]    By key, then start.
+    order : int64[n]    Positions of the intervals, sorted by key, then by start.
     session : int64[n]    Receives the number of each interval's session.
     """
     first = np.empty(len(order), np.int64)
