@@ -36,7 +36,7 @@ KEY_GROUPS_MAX = 2**15 - 1
 """Most key groups of an operator; a checkpoint numbers them with 16 bits."""
 
 RATE_MAX = 1e9
-"""Largest rate, in records per second; above it many records have the same microsecond."""
+"""Largest rate, in records per second: a thousand records then have the same microsecond."""
 
 BYTES_MAX = 16 << 20
 """Most bytes of a file that is read as a whole. Chosen: a fleet of a thousand jobs has 0.3 MB."""

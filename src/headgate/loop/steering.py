@@ -11,7 +11,7 @@ from headgate.core.slo import ALERT_S, END_TO_END, Slo
 from headgate.loop.settings import OperatorSettings
 
 BUDGET_SHARE = 0.8
-"""Share of the tightest bound that ``budget("auto")`` gives the slots of a batch."""
+"""Share of the tightest bound that ``budget("auto")`` gives the slots of a batch; larger: longer ones."""
 
 _SHARE_MAX = 0.999
 """Quantile that replaces ``max``: an exponential tail has records above every bound."""

@@ -28,7 +28,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 ETA = 1 / 8
-"""Weight of a new measurement of the service rate: StreamSwitch 4.2."""
+"""Weight of a new measurement of the service rate; larger follows faster. StreamSwitch 4.2."""
 _COSTS = 256
 """Number of measured costs that are stored; must exceed those of one cycle. Chosen, not tuned."""
 _WAITING_WINDOWS = 10

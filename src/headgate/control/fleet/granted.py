@@ -60,7 +60,7 @@ class _Requests:
 
 
 class Granted(Decorator):
-    """Limits the slots of a policy to its grant, and computes how many the policy would use without.
+    """Limits the slots of a policy to its grant, and computes how many it would use without a grant.
 
     Where an operator holds more than its grant, the decision merges its least loaded slots, and the
     policy is not called. Where an operator holds all of its grant, a copy of the policy decides without

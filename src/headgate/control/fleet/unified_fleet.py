@@ -25,7 +25,7 @@ _MANY = 1e9
 _ROUNDING = 1e-9
 
 _HURRY = 3.0
-"""Divisor of the time between two divisions of slots while an operator cannot keep up."""
+"""Divisor of the time between two divisions while an operator cannot keep up; larger: sooner."""
 
 _KEPT_WORTH = 4.0
 """Factor on the worth of a job that is served already. Larger: the served jobs change less often; a job

@@ -24,8 +24,8 @@ class Band:
     STRETCH 8.4, 8.5. Scale-out: ceil(demand / target) slots. Scale-in: floor(demand / target) slots, as
     in table 4 (70 -> 30 slots); the text ("keep below the target") asks for the ceiling. Differs: a
     scale-in never ends with a load above `high`, which would scale out again at once (3 slots at 44 %
-    would become 1 at 132 %). A rate that is counted over a window is known to one record, so a load one
-    record beside a threshold counts as on it (in table 4: 9 -> 3 slots at 90 %, 70 -> 30 at 70 %).
+    would become 1 at 132 %). A rate over a window is exact only to one record, so a load within a record
+    of a threshold counts as on the threshold (in table 4: 9 -> 3 slots at 90 %, 70 -> 30 at 70 %).
     """
 
     high: float

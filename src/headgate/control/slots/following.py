@@ -20,13 +20,13 @@ _FIRST = "what half the bound needs, the most in 30 bounds, and 40% more"
 """Text of the rule at the start: this rule holds the slots that a burst needed."""
 
 _WATCH_S = 30.0
-"""Seconds for which the load is watched before another rule is chosen. Chosen."""
+"""Seconds of load before the policy leaves the first rule; longer: a surer, later choice. Chosen."""
 
 _CHANGE_SLOT_S = 10.0
 """Price of a change, in slot-seconds; larger prefers rules with fewer changes. Chosen."""
 
 _DEAR = 2.0
-"""Exponent of misses in a rule's price, from the allowed misses to `_HOPELESS` times as many. Chosen."""
+"""Exponent of misses in a price, up to `_HOPELESS` times the allowed ones; larger: more slots. Chosen."""
 
 _HOPELESS, _CHEAP = 1.5, 0.7
 """Multiple of the allowed misses that loses the bound, and the exponent of misses beyond it. Chosen."""
@@ -37,7 +37,7 @@ all of them: the future may be worse than the past. A factor of 1 would aim at t
 Tuned on loads of heavy-tailed cost, `headgate loads --part tails`."""
 
 _BETTER = 0.08
-"""Share by which another rule must be cheaper to be followed. Chosen."""
+"""Share by which another rule must be cheaper to be followed; larger: rarer changes. Chosen."""
 
 _NOW = 0.1
 """Share of misses in the short memory that excludes a rule, unless no rule has fewer. Chosen."""
@@ -46,10 +46,10 @@ _OFF = (0.4, 4.0)
 """Least and largest factor of measured misses over expected misses that is believed. Chosen."""
 
 _CALM = 0.9
-"""Load of a slot up to which no balance relieves it. Chosen."""
+"""Load of a slot up to which no balance relieves it; larger: fewer balances. Chosen."""
 
 _UNEVEN = 1.1
-"""Multiple of the mean load from which on a balance relieves a slot. Chosen."""
+"""Multiple of the mean load from which on a balance relieves a slot; larger: fewer balances. Chosen."""
 
 _GAIN = 0.75
 """Largest load of the busiest slot after a balance, as a share of its load before. With 0.95 most
@@ -57,7 +57,7 @@ balances relieved a slot of load that it had by chance. Chosen."""
 
 _SOON = 4.0
 """A slot that clears its backlog within so many times the duration of a change, or within a bound, is
-not relieved. Chosen."""
+not relieved. Larger: fewer balances. Chosen."""
 
 _USUAL, _CLEAR = 0.5, 3.0
 """Backlog of a slot that counts as usual, as a share of the bound, and the number of bounds in which the

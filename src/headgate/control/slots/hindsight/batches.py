@@ -21,7 +21,7 @@ _WORLDS = 4
 records late. A larger number is more exact and slower. Not tuned."""
 
 _GOLDEN = 0.6180339887498949
-"""The golden ratio: the fractional parts of its multiples lie evenly between 0 and 1."""
+"""Fractional part of the golden ratio: the fractional parts of its multiples lie evenly in [0, 1)."""
 
 
 @dataclass(frozen=True)

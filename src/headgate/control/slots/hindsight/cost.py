@@ -14,10 +14,10 @@ _LEAST_RATE = 1e-9
 """Records per second below which a service rate counts as unknown."""
 
 _POOL = 2048
-"""Number of measured costs that are stored, for virtual records to draw from."""
+"""Number of stored costs that virtual records draw from; more remember a longer past."""
 
 _MEMORY_S = 60.0
-"""Seconds after which a measured cost counts about a third in the mean. Chosen."""
+"""Seconds after which a measured cost counts about a third; longer: later, less noise. Chosen."""
 
 _SURE = 3.0
 """Standard errors from the mean beyond which the mean of the newest costs replaces it. Chosen."""

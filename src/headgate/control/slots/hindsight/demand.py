@@ -11,7 +11,7 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 _SURE = 2.0
-"""Standard deviations that are taken off a count, which chance may have made too high."""
+"""Standard deviations that are taken off a count, as chance may raise it; larger: fewer bursts count."""
 
 _LEAST, _GROWTH, _BUCKETS = 0.01, 1.04, 300
 """Buckets of the histogram: first edge in slots, ratio of edges, and number; 0.01 to 1,240 slots."""

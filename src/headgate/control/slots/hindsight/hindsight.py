@@ -15,7 +15,7 @@ from headgate.control.slots.hindsight.kernels import I64, pack, play
 from headgate.control.slots.hindsight.rules import Rules
 
 _SLOTS_MOST = 128
-"""Most virtual slots of a rule."""
+"""Most virtual slots of a rule; more need more time and memory."""
 
 _CONSTANTS = 64
 """Most slots of a constant rule: there is one rule for each number from 1."""
@@ -24,22 +24,22 @@ _LONG_S, _SHORT_S = 1800.0, 20.0
 """Time constants of the scores of rules, in seconds: long and short memory. Chosen."""
 
 REST = 5.0
-"""Bounds for which added slots stay. Chosen."""
+"""Bounds for which added slots stay; larger: fewer changes and more slots. Chosen."""
 
 _LEARNING_S = 20.0
 """Seconds at the start without scores: the rates of the key groups are not known yet. Chosen."""
 
 _GROUP_S, _LEAP_S = 30.0, 4.0
-"""Time constants of a key group's rate and of its leaps, in seconds. Chosen."""
+"""Time constants of a key group's rate and of its leaps, in seconds; longer: less noise. Chosen."""
 
 _SURE = 2.0
-"""Standard deviations by which a leap must exceed chance."""
+"""Standard deviations by which a leap must exceed chance; larger: fewer leaps count."""
 
 _AS_EXPECTED_S = 120.0
 """Seconds of misses as expected that are assumed in advance; more correct more slowly. Chosen."""
 
 _ROWS = 2
-"""Number of rows of the packing that a cycle computes anew. Chosen."""
+"""Number of rows of the packing that a cycle computes anew; more: newer rows, more time. Chosen."""
 
 _MOST = 1e3
 """Largest weight of a rarely active key group; a group that is always active has 1."""
@@ -51,7 +51,7 @@ _SLOWER_PER_S, _FASTER_PER_S = 0.01, 0.0005
 """Share per second by which virtual slots become slower than measured, or faster again. Chosen."""
 
 _SUDDEN = 5.0
-"""Multiple of `Hindsight.missed` that misses must exceed to make virtual slots slower. Chosen."""
+"""Virtual slots become slower if misses exceed twice the expected ones by this times `missed`. Chosen."""
 
 _SLOWER_LEAST, _SLOWER_MOST = 1.0, 1.5
 """Least and largest factor on a record's cost at virtual slots. Chosen."""

@@ -21,7 +21,7 @@ _SLOWEST = 0.02
 """Smallest quota of a slot, as a share of its usual quota."""
 
 _BATCHES_MOST = 1000
-"""Most virtual batches in a cycle; they may be shorter than the real batches."""
+"""Most virtual batches in a cycle, to bound the time; they may be shorter than the real batches."""
 
 _TO_SPARE = 0.25
 """Least spare capacity after a scale-in, in slots; a larger value keeps more slots. Chosen."""

@@ -136,7 +136,7 @@ class Rules:
         References
         ----------
         Kingman (1962): in heavy traffic a G/G/1 queue's waiting time is exponential with a mean of
-        ``(ca^2 + cs^2) / 2 x record_s / (1 - load)``; arrivals at a slot, of many, count as Poisson's.
+        ``(ca^2 + cs^2) / 2 x record_s / (1 - load)``; the arrivals at a slot count as a Poisson process.
         """
         room_s = within_s - record_s
         idle = _IDLE_MOST
