@@ -87,7 +87,7 @@ class EngineGone(EngineError):
 
 
 class NotReady(HeadgateError):
-    """Reports that too little is known for a decision; skip this cycle. Users never see this error."""
+    """Reports that too little is known yet; skip this cycle. Users never see this as a failure."""
 
 
 def panicked(error: BaseException) -> bool:

@@ -268,7 +268,7 @@ def _duration(seconds: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a text that reads back as `share`: ``95 %``, or the share itself where that is exact."""
+    """Return a text that reads back as `share`: ``95 %``, or the share itself if that is not exact."""
     percent = _plain(round(share * 100, 9))
     return f"{percent} %" if float(percent) / 100.0 == share else _plain(share)
 

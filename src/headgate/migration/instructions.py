@@ -62,8 +62,8 @@ class Prefetch:
 class Forward:
     """Moves the waiting records of `groups` from slot `source` to `destination`; answer `Forwarded`.
 
-    They keep their sequence, and come before the records that `destination` itself has received for
-    these groups. DRRS: re-routed records.
+    The records keep their sequence, and come before the records that `destination` itself has received
+    for these groups. DRRS: re-routed records.
     """
 
     order: int

@@ -120,8 +120,8 @@ class Migration:
         """Handle an event, and return the engine's next instructions, in sequence.
 
         Raises `ConfigError`: the strategy cannot carry out a request, or a request names too few hosts;
-        `ProtocolError`: a request may not supersede, or an answer names an order that was never given,
-        or another phase.
+        `ProtocolError`: a request may not supersede, an event names an unknown order or key group, or
+        an answer belongs to another phase.
         """
         self.story.append(event)
         match event:

@@ -59,7 +59,7 @@ class Patience:
         self._since_s.pop(operator, None)
 
     def left_s(self, operator: str, group: int, time_s: float, window_s: float) -> float:
-        """Return for how long a split with too many shares must last on before it may end, seconds."""
+        """Return the seconds that a split with too many shares must still last; <= 0: it may end."""
         since_s = self._since_s.setdefault(operator, time_s)
         wait_s = _WINDOWS * window_s * 2.0 ** self._doubled.get((operator, group), 0)
         return since_s + wait_s - time_s

@@ -116,7 +116,7 @@ class RecordCost:
         return float(np.quantile(together * np.maximum(each_s - self.mean_s, 0.0), 0.9))
 
     def drawn(self, counts: F64) -> F64:
-        """Return a mean cost for each of `counts` records, taken in turn from the measured costs."""
+        """Return the mean cost of each number of records in `counts`, from the measured costs in turn."""
         if not self._held:
             return np.full(len(counts), self.mean_s)
         places = (self._drawn + np.arange(len(counts))) % self._held
