@@ -11,17 +11,17 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 _TASKS = 256
-"""Tasks that are remembered: more than a batch has. Not tuned."""
+"""Number of tasks that are remembered; more remember a longer past. Not tuned."""
 
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """Times of a batch, and what its slot tasks took."""
+    """Holds the times of the parts of a batch, and of its newest slot tasks; times in seconds."""
 
     before_s: float
-    """From the beginning of a batch to its first slot task, without any record, seconds."""
+    """From the beginning of a batch to its first slot task, if the batch had no records."""
     record_s: float
-    """What each record adds to that, before the slots."""
+    """Time that each record adds to `before_s`."""
     task_s: float
     """Fixed time of a slot task."""
     after_s: float
@@ -29,11 +29,11 @@ class BatchTimes:
     budget_s: float
     """Time that a slot may serve in a batch; infinite without a budget."""
     cores: int
-    """Slot tasks that run at once."""
+    """Number of slot tasks that run at once."""
     tasks: F64
     """float64[n, 2]: records and seconds per record of the newest tasks, oldest first."""
     tasks_seen: int
-    """How many tasks there have been, those included that `tasks` has forgotten."""
+    """Number of tasks since the start, also of those that `tasks` has no more."""
 
     @property
     def fixed_s(self) -> float:
@@ -41,10 +41,10 @@ class BatchTimes:
         return self.before_s + self.task_s + self.after_s
 
     def stretch(self, bound_s: float) -> float:
-        """Return how much longer a slot takes for its records than it serves them.
+        """Return the time of a whole batch, divided by the time in which a slot serves.
 
-        In a batch of which the budget is spent; without one, in the longest batch whose records wait for
-        it, and are served in it, within the bound.
+        In that batch a slot spends its budget. Without a budget it is the longest batch whose records
+        are within the bound: they wait for half a batch, and the next batch serves them.
         """
         serving_s = self.budget_s
         if math.isinf(serving_s):
@@ -54,20 +54,20 @@ class BatchTimes:
 
 @dataclass
 class TaskLog:
-    """The newest tasks of an operator's slots."""
+    """Stores the newest tasks of an operator's slots."""
 
     seen: int = 0
-    """How many there have been."""
+    """Number of tasks since the start."""
     _ring: F64 = field(default_factory=lambda: np.zeros((_TASKS, 2)))
 
     def add(self, records: float, took_s: float) -> None:
-        """Take a task into account; one without records is none."""
+        """Add a task of so many records that took so long; a task without records does not count."""
         if records > 0:
             self._ring[self.seen % _TASKS] = records, max(took_s, 0.0) / records
             self.seen += 1
 
     def newest(self) -> F64:
-        """Return them, oldest first."""
+        """Return the stored tasks, oldest first: float64[n, 2], as `BatchTimes.tasks`."""
         if self.seen <= _TASKS:
             return self._ring[: self.seen].copy()
         return np.roll(self._ring, -(self.seen % _TASKS), axis=0)

@@ -10,7 +10,7 @@ from headgate.core.assignment import Assignment
 
 
 class ChangeKind(StrEnum):
-    """Names the kind of a change: StreamSwitch's unit treatments (the first three), and ours."""
+    """Names the kind of a change: StreamSwitch's unit treatments (the first three), and two of ours."""
 
     SCALE_OUT = "scale-out"
     SCALE_IN = "scale-in"
@@ -25,10 +25,10 @@ class Change:
 
     kind: ChangeKind
     assignment: Assignment
-    """The next epoch."""
+    """The new assignment; its epoch is the operator's next epoch."""
     survivors: tuple[int | None, ...]
-    """One entry per slot of the new assignment: the slot of the old one whose identity it keeps,
-    None for a new slot. A scale-in in the middle renumbers the last slot."""
+    """One entry per slot of the new assignment: the number of the same slot in the old assignment, or
+    None for a new slot. A scale-in of a slot in the middle gives its number to the last slot."""
     source: int | None = None
     destination: int | None = None
     """`source`, `destination`: slots of a unit strategy, by their old numbers (a new destination
@@ -40,17 +40,17 @@ class Decision:
     """Holds the changes that a policy wants now; empty where the policy wants none."""
 
     changes: Mapping[str, Change] = field(default_factory=dict)
-    """By operator."""
+    """Name of the operator -> its change."""
     reason: str = ""
-    """One sentence that an operator on call understands, with its numbers."""
+    """One sentence, with its numbers, that an engineer on call understands."""
     rule: str = ""
-    """The rule that fired, a short name: ``severe -> scale-out``, ``moderate``."""
+    """Short name of the rule that led to the decision: ``severe -> scale-out``, ``moderate``."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """The figures behind it."""
+    """The figures that led to the decision, by name."""
 
     def __bool__(self) -> bool:
         return bool(self.changes)
 
 
 NOTHING = Decision()
-"""The decision of a policy with nothing to say."""
+"""The decision of a policy that wants no change."""

@@ -1,8 +1,8 @@
 """Wraps any policy: limits its decisions, or learns from their effect.
 
-Each decorator is a policy. No decorator reads a clock: time is the observation's. An order that makes
-sense, from the inside out: hysteresis, cool-down, action limit, freeze, advice. The first three are
-written by a user among a policy's own parameters (`headgate.control.registry`); the loop adds the others.
+Each decorator is a policy. No decorator reads a clock: the observation has the time. Wrap decorators in
+this sequence, the innermost first: hysteresis, cool-down, action limit, freeze, advice. A user writes the
+first three among a policy's parameters (`headgate.control.registry`); the control loop adds the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class Advice(Decision):
-    """Holds a decision that is not carried out: it has changes, and counts as nothing."""
+    """Holds a decision that nobody carries out: it may have changes, but ``bool(advice)`` is False."""
 
     def __bool__(self) -> bool:
         return False
@@ -31,12 +31,12 @@ class Advice(Decision):
 class Decorator:
     """Wraps a policy and passes every call on to it.
 
-    `policy`: the policy inside; its name is also the name outside, with the decorator's own
+    `policy`: the policy inside. The decorator's name is the name of that policy plus the decorator's
     parameter.
     """
 
     parameter = ""
-    """As it is written among those of the policy inside: ``hysteresis=3``; empty for none."""
+    """Name and value of the decorator's parameter, ``hysteresis=3``; empty if it has none."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -64,10 +64,10 @@ class Decorator:
 
 
 class Hysteresis(Decorator):
-    """Lets a decision through only after it was wanted in several cycles running.
+    """Lets a change through only after the policy wanted it in several successive cycles.
 
-    Two decisions for an operator are the same if they are of one kind and lead to more, fewer or
-    as many slots; which groups move is taken from the newest.
+    Two changes of an operator count as the same if their kinds are equal and both lead to more, to
+    fewer or to as many slots. The newest change goes through.
 
     `cycles`: at least 1; 1 lets everything through. Cycles without the operator do not count.
     """
@@ -78,7 +78,7 @@ class Hysteresis(Decorator):
         self.parameter = f"hysteresis={cycles}"
         self._cycles = cycles
         self._runs: dict[str, tuple[tuple[ChangeKind, int], int]] = {}
-        """Per operator: what was wanted last, and in how many cycles running."""
+        """Per operator: kind and direction of the last change, and in how many successive cycles."""
 
     def decide(self, observation: Observation) -> Decision:
         """Return the changes that the policy inside has wanted for long enough."""
@@ -101,15 +101,15 @@ class Hysteresis(Decorator):
 
 
 class Cooldown(Decorator):
-    """Leaves the slots of a change alone for a while after the change came into force.
+    """Holds back further changes of the slots that a change involved, for a time after that change.
 
-    `cooldown_s`: seconds, more than 0. In that time a slot is neither source nor destination, new
-    slots included; changes among other slots of the operator go through.
+    `cooldown_s`: seconds, more than 0. A cooling slot, also a new slot, is neither source nor
+    destination of a change. Changes among other slots of the operator go through.
 
     References
     ----------
     Not in StreamSwitch's paper; its published code has 5 s and 10 s per involved executor. Differs:
-    there locked executors are no part of the diagnosis either; here only the decision is held.
+    that code also leaves locked executors out of the diagnosis; here only the decision is held back.
     """
 
     def __init__(self, policy: Policy, cooldown_s: float = 5.0) -> None:
@@ -118,11 +118,12 @@ class Cooldown(Decorator):
         self.parameter = f"cooldown_s={cooldown_s:g}"
         self._cooldown_s = cooldown_s
         self._until_s: dict[tuple[str, int], float] = {}
-        """Per operator and identity of a slot: when it is free again."""
+        """Per operator and identity of a slot: the end of its cool-down, in seconds of job time."""
         self._decided: dict[str, tuple[Change, tuple[int, ...], float]] = {}
-        """Per operator: the last change let through, its slots by new number, and when."""
+        """Per operator: the last change that went through, its slots (new numbers), and the time."""
         self._applied: dict[str, tuple[Change, tuple[int, ...], float]] = {}
-        """Per operator: the last change in force whose slots are not locked yet, and until when."""
+        """Per operator: the last change in force whose slots `_lock` has not locked yet, those slots,
+    and the end of their cool-down."""
 
     def decide(self, observation: Observation) -> Decision:
         """Return the changes of the policy inside that concern no locked slot."""
@@ -162,7 +163,7 @@ class Cooldown(Decorator):
 class ActionLimit(Decorator):
     """Lets at most so many changes through in any minute, over all operators.
 
-    Belongs outside of everything that may still drop a change: what passes is counted.
+    Wrap it around every decorator that may drop a change: it counts the changes that it lets through.
 
     `per_minute`: at least 1.
     """
@@ -192,7 +193,7 @@ class ActionLimit(Decorator):
 
 
 class Freezable(Decorator):
-    """Decides nothing while frozen; the policy inside is not asked."""
+    """Decides nothing while frozen, and does not call the policy inside."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -214,11 +215,11 @@ class Freezable(Decorator):
 
 
 class AdviseOnly(Decorator):
-    """Turns every decision into advice, which is written down and not carried out.
+    """Turns every decision into advice: the journal gets it, and nobody carries it out.
 
     Attributes
     ----------
-    on : bool    Whether to do so now.
+    on : bool    Whether decisions become advice now.
     """
 
     def __init__(self, policy: Policy, *, on: bool = True) -> None:
@@ -234,7 +235,7 @@ class AdviseOnly(Decorator):
 
 
 def involved(view: OperatorView, change: Change) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the slots that a change stops: by the numbers before the change, and by those after it.
+    """Return the slots that a change involves: their numbers before the change, and after it.
 
     A slot is involved if it loses or gains a key group, vanishes, or is new.
     """
@@ -251,7 +252,7 @@ def involved(view: OperatorView, change: Change) -> tuple[tuple[int, ...], tuple
 
 
 def _moved(view: OperatorView, change: Change) -> list[int]:
-    """Return the key groups whose owner changes; a slot that is renumbered stays the owner."""
+    """Return the key groups whose owner changes; a slot with a new number stays the same owner."""
     number = {old: new for new, old in enumerate(change.survivors) if old is not None}
     pairs = zip(view.assignment.slot_of, change.assignment.slot_of, strict=True)
     return [group for group, (old, new) in enumerate(pairs) if number.get(old) != new]
@@ -262,7 +263,7 @@ def _sign(number: int) -> int:
 
 
 def _without(decision: Decision, held: Mapping[str, str], by: str) -> Decision:
-    """Return `decision` without the operators in `held`; add who held each back and why."""
+    """Return `decision` without the changes in `held`; its reason says who held them back, and why."""
     if not held:
         return decision
     changes = {name: change for name, change in decision.changes.items() if name not in held}

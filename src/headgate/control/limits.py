@@ -7,8 +7,8 @@ import math
 from headgate.core.errors import ConfigError
 
 _CELLS_MAX = 50_000_000
-"""Ticks of a window times key groups, of each of which two or three numbers are kept: 1.2 GB. Chosen: ten
-hours of 128 groups fit, in the ticks of 0.1 s that queries have."""
+"""Largest product of a window's ticks and key groups; two or three float64 for each are 1.2 GB at most.
+Chosen: ten hours of 128 key groups fit, at ticks of 0.1 s."""
 
 
 def check_range(
@@ -16,8 +16,8 @@ def check_range(
 ) -> None:
     """Raise ConfigError unless ``low <= value <= high``.
 
-    `where`: whose parameter it is: the name of a policy or decorator. `above`: whether `low` itself
-    is excluded.
+    `where`: name of the policy or decorator that has the parameter. `above`: whether `low` itself is
+    excluded.
     """
     if low <= value <= high and not (above and value == low):
         return
@@ -28,9 +28,9 @@ def check_range(
 
 
 def window_ticks(window_s: float, delta_s: float, key_groups: int) -> int:
-    """Return the ticks of a window that is kept tick by tick for every key group, rounded up.
+    """Return the number of ticks in a window, rounded up; every tick has counters of each key group.
 
-    Raises `ConfigError`: it has no length, or is too long to be kept.
+    Raises `ConfigError`: the window has no length, or its counters need too much memory.
     """
     ticks = window_s / delta_s
     if not 0.0 < ticks < math.inf:

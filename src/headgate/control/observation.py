@@ -17,20 +17,20 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class OperatorView:
-    """Holds the measured state of one operator, as the examiner computes it; valid by construction.
+    """Holds the measured state of one operator, as the examiner computes it from valid counters.
 
     Every rate is finite and >= 0, every latency finite and >= 0 or NaN where nothing was completed.
     """
 
     assignment: Assignment
-    """What holds now: N slots, G key groups."""
+    """The assignment in force: N slots, G key groups."""
     slot_ids: tuple[int, ...]
     """Identity of each slot, shape [N]; see `Sample`."""
     latency_s: F64
-    """float64[N]: l_i: mean latency of the records each slot completed in the window, in seconds,
-    and how long records wait to be read at that pace."""
+    """float64[N]: l_i, in seconds: mean latency of the records that each slot completed in the
+    window, plus the time that its records wait unread in the source."""
     group_latency_s: F64
-    """float64[G]: l^k: the same per key group."""
+    """float64[G]: l^k, in seconds: mean latency per key group, without the time in the source."""
     group_rate: F64
     """float64[G]: lambda^k: arrivals per second over the window."""
     service_rate: F64
@@ -38,8 +38,8 @@ class OperatorView:
     utilisation: F64
     """float64[N]: useful time over wall time in the window."""
     backlog: F64
-    """float64[G]: records arrived and not yet completed, and those that wait at the source to be
-    read."""
+    """float64[G]: records arrived and not yet completed, plus records that wait unread in the
+    source."""
     bound_s: float
     """L: the bound on the mean latency, in seconds."""
     window_s: float
@@ -48,33 +48,33 @@ class OperatorView:
     """l: the alert threshold, in seconds; below `bound_s`."""
     floor_s: float = 0.0
     """Latency of a nearly idle operator, in seconds; 0 for a continuous engine. `latency_s`
-    contains it: policies compare ``latency_s - floor_s`` with `alert_s`."""
+    includes the floor, so policies compare ``latency_s - floor_s`` with `alert_s`."""
     slots_min: int = 1
     slots_max: int = 1
-    """`slots_min`, `slots_max`: how many slots the operator may have."""
+    """`slots_min`, `slots_max`: least and largest number of slots that the operator may have."""
     limit: str = ""
-    """Why no more than `slots_max` could be of use; empty where it is what a user gave."""
+    """Why more than `slots_max` slots would be of no use; empty where a user set `slots_max`."""
     unsplittable: str = "the engine does not split key groups"
-    """Why the records of one key group may not be dealt to several slots, each of which merges its
-    own, and the results be merged again, as a half sentence; empty where they may."""
+    """Why key groups cannot be split, as half a sentence; empty where they can. A split deals the
+    records of one key group to several slots, and the group's owner merges their results."""
     entry_rate: F64 | None = None
-    """float64[G] or None: rows per second that a share of a key group sends to its owner once it
-    has merged its records; None where it is not known, and taken to be nothing."""
+    """float64[G] or None: rows per second that one share of a key group, after merging its own
+    records, sends to the group's owner; None: unknown, and counted as 0."""
     arrived: F64 | None = None
     """float64[G] or None: records that have arrived since the start; None where only `group_rate`
     is known."""
     costs: F64 | None = None
-    """float64[n, 2] or None: what records have cost lately, oldest first: how many a slot completed
-    together, and the useful seconds that each of them took; None where only `service_rate` is
-    known."""
+    """float64[n, 2] or None: recent costs of records, oldest first. A row has the number of records
+    that a slot processed together, and the useful seconds per record. None where only `service_rate`
+    is known."""
     costs_seen: int = 0
-    """How many such measurements there have been, those included that `costs` has forgotten."""
+    """Number of these measurements since the start, also of those that `costs` has no more."""
     success: float = SUCCESS
     """Share of windows in which the SLO wants the bound to hold, in (0, 1]."""
     held: bool = False
-    """Whether somebody holds the number of slots, so that no policy and no grant changes it."""
+    """Whether a person holds the number of slots; then no policy and no grant changes it."""
     batch: BatchTimes | None = None
-    """How batches spend their time; None of a continuous engine."""
+    """Times of the parts of a batch; None for a continuous engine."""
 
     @property
     def slots(self) -> int:
@@ -90,7 +90,7 @@ class OperatorView:
     def slot_rate(self) -> F64:
         """lambda_i: arrivals per second at each slot, shape [N].
 
-        Of a split key group every slot gets its share, and its owner the merged rows of the others.
+        Each slot of a split key group gets its share; the owner also gets the rows that it merges.
         """
         rates = self.by_slot(self.group_rate)
         for group, shares in self.assignment.split.items():
@@ -111,7 +111,7 @@ class OperatorView:
     def merging_rate(self, group: int, shares: int) -> float:
         """Return the rows per second that a key group's owner merges if the group has `shares` shares.
 
-        No more than one per record: where all keys differ, splitting gains nothing.
+        At most one row per record of the other shares: where all keys differ, a split gains nothing.
         """
         if self.entry_rate is None:
             return 0.0
@@ -128,6 +128,6 @@ class Observation:
     operators: Mapping[str, OperatorView]
     """Stateful operators, upstream first."""
     parents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Operators that feed each operator; no entry for one fed by sources alone."""
+    """Operators that feed each operator; no entry for an operator that only sources feed."""
     end_to_end_s: float | None = None
-    """Bound on the sum of the operators' latencies; None where there is none."""
+    """Bound on the sum of the operators' latencies, in seconds; None where there is none."""

@@ -1,4 +1,4 @@
-"""Defines the port of a policy: deterministic, one method, no clock and no I/O."""
+"""Defines the port of a policy: a deterministic function of observations, without clock and I/O."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ASKED = ("decide", "applied", "slot_failed")
 
 
 class Policy(Protocol):
-    """Decides how many slots a job has and who owns which key group.
+    """Decides how many slots a job has and which slot owns which key group.
 
-    `decide` is called once per control cycle with what is valid: an operator whose counters are not,
-    or that has a change under way, is left out of the observation. The other two methods are told
-    what became of a decision. A class of your own that names this one as its base needs `decide`
-    only; see docs/own-policy.md.
+    The control loop calls `decide` once per control cycle. The observation leaves out an operator
+    whose counters are not valid or that has a change under way. The loop calls the other two methods
+    when a change is in force and when a slot has failed. A class of your own with this base class
+    needs only `decide`; see docs/own-policy.md.
     """
 
     @property
@@ -35,17 +35,17 @@ class Policy(Protocol):
         """Take note that `change` is in force, `took_s` seconds after it was decided."""
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Take note that a slot failed; its replacement gets the newest assignment by itself.
+        """Take note that a slot failed; the engine gives its replacement the newest assignment.
 
-        For a policy that keeps something by slot: nothing is asked of it.
+        Only a policy that stores data per slot needs this method.
         """
 
 
 def checked(made: object, what: str) -> Policy:
-    """Return an object of somebody else's making, after checking that it has all parts of a policy.
+    """Return `made`, after checking that this object has all methods of a policy, and a name.
 
-    `what`: what it is, for messages: ``the policy``. Raises `ConfigError`: it is a class, or lacks
-    a method or its name.
+    `what`: name of the object in messages: ``the policy``. Raises `ConfigError`: `made` is a class,
+    or lacks a method or its name.
     """
     if isinstance(made, type):
         msg = f"{what} is the class {made.__name__}; give an object of it: {made.__name__}()."
@@ -63,7 +63,7 @@ def checked(made: object, what: str) -> Policy:
 def asked(policy: Policy, observation: Observation) -> Decision:
     """Return the decision of `policy`, after checking its type.
 
-    Raises `ConfigError`: it returned something else than a decision.
+    Raises `ConfigError`: `decide` returned no `Decision`.
     """
     decision: object = policy.decide(observation)
     if isinstance(decision, Decision):

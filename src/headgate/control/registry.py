@@ -31,10 +31,10 @@ LIMITS: Mapping[str, Callable[..., Policy]] = {
     "cooldown_s": Cooldown,
     "per_minute": ActionLimit,
 }
-"""Parameters that every policy over slots takes beside its own, by name only; inside out."""
+"""Parameters that every policy over slots takes by name, and their decorators, innermost first."""
 
 DEFAULT = "unified"
-"""What steers a query that has an SLO and names no policy."""
+"""Name of the policy of a query that has an SLO and names no policy."""
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "static": Static,
@@ -45,11 +45,11 @@ _POLICIES: Mapping[str, Callable[..., Policy]] = {
 
 
 _SEASON_MAX = 100_000
-"""Intervals of a season, each of which a forecast keeps a value of: eleven days of tens of seconds."""
+"""Most intervals in a season; a forecast stores one value of each. Eleven days at intervals of 10 s."""
 
 
 def _psps(blend: int = 0, season: int = 0) -> ReplicaPolicy:
-    """PSPS; with ``blend=1`` a blend of forecasts, with `season` the intervals of its season too."""
+    """Return PSPS; ``blend=1`` blends forecasts, and `season` > 0 (intervals) also adds a season."""
     check_range("psps", "blend", blend, 0, 1)
     check_range("psps", "season", season, 0, _SEASON_MAX)
     forecasts = blend or season
@@ -72,18 +72,18 @@ def names() -> tuple[str, ...]:
 
 
 def policy(text: str) -> Policy:
-    """Return the policy that `text` names, with the parameters that it gives.
+    """Return the policy that `text` names, with the parameters in `text`.
 
-    What other distributions bring (`headgate.core.installed`) has names likewise; one that headgate
-    has itself is headgate's.
+    Other distributions may add policies (`headgate.core.installed`). Where one of them has the name
+    of a policy of headgate, the name means headgate's policy.
 
     `text`: a name, or a name and parameters as in a call of Python: ``static(8)``,
     ``streamswitch(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
-    ``hysteresis`` (a change must be wanted in so many cycles running), ``cooldown_s`` (the slots of
-    a change are left alone for so long) and ``per_minute`` (the most changes in a minute):
+    ``hysteresis`` (successive cycles in which the policy must want a change), ``cooldown_s`` (seconds
+    for which the slots of a change stay as they are) and ``per_minute`` (most changes in a minute):
     ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``. Raises `ConfigError`: no policy or parameter
-    has that name, a value is no number or out of range, `text` is not written like a call, or what
-    another distribution brings does not work.
+    has that name, a value is no number or out of range, `text` is not written like a call, or the
+    policy of another distribution cannot be made.
     """
     if is_replica_policy(text):
         msg = (
@@ -102,7 +102,7 @@ def policy(text: str) -> Policy:
 
 
 def same_name(name: str, other: str) -> bool:
-    """Return whether two texts name the same policy, with whatever parameters."""
+    """Return whether two texts name the same policy; parameters do not matter."""
     return _name(name) == _name(other)
 
 
@@ -155,7 +155,7 @@ def _made(
 
 
 def _types(make: Callable[..., object]) -> dict[str, type[int] | type[float]]:
-    """Return whether each parameter is a whole number."""
+    """Return the type of each parameter of `make`: int for a whole number, else float."""
     return {
         parameter.name: int if "int" in str(parameter.annotation) else float
         for parameter in inspect.signature(make).parameters.values()

@@ -1,4 +1,4 @@
-"""Holds an engine's counters of one operator: cumulative arrivals and completions per time slot."""
+"""Holds an engine's counters of one operator: cumulative arrivals and completions per tick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sample:
-    """Holds the counters of one operator at the end of time slot m, which is ((m-1) delta, m delta].
+    """Holds the counters of one operator at the end of tick m, the time ((m-1) delta, m delta].
 
     References
     ----------
@@ -23,28 +23,28 @@ class Sample:
     """
 
     tick: int
-    """m; the engine's clock in units of delta."""
+    """m: the engine's clock in units of delta."""
     assignment: Assignment
-    """The mapping that held during the time slot."""
+    """The assignment that was in force during the tick."""
     slot_ids: tuple[int, ...]
-    """Identity of each slot, one entry per slot of `assignment`. A position may be renumbered by a
-    scale-in; an identity belongs to one slot as long as it lives and is never used again."""
+    """Identity of each slot, one entry per slot of `assignment`. A scale-in may give a slot another
+    number. The identity of a slot never changes and is never used again."""
     arrived: F64
-    """float64[G]: a^k[m]: records that arrived since the start, by the time they arrived; NaN where
+    """float64[G]: a^k[m]: records that arrived since the start, by their arrival times; NaN where
     missing."""
     completed: F64
     """float64[G]: c^k[m]: records completed since the start, by the slot's clock; NaN where
     missing."""
     useful_s: F64
-    """float64[slots]: useful time of each slot within this time slot, in seconds: deserialise,
-    process, serialise, no waiting; NaN where missing."""
+    """float64[slots]: useful time of each slot within this tick, in seconds: deserialise, process,
+    serialise, no waiting; NaN where missing."""
     worked: F64 | None = None
-    """float64[slots] or None: what each slot did in that time: records, and rows that another slot
-    had merged. None: what was completed of its key groups; of a split one, a slot works on records
-    that another completes."""
+    """float64[slots] or None: records that each slot processed in the tick, and rows of other slots
+    that it merged. None: the completions of its key groups. They differ where a key group is split:
+    a slot then works on records that the group's owner completes."""
     unread: F64 | None = None
-    """float64[G] or None: records that a source has beside those that arrived, since nobody has
-    read them yet: where it is read up to a limit. None where no source tells of any."""
+    """float64[G] or None: records that wait in the source, unread, and have not arrived. A source
+    that is read up to a limit has such records. None where no source reports them."""
     batch: BatchTimes | None = None
-    """How batches spend their time, if known by then; None of a continuous engine, and where slots
-    do not wait for each other."""
+    """Times of the parts of a batch, if known; None for a continuous engine, and where slots do not
+    wait for each other."""

@@ -19,24 +19,24 @@ class Success:
     """Holds the success of each key group over a run."""
 
     rate: F64
-    """float64[G]: share of the windows that are judged in which latency is within the bound; NaN
-    for a group of which none is."""
+    """float64[G]: windows within the bound, as a share of the windows that are judged; NaN for a
+    group without judged windows."""
     windows: int
-    """How many windows there are, the same for every group."""
+    """Number of windows, the same for every group."""
     empty: I64
-    """int64[G]: how many of them are left out: nothing waited and nothing was completed."""
+    """int64[G]: windows that are not judged: no record waited and none was completed."""
     stalled: I64
-    """int64[G]: how many are judged although nothing was completed: records waited."""
+    """int64[G]: windows that are judged although no record was completed: records waited."""
 
     @property
     def mean(self) -> float:
-        """Mean over the groups that had records; NaN where none did."""
+        """Mean rate of the groups that had records; NaN where none did."""
         known = self.rate[~np.isnan(self.rate)]
         return float(known.mean()) if len(known) else float("nan")
 
     @property
     def worst(self) -> float:
-        """The least of the groups that had records; NaN where none did."""
+        """The least rate of the groups that had records; NaN where none did."""
         known = self.rate[~np.isnan(self.rate)]
         return float(known.min()) if len(known) else float("nan")
 
@@ -46,26 +46,26 @@ def success_rates(
 ) -> Success:
     """Return how often the mean latency over a sliding window was at most the bound.
 
-    A window without completions in which records waited has no mean of its own. It is judged by
-    those that waited in it: by the mean of the next tick with completions, and missed if the run has
-    none. So a stall counts for as long as it lasts, and records never served are late. Left out is
-    only a window in which nothing waited and nothing was completed.
+    A window without completions in which records waited has no mean latency of its own. The mean
+    latency of the next tick with completions judges the window; without such a tick the window is
+    missed. So a stall counts for as long as it lasts, and records that are never served are late.
+    Only a window in which no record waited and none was completed is not judged.
 
     Parameters
     ----------
     completed : float64[M, G]    Records completed in each tick, per key group.
     latency_sum_s : float64[M, G]
-        The sum of their true latencies: completion minus arrival, in seconds.
+        Sum of the true latencies of these records: completion minus arrival, in seconds.
     waiting : float64[M, G]    Records arrived and not completed at the end of each tick.
     window_ticks : int
-        T in ticks, at least 1. Windows end at every tick from the `window_ticks`-th on; a run that
-        is shorter has none.
+        T in ticks, at least 1. A window ends at every tick from the `window_ticks`-th on; a shorter
+        run has no window.
     bound_s : float    L, in seconds.
 
     References
     ----------
-    StreamSwitch 6, "success rate": it leaves open the step of the windows, here one tick, and what
-    a window without completions is.
+    StreamSwitch 6, "success rate". The paper does not say how far windows lie apart (here one tick),
+    nor how a window without completions counts.
     """
     ticks, groups = completed.shape
     if ticks < window_ticks:
@@ -75,7 +75,7 @@ def success_rates(
     sums = _window_sums(latency_sum_s, window_ticks)
     busy = counts > 0.0
     within = busy & (sums <= bound_s * counts * (1.0 + _ROUNDING))
-    # Without a completion in the window, what waited at any time in it waits at its end.
+    # Without a completion in the window, a record that waited in it still waits at its end.
     stalled = ~busy & (waiting[window_ticks - 1 :] > 0.0)
     within |= stalled & _next_within(completed, latency_sum_s, bound_s)[window_ticks - 1 :]
     judged = busy.sum(axis=0) + stalled.sum(axis=0)
@@ -85,7 +85,7 @@ def success_rates(
 
 
 def _next_within(completed: F64, latency_sum_s: F64, bound_s: float) -> Flags:
-    """Return whether the tick of the next completions is within the bound: bool[M, G]; not if none."""
+    """Return whether the next tick with completions is within the bound: bool[M, G]; False if none."""
     ticks = len(completed)
     some = completed > 0.0
     own = some & (latency_sum_s <= bound_s * completed * (1.0 + _ROUNDING))
@@ -99,9 +99,9 @@ def _next_within(completed: F64, latency_sum_s: F64, bound_s: float) -> Flags:
 def _window_sums(values: F64, window: int) -> F64:
     """Return the sum of each `window` successive rows: float64[M - window + 1, G].
 
-    A window is the end of one block of `window` rows and the beginning of the next. Summing only
-    within blocks keeps the error to that of one window, where a difference of running totals would
-    carry that of the whole run.
+    A window is the end of one block of `window` rows and the beginning of the next block. Sums
+    within blocks have the rounding error of one window; differences of running totals would have
+    the error of the whole run.
     """
     ticks, groups = values.shape
     blocks = -(-ticks // window)

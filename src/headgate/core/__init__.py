@@ -3,6 +3,5 @@
 Belongs here: assignments, SLOs, intents and utilities, durations and sizes, checked input, the names of
 stores and their options, errors, and the switch between compiled and plain kernels (jit). Does not
 belong here: samples, decisions and observations (control), the ports of the loop (loop), I/O other than
-reading one small file (input), Spark, anything that changes once it is made, anything that imports
-another package of headgate.
+reading one small file (input), Spark, mutable objects, modules that import another package of headgate.
 """

@@ -14,19 +14,19 @@ class Assignment:
     """Maps every key group to one slot.
 
     Raises `ConfigError`: a group names a slot that does not exist, there is no slot, there are more
-    slots than key groups, or a split group's slots are not as above.
+    slots than key groups, or the slots of a split group are not as `split` describes.
     """
 
     slot_of: tuple[int, ...]
     """Entry g is the slot that owns key group g; shape [G]."""
     slots: int
-    """How many slots there are; every entry of `slot_of` is in ``range(slots)``. A slot may own
-    nothing (it then only waits)."""
+    """Number of slots; every entry of `slot_of` is in ``range(slots)``. A slot may own no key group
+    (it then only waits)."""
     epoch: int = 0
     """Number of the assignment; grows by one with each change."""
     split: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
-    """Key groups whose records are dealt to several slots: the slots that have a share of them, all
-    different, first the one that owns the group and its state. Empty as a rule."""
+    """Split key groups, whose records go to several slots -> the slots that have a share, all
+    different, the owner of the group and its state first. Usually empty."""
 
     def __post_init__(self) -> None:
         check_slots(self.slots, len(self.slot_of))
@@ -56,12 +56,12 @@ class Assignment:
         return len(self.slot_of)
 
     def groups_of(self, slot: int) -> tuple[int, ...]:
-        """Return the key groups that `slot` owns, ascending; none of a slot that does not exist."""
+        """Return the key groups that `slot` owns, ascending; none if the slot does not exist."""
         return self._groups_by_slot[slot] if 0 <= slot < self.slots else ()
 
     @cached_property
     def _groups_by_slot(self) -> tuple[tuple[int, ...], ...]:
-        """The key groups of each slot; asked for each slot of each step, so found once."""
+        """The key groups of each slot; cached, since every step needs those of every slot."""
         groups: list[list[int]] = [[] for _ in range(self.slots)]
         for group, slot in enumerate(self.slot_of):
             groups[slot].append(group)
@@ -72,7 +72,7 @@ class Assignment:
         return self.split.get(group, (self.slot_of[group],))
 
     def shares_at(self, slot: int) -> dict[int, int]:
-        """Return the key groups of other slots of which `slot` has a share, and its number: 1, 2 .."""
+        """Return the split groups of other owners at `slot` -> the number of its share: 1, 2 ..."""
         return {
             group: shares.index(slot) for group, shares in self.split.items() if slot in shares[1:]
         }
@@ -83,7 +83,7 @@ class Assignment:
         return (*self.groups_of(slot), *(self.share_key(group, n) for group, n in others))
 
     def share_key(self, group: int, share: int) -> int:
-        """Return the key of the backlog of a key group's share; the group itself for share 0."""
+        """Return the key of the backlog of a key group's share; the group's number for share 0."""
         return share * self.key_groups + group
 
     def moved(self, other: Assignment) -> tuple[int, ...]:
@@ -92,7 +92,7 @@ class Assignment:
         return tuple(g for g, (a, b) in enumerate(pairs) if a != b)
 
     def remap(self, changes: Mapping[int, int]) -> Assignment:
-        """Return the next epoch with some key groups moved.
+        """Return the assignment of the next epoch, with some key groups moved.
 
         `changes`: key group -> slot, for the groups that move.
         """
@@ -107,7 +107,7 @@ class Assignment:
 
 
 def check_slots(slots: int, key_groups: int, name: str = "slots") -> None:
-    """Raise ConfigError, which names the setting, unless ``1 <= slots <= key_groups``."""
+    """Raise ConfigError, which names the setting `name`, unless ``1 <= slots <= key_groups``."""
     if not 1 <= slots <= key_groups:
         msg = f"{name}={slots} is out of range; use 1 to {key_groups}, the number of key groups."
         raise ConfigError(msg)
@@ -116,9 +116,9 @@ def check_slots(slots: int, key_groups: int, name: str = "slots") -> None:
 def kept_split(
     split: Mapping[int, tuple[int, ...]], slot_of: Sequence[int], slots: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return the split that remains under another map with `slots` slots.
+    """Return the splits that remain under another assignment with `slots` slots.
 
-    A share whose slot has vanished ends, and so does that of a slot that owns the group now.
+    A share ends if its slot has vanished or is the owner of the group now.
     """
     shares_of = {}
     for group, shares in split.items():
@@ -130,22 +130,22 @@ def kept_split(
 
 
 def spread(slots: int, key_groups: int) -> Assignment:
-    """Return epoch 0: contiguous ranges of key groups whose sizes differ by at most one."""
+    """Return an assignment of epoch 0: contiguous ranges of key groups, sizes differ by at most 1."""
     check_slots(slots, key_groups)
     return Assignment(tuple(g * slots // key_groups for g in range(key_groups)), slots)
 
 
 def rescale(current: Assignment, slots: int) -> Assignment:
-    """Return the next epoch with `slots` slots, moving the fewest key groups that balance allows.
+    """Return the next epoch's assignment with `slots` slots, with the fewest moves for equal numbers.
 
-    Every slot ends with floor(G/slots) or ceil(G/slots) groups. Groups of removed slots move, and
-    beyond those only what surplus slots hold above their share; the slots that keep the larger
-    share are those that hold the most today, lower numbers first.
+    Every slot ends with floor(G/slots) or ceil(G/slots) groups. The groups of removed slots move, and
+    the groups that a slot has above its share. The larger share goes to the slots with the most groups
+    now, lower numbers first.
 
     References
     ----------
-    The count is minimal: a group moves only if its slot vanishes or is above its share. DRRS's
-    contiguous ranges move 111 of 128 groups for 8 -> 12, this moves 40.
+    The number of moves is minimal: a group moves only if its slot vanishes or is above its share. DRRS's
+    contiguous ranges move 111 of 128 groups for 8 -> 12 slots, this function moves 40.
     """
     total = current.key_groups
     check_slots(slots, total)

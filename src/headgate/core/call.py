@@ -14,7 +14,7 @@ _CALL = re.compile(r"\s*([\w-]{1,64})\s*(?:\(([^()]{0,500})\))?\s*")
 
 @dataclass(frozen=True)
 class Call:
-    """Holds a name and the texts in the brackets behind it."""
+    """Holds a name, and the arguments in parentheses after the name, as texts."""
 
     name: str
     arguments: tuple[str, ...]
@@ -23,9 +23,9 @@ class Call:
     def parse(cls, text: str, what: str, known: Iterable[str], example: str) -> Call:
         """Return the call that `text` states.
 
-        `what`: what is named, for messages: ``policy``. `example`: a call as it should be written,
-        for messages. Raises `ConfigError`: `text` is not written like a call, or its name is
-        unknown.
+        `what`: kind of the named thing, for messages: ``policy``. `known`: the known names. `example`:
+        a correct call, for messages. Raises `ConfigError`: `text` is not written like a call, or its
+        name is unknown.
         """
         match = _CALL.fullmatch(text)
         if match is None:
@@ -40,10 +40,10 @@ class Call:
         return cls(match[1], tuple(inside.split(",")) if inside.strip() else ())
 
     def values(self, parameters: Sequence[str], named: Sequence[str] = ()) -> dict[str, str]:
-        """Return the text given for each of `parameters`, by place or by name.
+        """Return the text of each parameter in the call: by position or by name.
 
-        `named`: more of them, by name only. Raises `ConfigError`: there are too many, one is
-        unknown, or given twice.
+        `named`: further parameters, by name only. Raises `ConfigError`: the call has too many arguments,
+        an unknown parameter, or a parameter twice.
         """
         values: dict[str, str] = {}
         for place, argument in enumerate(self.arguments):

@@ -1,4 +1,4 @@
-"""Tells whether a user's function can be called as it will be."""
+"""Checks that a user's function accepts the arguments that headgate will pass."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from headgate.core.frames import place_of
 
 
 def refuse_call(function: Any, what: str, *arguments: str, named: tuple[str, ...] = ()) -> None:
-    """Refuse a function that cannot take what it will be called with.
+    """Refuse a function that does not accept the arguments of its future call.
 
-    What does not say its parameters (some functions in C, objects with a ``__signature__`` of their
-    own) is not refused, nor is a decorator for what the function below it takes. Raises
-    `ConfigError`.
+    Accepts a function without known parameters (some functions in C, objects with their own
+    ``__signature__``). For a decorated function, only the decorator's parameters count. Raises
+    `ConfigError`: the call would fail.
 
     Parameters
     ----------
-    what : str    For the message: ``Alarm.handleExpiredTimer``.
-    arguments : str    Names of what is given by position, for the message.
-    named : tuple of str    Names of what is given by name.
+    what : str    Name of the function in the message: ``Alarm.handleExpiredTimer``.
+    arguments : str    Names of the positional arguments, for the message.
+    named : tuple of str    Names of the keyword arguments.
     """
     why = _problem(function, len(arguments), named)
     if why is None:
@@ -36,13 +36,13 @@ def refuse_call(function: Any, what: str, *arguments: str, named: tuple[str, ...
 
 
 def _problem(function: Any, positional: int, named: tuple[str, ...]) -> str | None:
-    """Return why a call would fail, in Python's own words; None where it would not, or nobody knows."""
+    """Return why a call would fail, in Python's own words; None if it would not, or if unknown."""
     if not callable(function):
         return f"it is {type(function).__name__}"
     if hasattr(function, "__signature__"):
         return None
     try:
-        # not of what a decorator says that it wraps: the decorator itself is called
+        # the signature of the decorator itself, since that is called, and not the wrapped function
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return None
@@ -54,7 +54,7 @@ def _problem(function: Any, positional: int, named: tuple[str, ...]) -> str | No
 
 
 def uses_name(kind: type, name: str) -> bool:
-    """Return whether the methods of a class, or functions within them, use an attribute of that name."""
+    """Return whether the methods of a class, or functions within them, use the name `name`."""
     members = (m for base in kind.__mro__ for m in vars(base).values())
     functions = (getattr(m, "fget", None) or inspect.unwrap(m) for m in members)
     codes = [code for f in functions if isinstance(code := getattr(f, "__code__", None), CodeType)]

@@ -9,11 +9,11 @@ from pathlib import Path
 from headgate.core.input import open_regular
 
 LOCK = "driver.lock"
-"""Its name, in the checkpoint's ``headgate`` directory."""
+"""Name of the lock's file, in the checkpoint's ``headgate`` directory."""
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether another process, on whatever host, holds the lock of a file."""
+    """Return whether another process, on any host, holds the lock of a file."""
     try:
         opened = open_regular(path, os.O_RDWR)
     except OSError:

@@ -18,7 +18,7 @@ _SECONDS_OF_UNIT = {
 }  # fmt: skip
 
 LONGEST_S = 100 * 365.25 * 86_400.0
-"""A hundred years: what clocks, timers and dates can still be added to."""
+"""Longest duration in seconds, a hundred years: clocks, timers and dates plus this do not overflow."""
 
 _CHARACTERS = 1000
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)")
@@ -27,12 +27,12 @@ _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)")
 def parse_duration_s(text: object, *, zero: bool = False) -> float:
     """Return the length of a duration written with its unit.
 
-    Seconds; > 0, or 0 where that is allowed; at most `LONGEST_S`.
+    The result is in seconds; > 0, or >= 0 with `zero`; at most `LONGEST_S`.
 
-    `text`: a number and a unit, such as ``60s``, ``800 ms``, ``2 min``, ``1h``; or several of them,
-    as ``1 min 30 s``. Spark's own words (``second``, ``minutes`` ...) are understood. `zero`:
-    whether a length of zero is allowed. Raises `ConfigError`: no number, no unit, an unknown unit,
-    a length of zero, or more than a hundred years.
+    `text`: a number and a unit, such as ``60s``, ``800 ms``, ``2 min``, ``1h``; or several of these,
+    as ``1 min 30 s``. Spark's own words (``second``, ``minutes`` ...) are units, too. `zero`: whether
+    a length of zero is allowed. Raises `ConfigError`: no number, no unit, an unknown unit, a length of
+    zero, or more than a hundred years.
     """
     if not isinstance(text, str):
         msg = (
@@ -61,7 +61,7 @@ def parse_duration_s(text: object, *, zero: bool = False) -> float:
 
 
 def _unit_s(unit: str, *, number: str, text: str) -> float:
-    """Return how many seconds one `unit` has; `number` and `text` are for the message."""
+    """Return the seconds of one `unit`; `number` and `text` are for the message."""
     if not unit:
         number = shown(number, 60)
         subject = f'duration "{shown(text, 60)}" has no unit at "{number}"'
@@ -75,5 +75,5 @@ def _unit_s(unit: str, *, number: str, text: str) -> float:
 
 
 def at_text(at_s: float) -> str:
-    """Return a moment, seconds since 1970, as the local date and time, to the second."""
+    """Return a time, in seconds since 1970, as text: local date and time, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

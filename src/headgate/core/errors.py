@@ -5,12 +5,13 @@
     HeadgateError
     ├── ConfigError         a setting: names the key, the value, the range or the nearest name
     ├── UnsupportedQuery    a query part that cannot run elastically
-    ├── CheckpointError     a checkpoint that does not fit, is held, or is damaged
-    ├── StateError          state that cannot be brought to the token asked for
-    │   └── ArenaFull       the file system that state lies in has no room
+    ├── CheckpointError     a checkpoint of another query, locked by a driver, or damaged
+    │   └── AnotherDriver   another driver has continued from the checkpoint
+    ├── StateError          state that cannot be brought to the wanted token
+    │   └── ArenaFull       the file system of the state has no room
     ├── ProtocolError       an event that the protocol does not allow
     ├── EngineError         the engine failed; ``transient`` says whether a retry may help
-    │   ├── ProcessorError  a user's own processor failed, or gave back what does not fit
+    │   ├── ProcessorError  a user's own processor failed, or returned a wrong result
     │   └── EngineGone      the engine's process was killed, or crashed
     └── NotReady            not a fault: skip this cycle
 
@@ -26,7 +27,7 @@ from contextlib import contextmanager
 
 
 class HeadgateError(Exception):
-    """Marks every error that headgate raises on purpose: the root of the tree."""
+    """Is the root of the tree: the base of every error that headgate raises on purpose."""
 
 
 class ConfigError(HeadgateError):
@@ -38,7 +39,7 @@ class UnsupportedQuery(HeadgateError):
 
 
 class CheckpointError(HeadgateError):
-    """Reports a checkpoint of another query, held by another driver, or damaged."""
+    """Reports a checkpoint of another query, locked by another driver, or damaged."""
 
 
 class AnotherDriver(CheckpointError):
@@ -69,9 +70,9 @@ class EngineError(HeadgateError):
 
 
 class ProcessorError(EngineError):
-    """Reports a failure or an unfit output of a user's own processor.
+    """Reports a failure or a wrong result of a user's own processor.
 
-    What the user's exception says stands between ‹ and ›; journals do without.
+    The text of the user's exception stands between ‹ and ›; journals leave it out.
     """
 
     def __init__(self, message: str) -> None:
@@ -79,27 +80,27 @@ class ProcessorError(EngineError):
 
 
 class EngineGone(EngineError):
-    """Reports that the engine's process was killed, or crashed; nothing of it answers any more."""
+    """Reports that the engine's process was killed, or crashed; no part of it answers any more."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
 
 
 class NotReady(HeadgateError):
-    """Reports that too little is known yet; skip this cycle. Never shown to a user as a failure."""
+    """Reports that too little is known yet; skip this cycle. Users never see this as a failure."""
 
 
 def panicked(error: BaseException) -> bool:
     """Return whether a library written in Rust panicked: its PanicException is no Exception.
 
-    Each such library has a class of its own, so it is known by name only.
+    Each such library has its own class, so only the name identifies it.
     """
     return type(error).__name__ == "PanicException"
 
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Within, turn a panic of a native library into an error that is one; raises `EngineError`."""
+    """Turn a panic of a native library within the block into an `EngineError`."""
     try:
         yield
     except BaseException as error:
@@ -111,26 +112,26 @@ def without_panics() -> Iterator[None]:
 
 
 def require(fits: bool, what: str, value: object, allowed: str) -> None:
-    """Raise ConfigError unless an argument fits."""
+    """Raise ConfigError, which names `what` and its `value`, unless an argument `fits`."""
     if not fits:
         msg = f"{what}={value!r:.200} is not allowed; use {allowed}."
         raise ConfigError(msg)
 
 
 def require_place(place: object, what: str) -> None:
-    """Raise ConfigError unless an argument may be a path or a location on a store."""
+    """Raise ConfigError unless an argument can be a path or a location on a store."""
     fits = isinstance(place, str | os.PathLike) and bool(os.fspath(place))
     require(fits, what, place, "the checkpointLocation of a query")
 
 
 def instead_of(name: str, given: Iterable[str]) -> str:
-    """Return ``' instead of "pth"'`` where an option that is missing was given with a slip, or ``""``."""
+    """Return ``' instead of "pth"'`` if `given` has a misspelling of the option `name`, or ``""``."""
     by_name = {option.lower(): option for option in given}
     close = difflib.get_close_matches(name.lower(), by_name, cutoff=0.8)
     return f' instead of "{by_name[close[0]]}"' if close else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"``, which ends a sentence, for the name next to `name`, or ``""``."""
+    """Return ``"; did you mean X?"``, the end of a sentence, for the closest known name, or ``""``."""
     close = difflib.get_close_matches(name, list(known), cutoff=0.5)
     return f'; did you mean "{close[0]}"?' if close else ""

@@ -1,15 +1,15 @@
-"""Lists the names of the formats of sinks, known before a sink exists."""
+"""Lists the names of the formats of sinks, and the guarantees of headgate's sinks."""
 
 from __future__ import annotations
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
-"""Files in a directory, with a log of the batches that are in it."""
+"""Formats that write files to a directory, with a log of the batches in it."""
 
 ONE_TIME = ("memory", "console", "noop")
-"""`ConsoleSink` and its like: nothing is left of them after the query, so none needs a checkpoint."""
+"""Formats whose output does not outlive the query, so that they need no checkpoint."""
 
 OWN = (*FILE_FORMATS, *ONE_TIME, "kafka", "delta", "iceberg")
-"""Names that stay headgate's, whatever a package brings."""
+"""Formats of headgate's own sinks; no package can replace them."""
 
 KNOWN = (
     *OWN, "hudi", "paimon", "jdbc", "xml", "mongodb",
@@ -28,4 +28,4 @@ GUARANTEES = {
     "delta": _TABLE,
     "iceberg": _TABLE,
 }
-"""What each of `OWN` guarantees after a crash of the driver."""
+"""Guarantee of each format in `OWN` after a crash of the driver, for people."""

@@ -1,4 +1,4 @@
-"""Finds, among the frames of a traceback, those of a user's own code."""
+"""Finds the frames of a user's own code in a traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STANDARD = f"{sysconfig.get_path('stdlib')}/"
 _SPARK = re.compile(r"(^|/)(pyspark|py4j)(/|\.zip/|-[\d.]+-src\.zip/)")
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
 _HEADGATE_THERE = re.compile(r"/(site|dist)-packages/headgate/")
-"""Where headgate lies on a host that has it elsewhere than this one."""
+"""Matches files of headgate on a host that has headgate in another directory than this host."""
 
 
 def is_headgates(file: str) -> bool:
@@ -28,9 +28,9 @@ def is_headgates(file: str) -> bool:
 
 
 def users_place(frames: Iterable[Frame]) -> str:
-    """Return where a user's code failed, as ``in jobs.py line 3``; "" where no frame is theirs.
+    """Return the place where a user's code failed, as ``in jobs.py line 3``; "" if there is none.
 
-    The innermost frame of their own files counts, else that of a library which they called.
+    This is the innermost frame of the user's own files, or else that of a library.
     """
     others = [f for f in frames if not is_headgates(f[0]) and _SPARK.search(f[0]) is None]
     others = [f for f in others if not f[0].startswith("<frozen ")]
@@ -42,11 +42,11 @@ def users_place(frames: Iterable[Frame]) -> str:
 
 
 def place_of(function: Any) -> str:
-    """Return where a function begins, as `users_place` says it; "" where that is not known."""
+    """Return the place where a function begins, as text like that of `users_place`; "" if unknown."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function) if callable(function) else None
-    # of an object that is called as a function it is that of its class
+    # a callable object has the code of the method `__call__` of its class
     code = getattr(function, "__code__", None) or getattr(
         vars(type(function)).get("__call__"), "__code__", None
     )
@@ -54,7 +54,7 @@ def place_of(function: Any) -> str:
 
 
 def users_level() -> int:
-    """Return the `stacklevel` with which a warning of the caller names the user's line that led there."""
+    """Return the `stacklevel` with which a warning of the caller names the user's line."""
     files = [frame.filename for frame in inspect.stack(context=0)[1:]]
     others = (n for n, f in enumerate(files, 1) if not (is_headgates(f) or f.startswith(_STANDARD)))
     return next(others, len(files))
@@ -71,7 +71,7 @@ def frames_of(trace: TracebackType | None) -> list[Frame]:
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the first frame on that is neither headgate's nor Spark's."""
+    """Return a traceback without its first frames of headgate and Spark; None if none is left."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not is_headgates(file) and _SPARK.search(file) is None:
@@ -84,5 +84,5 @@ _WRITTEN = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE
 
 
 def frames_in(text: str) -> list[Frame]:
-    """Return the frames of a traceback that was written down."""
+    """Return the frames of a traceback in a text."""
     return [(file, int(line), name) for file, line, name in _WRITTEN.findall(text)]

@@ -1,8 +1,8 @@
 """Checks the words that people type and the content of files; refuses bad input in one sentence.
 
-Text is data and is never trusted to be short, finite, shallow or printable. A command line, a journal,
-a trace, a fleet's description, a scenario and a control file are all read through these functions, so
-that a bound is stated once. See docs/design/0070.
+A text may be too long, not finite, too deep or not printable. Command lines, journals, traces,
+descriptions of fleets, scenarios and control files all come through these functions, so that each limit
+is in one place. See docs/design/0070.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from typing import Any, BinaryIO, NoReturn
 from headgate.core.errors import ConfigError
 
 DEPTH_MAX = 64
-"""Brackets within brackets. Chosen: no file of headgate has ten, and Python's stack holds a thousand."""
+"""Most levels of brackets. Chosen: no file of headgate has ten, and Python's stack has a thousand."""
 
 FLOAT_MAX = 1e18
-"""The greatest number that a file may hold: sums and products of many of them stay finite."""
+"""Largest number in a file: sums and products of many such numbers stay finite."""
 
 PORT_MAX = 2**16 - 1
 WHOLE_MAX = 2**63 - 1
-"""The greatest whole number, as 64 bits hold it."""
+"""Largest whole number: the largest of 64 bits."""
 
 KEY_GROUPS_MAX = 2**15 - 1
-"""Key groups of an operator; a checkpoint numbers them with 16 bits."""
+"""Most key groups of an operator; a checkpoint numbers them with 16 bits."""
 
 RATE_MAX = 1e9
-"""Records per second. Above it a clock's microseconds no longer tell records apart."""
+"""Largest rate, in records per second: a thousand records then have the same microsecond."""
 
 BYTES_MAX = 16 << 20
-"""Of a file that is read whole. Chosen: a fleet of a thousand jobs has 0.3 MB."""
+"""Most bytes of a file that is read as a whole. Chosen: a fleet of a thousand jobs has 0.3 MB."""
 
 TEXT_MAX = 10_000
-"""Characters of one word of a command line."""
+"""Most characters of one word of a command line."""
 
 _SHOWN = 300
 """Most characters of a user's text that a message quotes."""
 
 _NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 4095
-"""What a POSIX file system takes."""
+"""Most bytes of a name and of a path in a POSIX file system."""
 
 _OBEYED = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
-"""What a terminal obeys instead of showing it, what turns text around, and what cannot be encoded."""
+"""Control characters, invisible characters, those that reverse text, and those without an encoding."""
 
 _MANY_PARTS = re.compile(
     rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH_MAX}}}"""
 )
-"""A key of TOML: names between dots. Every piece is possessive, so that looking takes linear time."""
+"""A TOML key of many names with dots. Every part is possessive, so the search takes linear time."""
 
 
 def escaped(text: str) -> str:
@@ -67,10 +67,10 @@ def escaped(text: str) -> str:
 
 
 def shown(text: object, most: int = _SHOWN) -> str:
-    """Return a user's text for quotation in a sentence: `escaped`, and not too long.
+    """Return a user's text as a message may quote it: `escaped`, and not too long.
 
-    `text`: what is no text is taken as ``str`` gives it. `most`: characters; of a longer text the
-    middle is left out.
+    `text`: a text, or an object, which ``str`` turns into a text. `most`: most characters; the middle
+    of a longer text is left out.
     """
     value = str(text)
     if len(value) > most:
@@ -81,7 +81,7 @@ def shown(text: object, most: int = _SHOWN) -> str:
 def checked_text(text: str, what: str, most: int = TEXT_MAX) -> str:
     """Return a text of bounded length without NUL.
 
-    Raises `ConfigError`: it is longer than `most` characters, or holds a NUL.
+    Raises `ConfigError`: `text` has more than `most` characters, or a NUL.
     """
     if len(text) > most:
         msg = f"{what} has {len(text):,} characters; use {most:,} at most."
@@ -93,9 +93,9 @@ def checked_text(text: str, what: str, most: int = TEXT_MAX) -> str:
 
 
 def whole(text: str, what: str, low: int = 0, high: int = WHOLE_MAX) -> int:
-    """Return the whole number that `text` states, if it is from `low` to `high`.
+    """Return the whole number in `text`, from `low` to `high`.
 
-    Raises `ConfigError`: it is none, or out of range.
+    Raises `ConfigError`: `text` is no whole number, or the number is out of range.
     """
     stripped = text.strip()
     number = int(stripped) if re.fullmatch(r"[+-]?[0-9]{1,30}", stripped) else None
@@ -108,9 +108,9 @@ def whole(text: str, what: str, low: int = 0, high: int = WHOLE_MAX) -> int:
 
 
 def host_and_port(text: str, what: str) -> tuple[str, int]:
-    """Return the host and the port that `text` states, as ``127.0.0.1:9095`` does.
+    """Return the host and the port in `text`, such as ``127.0.0.1:9095``.
 
-    Raises `ConfigError`: it is no such address.
+    Raises `ConfigError`: `text` is no such address.
     """
     host, _, port = text.strip().rpartition(":")
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > PORT_MAX:
@@ -120,7 +120,7 @@ def host_and_port(text: str, what: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, as nobody else can reach it."""
+    """Return whether a host is a loopback address, which only this machine can reach."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -129,7 +129,7 @@ def is_loopback(host: str) -> bool:
 
 
 def finite(number: float, what: str, low: float = -FLOAT_MAX, high: float = FLOAT_MAX) -> float:
-    """Return a number if it is finite and from `low` to `high`. Raises `ConfigError`: it is not."""
+    """Return a number if it is finite and from `low` to `high`; else raise `ConfigError`."""
     if not low <= number <= high:  # no comparison holds for NaN
         msg = f"{what}={shown(number, 60)} is out of range; use a number from {low:g} to {high:g}."
         raise ConfigError(msg)
@@ -137,9 +137,9 @@ def finite(number: float, what: str, low: float = -FLOAT_MAX, high: float = FLOA
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that could be one of a file system: not too long, and without NUL.
+    """Return a path that a file system can have: not too long, and without NUL.
 
-    Raises `ConfigError`: it could not.
+    Raises `ConfigError`: the path is too long, or has a NUL.
     """
     raw = os.fsencode(path)
     names = raw.split(b"/")
@@ -167,11 +167,11 @@ def is_directory(path: Path) -> bool:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
-    """Return a descriptor of a regular file, of mode 0600 if it is made; nothing is waited for.
+    """Return a descriptor of a regular file, without waiting; a new file has mode 0600.
 
-    `flags`: as `os.open` takes them. `follow`: whether the path may be a symbolic link. In a
-    directory that others may write to it may not. Raises `OSError`: it is a link, no regular file,
-    or cannot be opened.
+    `flags`: as `os.open` takes them. `follow`: whether the path may be a symbolic link; use False in a
+    directory that other users can write to. Raises `OSError`: the path is a link, no regular file, or
+    cannot be opened.
     """
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -193,11 +193,11 @@ def regular_bytes(path: Path) -> bytes:
 
 
 def open_file(path: str | os.PathLike[str], what: str, *, follow: bool = True) -> BinaryIO:
-    """Open a regular file for reading; a FIFO or a device is refused and never waited for.
+    """Open a regular file for reading; refuse a FIFO or a device without waiting for it.
 
-    `path`, `what`: the file, and its name in the error. `follow`: whether it may be a symbolic
-    link: the user typed the path. Raises `ConfigError`: there is none, it is no regular file, or it
-    cannot be read.
+    `path`, `what`: the file, and its name in messages. `follow`: whether the path may be a symbolic
+    link, as a path that the user typed may. Raises `ConfigError`: there is no such file, it is no
+    regular file, or it cannot be read.
     """
     checked = checked_path(path)
     try:
@@ -230,7 +230,7 @@ def read_file(
 def read_json(raw: bytes, what: str) -> Any:
     """Return the value of a JSON text whose numbers are finite and whose depth is bounded.
 
-    Raises `ConfigError`: it is not UTF-8 or JSON, is nested too deeply, or holds a number out of
+    Raises `ConfigError`: `raw` is not UTF-8 or JSON, is nested too deeply, or has a number out of
     range.
     """
     try:
@@ -244,9 +244,9 @@ def read_json(raw: bytes, what: str) -> Any:
 
 
 def read_toml(raw: bytes, what: str) -> dict[str, Any]:
-    """Return the tables of a TOML text, with bounds as of `read_json`.
+    """Return the tables of a TOML text, with the limits of `read_json`.
 
-    Raises `ConfigError`: it is not UTF-8 or TOML, is nested too deeply, or holds a number out of
+    Raises `ConfigError`: `raw` is not UTF-8 or TOML, is nested too deeply, or has a number out of
     range.
     """
     try:
@@ -263,9 +263,9 @@ def read_toml(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def bounded(value: Any, what: str) -> Any:
-    """Return a value of JSON or TOML if its depth and its numbers are within bounds.
+    """Return a value of JSON or TOML if its depth and its numbers are within limits.
 
-    Raises `ConfigError`: it is nested too deeply, or a number in it is not finite or too large.
+    Raises `ConfigError`: `value` is nested too deeply, or has a number that is not finite or too large.
     """
     level = [value]
     for _ in range(DEPTH_MAX):
@@ -288,7 +288,7 @@ def bounded(value: Any, what: str) -> Any:
 
 
 def _why(error: ValueError) -> str:
-    # Python's own sentence about its limit of 4,300 digits proposes to lift it.
+    # Python's own message about its limit of 4,300 digits proposes to raise that limit.
     many = str(error).startswith("Exceeds the limit")
     return "a number has too many digits" if many else shown(str(error).removesuffix("."))
 
@@ -300,7 +300,7 @@ def _in_range(number: float) -> bool:
 
 
 def _check_names(text: str, what: str) -> None:
-    """Refuse keys of many parts, over which the reader of TOML takes the square of their number."""
+    """Refuse keys of many parts: the time of Python's TOML reader grows with their number squared."""
     if _MANY_PARTS.search(text):
         msg = f"{what} has a key of more than {DEPTH_MAX} parts; make it flatter."
         raise ConfigError(msg)

@@ -1,4 +1,4 @@
-"""Finds what other distributions bring by their entry points; loads an entry when it is named."""
+"""Finds the plugins of other distributions by their entry points; loads a plugin only when it is used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headgate.core.errors import ConfigError, HeadgateError
 from headgate.core.input import shown
 
 POLICIES = "headgate.policies"
-"""Group of entry points that make a `Policy` from numbers."""
+"""Group of entry points that make a `Policy` from its numeric parameters."""
 
 REPLICA_POLICIES = "headgate.replica_policies"
-"""Group of entry points that make a `ReplicaPolicy` from numbers."""
+"""Group of entry points that make a `ReplicaPolicy` from its numeric parameters."""
 
 FLEET_POLICIES = "headgate.fleet_policies"
 """Group of entry points that make a `FleetPolicy` from the length of a round, in seconds."""
@@ -24,8 +24,8 @@ WORKLOADS = "headgate.workloads"
 """Group of entry points that are a `headgate.scenario.workload.Workload`."""
 
 SOURCES = "headgate.sources"
-"""Group of entry points that are a Python data source of Spark, each named as its format. As a batch it
-takes option ``until``: an offset of the stream, up to which it reads."""
+"""Group of entry points that are a Python data source of Spark, each named as its format. In a batch read
+the source takes the option ``until``: the offset of the stream at which the read ends."""
 
 SINKS = "headgate.sinks"
 """Group of entry points that are a class derived from `hg.Sink`, each named as its format, in
@@ -40,23 +40,23 @@ _KINDS = {STORES: "store", WORKLOADS: "workload", SOURCES: "source", SINKS: "sin
 
 @dataclass(frozen=True)
 class Plugin:
-    """Holds the name of something installed, and the entry points that carry this name."""
+    """Holds the name of an installed plugin, and the entry points with this name."""
 
     kind: str
-    """For messages: policy, workload, source, sink, store."""
+    """Kind of the plugin in messages: policy, workload, source, sink, store."""
     name: str
     entries: tuple[EntryPoint, ...]
-    """One, unless several distributions took the same name."""
+    """One entry point, unless several distributions use the same name."""
 
     def __str__(self) -> str:
         return f'{self.kind} "{self.name}" of the distribution {_whose(self.entries[0])}'
 
     def load(self, wanted: Any = Callable, called: str = "class and no function") -> Any:
-        """Return the object that the entry point names: of a policy, what makes it.
+        """Return the object that the entry point names; for a policy, the callable that makes it.
 
-        `wanted`: of which the object must be an instance. `called`: the name of such a type, for a
-        message. Raises `ConfigError`: the object cannot be imported, is of another type, or two
-        distributions have that name.
+        `wanted`: required type of the object. `called`: name of that type in messages. Raises
+        `ConfigError`: the object cannot be imported, is of another type, or two distributions have
+        that name.
         """
         if len(self.entries) > 1:
             both = " and ".join(_whose(entry) for entry in self.entries)
@@ -72,7 +72,7 @@ class Plugin:
 
     @contextmanager
     def blamed(self, done: str) -> Iterator[None]:
-        """Turn an error of the distribution's code into one sentence, except headgate's own errors."""
+        """Turn an error of the distribution's code into a ConfigError, except headgate's own errors."""
         try:
             yield
         except HeadgateError:
@@ -84,7 +84,7 @@ class Plugin:
 
 
 def installed(group: str) -> dict[str, Plugin]:
-    """Return the installed plugins of a group by name, in alphabetical order, without loading them."""
+    """Return the installed plugins of a group by name, sorted by name, without loading them."""
     entries: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in entry_points(group=group):
         entries[entry.name] = (*entries.get(entry.name, ()), entry)

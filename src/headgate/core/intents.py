@@ -9,7 +9,7 @@ from headgate.core.slo import Slo
 from headgate.core.utility import Intent, Knee, Metric, Shape, Utility
 
 MAX_PERCENTILE = 99.9
-"""What the statistic *max* is judged by: the one slowest record says nothing about a job."""
+"""Percentile that replaces the statistic *max*: a single slowest record says little about a job."""
 
 
 def intent_of(slo: Slo, shape: Shape | None = None) -> Intent:
@@ -27,14 +27,14 @@ def _percentile(slo: Slo) -> float | None:
 def utility_of(slos: Sequence[Slo], priority: float, shape: Shape | None = None) -> Utility:
     """Return the utility of a job: its priority times the degree to which its SLOs are met.
 
-    Raises `ConfigError`: there is no SLO, one is about a single operator, or the priority or the
+    Raises `ConfigError`: there is no SLO, an SLO is about a single operator, or the priority or the
     shape is out of range.
 
     Parameters
     ----------
-    slos : sequence of Slo    One, or several for a hybrid, which is worth the mean of them.
-    priority : float    Its utility when all are met; > 0.
-    shape : Shape, optional    The knee where none is given.
+    slos : sequence of Slo    One SLO, or several; the utility is the mean of their utilities.
+    priority : float    Utility of the job when all SLOs are met; > 0.
+    shape : Shape, optional    The knee by default.
     """
     if not slos:
         msg = 'a job of a fleet needs an SLO; add .slo("mean < 1 s over 1 s") to its writer.'

@@ -1,8 +1,8 @@
 """Compiles plain functions on arrays, or leaves them as they are.
 
-A kernel is one source for two forms: compiled by numba, or (``HEADGATE_JIT=0``) run by Python as it
-stands. So a kernel may use only what means the same in both: no integer overflow of scalars (NumPy
-warns, numba wraps; whole arrays wrap in both), no dependence on the type of an integer literal.
+numba compiles a kernel, or (``HEADGATE_JIT=0``) Python runs its source. So a kernel may use only code
+that has the same result in both: no integer overflow of scalars (NumPy warns, numba wraps; whole arrays
+wrap in both), no dependence on the type of an integer literal.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _LOG = logging.getLogger("headgate")
 
 
 def jit_enabled() -> bool:
-    """Return whether kernels are compiled; read from ``HEADGATE_JIT`` when a kernel is defined."""
+    """Return whether kernels are compiled: unless ``HEADGATE_JIT=0`` when a kernel is defined."""
     return os.environ.get("HEADGATE_JIT", "1") != "0"
 
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Return `function` compiled by numba, or itself when ``HEADGATE_JIT=0``.
 
-    Compiled code is kept on disk next to the source; where that cannot be written, in a private
-    directory of this user below the temporary directory. Same signature; releases the GIL when
-    compiled.
+    numba caches compiled code on disk next to the source. If that directory is not writable, the cache
+    is a private directory of this user below the temporary directory. The result has the same signature;
+    compiled code releases the GIL.
 
     `function`: a plain function on arrays and scalars, called with positional arguments.
     """
     if not jit_enabled():
         return function
-    # Imported here so that nobody pays for numba who runs without it.
+    # Imported late, so that a process without compiled kernels does not load numba.
     import numba  # noqa: PLC0415
 
     options: dict[str, Any] = {"cache": True, "nogil": True}
     try:
         compiled: Callable[P, R] = numba.njit(**options)(function)
     except RuntimeError:
-        # numba found no place it may write to: "cannot cache function ...: no locator available".
+        # numba found no writable directory: "cannot cache function ...: no locator available".
         os.environ["NUMBA_CACHE_DIR"] = _private_cache()
         numba.config.reload_config()  # type: ignore[no-untyped-call]
         compiled = numba.njit(**options)(function)
@@ -54,7 +54,7 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def announce_compiling(say: Callable[[str], None] = _LOG.warning) -> Iterator[None]:
-    """Say one line if kernels are compiled meanwhile, so that the wait does not look like a fault."""
+    """Say one line if the block compiles kernels, so that the wait does not look like a fault."""
     if not jit_enabled():
         yield
         return
@@ -81,7 +81,7 @@ def announce_compiling(say: Callable[[str], None] = _LOG.warning) -> Iterator[No
 
 
 def _private_cache() -> str:
-    """Return a cache directory that only this user can write: code read from it gets executed."""
+    """Return a cache directory that only this user can write: processes execute code from it."""
     wanted = Path(tempfile.gettempdir()) / f"headgate-numba-{os.geteuid()}"
     try:
         wanted.mkdir(mode=0o700, exist_ok=True)

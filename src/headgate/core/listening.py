@@ -1,4 +1,4 @@
-"""Checks that a server listens at an address before libraries of stores and brokers retry for long."""
+"""Checks that a server listens at an address, since libraries of stores and brokers retry for long."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 from collections.abc import Sequence
 
 REFUSED_S = 1.0
-"""How long addresses that refuse connections, or that no name service knows yet, are tried, in seconds.
-With more, a server may start a little later than its user; a wrong address is told later. Chosen."""
+"""Seconds of trying an address that refuses connections, or that the name service cannot resolve for now.
+Larger: a server may start later than its user, and a wrong address fails later. Chosen."""
 
 _CONNECT_S = 3.0
 _POLL_S = 0.1
 
 
 def not_listening(addresses: Sequence[tuple[str, int]], patience_s: float) -> Exception | None:
-    """Return why none of some addresses takes a connection; None as soon as one of them does.
+    """Return the error if no address accepts a connection; None as soon as an address accepts one.
 
-    `addresses`: hosts and ports. `patience_s`: how long they are tried; addresses that refuse are
-    for `REFUSED_S`, unknown hosts once.
+    `addresses`: hosts and ports. `patience_s`: time of trying, in seconds, but at most `REFUSED_S`
+    where all addresses refuse, and only one attempt where all hosts are unknown.
     """
     began_s = time.monotonic()
     while True:

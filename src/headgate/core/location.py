@@ -1,8 +1,8 @@
 """Resolves the text of a checkpoint's location to a directory, without a Spark session.
 
-headgate keeps state in files that driver and executors open themselves, so a path must name a POSIX
-file system. A path means what it means to Hadoop, since Spark's own log lies beside that state: a name
-before the first colon, if no slash comes before the colon, is a scheme; nothing is unescaped.
+Driver and executors open headgate's files themselves, so a path must be on a POSIX file system. A path
+has the same meaning as in Hadoop, since Spark's own log is beside those files: a name before the first
+colon, without a slash before the colon, is a scheme; there are no escapes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ LOCAL = "file"
 
 
 def local_path(location: str | os.PathLike[str], what: str = "checkpoint") -> Path:
-    """Return the directory that `location` names, be it a path or a ``file:`` URI.
+    """Return the directory that `location` names: a path or a ``file:`` URI.
 
-    `location` (str or path): the text as the user wrote it: a ``pathlib.Path`` has lost one of the
-    slashes of ``s3a://``. `what`: what lies there, for the message. Raises `CheckpointError`: it is
-    empty, or names another file system.
+    `location` (str or path): the text as the user wrote it; a ``pathlib.Path`` has lost one of the
+    slashes of ``s3a://``. `what`: name of the directory in messages. Raises `CheckpointError`:
+    `location` is empty, or names another file system.
     """
     text = os.fspath(location)
     scheme, colon, rest = text.partition(":")
@@ -40,12 +40,12 @@ def local_path(location: str | os.PathLike[str], what: str = "checkpoint") -> Pa
 
 
 def uri(path: Path) -> str:
-    """Return an absolute path so that it names the same to Spark, whatever its default file system."""
+    """Return an absolute path as a URI, which Spark's default file system does not change."""
     return f"{LOCAL}:{path}"
 
 
 def not_local(what: str, where: str) -> str:
-    """Return the sentence that refuses another file system than a POSIX one."""
+    """Return the sentence that refuses a file system that is not POSIX."""
     brought = "".join(f", {scheme}://" for scheme in installed(STORES))
     return (
         f"{what} lies on {where}, and only POSIX paths work in this version, for a checkpoint also "

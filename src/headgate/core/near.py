@@ -1,4 +1,4 @@
-"""Matches rows of floating-point numbers that differ by no more than another order of addition."""
+"""Matches rows of floating-point numbers that differ only by the sequence of their additions."""
 
 from __future__ import annotations
 
@@ -10,34 +10,32 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 RELATIVE = 1e-9
-"""How far two doubles may be apart, as a share of the larger. Chosen: a million additions in another
-order differ by about 1e-13; a record more or less changes a sum of a million by 1e-6."""
+"""Largest difference of two equal doubles, as a share of the larger. Chosen: a million additions in two
+sequences differ by about 1e-13; one record more or less changes a sum of a million by 1e-6."""
 
 RELATIVE_SINGLE = 1e-5
 """The same for numbers of 32 bits, which have seven digits. Chosen."""
 
 FLOOR = 1e-14
-"""How far two numbers may be apart, as a share of the column's largest, or of 1 where that is smaller:
-a sum that cancels out to 0 has no digits of its own. Chosen."""
+"""Difference that is always allowed, as a share of 1 or of the column's largest value, if that is larger:
+a sum that cancels out to about 0 has no exact digits. Chosen."""
 
 FLOOR_OF_TYPICAL = 1e-6
-"""At most this share of the column's median, or one outlier (a count of 2^63 for "none", an overflow)
-would make all other rows equal to anything. With more, fewer digits of ordinary rows are compared; with
-less, a sum of large numbers that cancels out is told as different. Chosen."""
+"""Limit on that difference, as a share of the column's median: otherwise one outlier (a count of 2^63 for
+"none", an overflow) would make all other rows equal. Larger: fewer digits of usual rows are compared.
+Smaller: sums of large numbers that cancel out count as different. Chosen."""
 
 
 def floor_of(largest: float, median: float) -> float:
-    """Return how far two numbers of a column may be apart whatever they are.
+    """Return the difference that two equal numbers of a column may always have.
 
-    `largest`, `median`: of the column's absolute values, the second one without zeros.
+    `largest`, `median`: of the column's absolute values, the median without zeros.
     """
     return max(FLOOR, min(FLOOR * largest, FLOOR_OF_TYPICAL * median))
 
 
 def unmatched(want: F64, got: F64, relative: F64, floor: F64) -> tuple[list[int], list[int]]:
-    """Return which rows have no partner, where as many as possible are matched one to one.
-
-    Rows of `want` and of `got`.
+    """Return the rows of `want` and of `got` without a partner in a largest one-to-one matching.
 
     `want`, `got` (float64[rows, numbers]): finite numbers. `relative`, `floor` (float64[numbers]):
     numbers match within ``relative * larger`` or ``floor``.
@@ -54,11 +52,11 @@ def unmatched(want: F64, got: F64, relative: F64, floor: F64) -> tuple[list[int]
 
 
 class _Candidates:
-    """Finds the rows of one side that are near a row of the other."""
+    """Finds the rows of `got` that match a row of `want`."""
 
     def __init__(self, want: F64, got: F64, relative: F64, floor: F64) -> None:
         self._want, self._got, self._relative, self._floor = want, got, relative, floor
-        # the number that tells most rows apart narrows the search
+        # the column with most distinct values narrows the search
         distinct = [len(np.unique(column)) for column in got.T]
         self._by = int(np.argmax(distinct)) if distinct else -1
         self._order = np.argsort(got[:, self._by], kind="stable") if distinct else None
@@ -69,7 +67,7 @@ class _Candidates:
             return range(len(self._got))
         value = self._want[row]
         x = float(value[self._by])
-        # a little wider than the tolerance, which depends on the other number, too
+        # a little wider than the tolerance, which also depends on the number in `got`
         width = 2 * max(self._relative[self._by] * abs(x), self._floor[self._by])
         low = int(np.searchsorted(self._sorted, x - width, "left"))
         high = int(np.searchsorted(self._sorted, x + width, "right"))
@@ -82,7 +80,7 @@ class _Candidates:
 
 
 def _augment(start: int, near: _Candidates, of_want: list[int], of_got: list[int]) -> None:
-    """Give row `start` a partner, perhaps one whose own finds another (Kuhn's matching)."""
+    """Give row `start` a partner; the rows on the path to it get other partners (Kuhn's matching)."""
     came_from: dict[int, int] = {}
     queue = [start]
     for row in queue:

@@ -1,4 +1,4 @@
-"""Keeps the greetings of Spark and the panics of native libraries off stderr."""
+"""Removes the start messages of Spark and the panics of native libraries from stderr."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NOISE = re.compile(
 
 _PANIC = re.compile(r"thread '.*' .*panicked at ")
 _OF_PANIC = re.compile(r"called `|stack backtrace:|note: |\s+(\d+: |at )")
-"""Lines of a native library's panic, as Rust prints it; the error says it in one sentence."""
+"""Lines of a native library's panic, as Rust prints them; headgate's error says it in one sentence."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 class NoiseFilter:
-    """Passes on the lines of a stream but Spark's greetings, its daemons' last words, and panics.
+    """Passes on the lines of a stream, except Spark's start messages, daemons' tracebacks and panics.
 
-    PySpark's daemons print a traceback when the JVM hangs up on an idle worker, which is how every
-    worker ends. Any other traceback passes.
+    PySpark's daemons print a traceback when the JVM closes the connection of an idle worker, as it does
+    at the end of every worker. Any other traceback passes.
 
-    `write`: takes the lines that pass, as bytes.
+    `write`: function that gets the lines that pass, as bytes.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
@@ -38,7 +38,7 @@ class NoiseFilter:
         self._panics = False
 
     def line(self, raw: bytes) -> None:
-        """Take one line."""
+        """Pass on one line, hold it back, or drop it."""
         text = raw.decode("utf-8", "replace")
         if _PANIC.match(text):
             self._panics = True
@@ -61,7 +61,7 @@ class NoiseFilter:
             self._write(raw)
 
     def flush(self) -> None:
-        """Pass on what is held back."""
+        """Pass on the lines that are held back."""
         for raw in self._held:
             self._write(raw)
         self._held = []
@@ -72,10 +72,10 @@ def quiet_stderr(wait_s: float = 0.0) -> Iterator[None]:
     """Pass stderr through a `NoiseFilter`, also that of a JVM that is started within the block.
 
     The JVM and its Python workers inherit descriptor 2, which is a pipe until the end of the block.
-    ``HEADGATE_QUIET=0`` leaves everything as it is.
+    ``HEADGATE_QUIET=0`` changes nothing about stderr.
 
-    `wait_s`: longest wait at the end for lines that are on their way, in seconds; a JVM may hold
-    the pipe.
+    `wait_s`: longest wait for the last lines at the end of the block, in seconds; a JVM may keep the
+    pipe open.
     """
     if os.environ.get("HEADGATE_QUIET") == "0":
         yield

@@ -14,13 +14,13 @@ _BYTES_OF_UNIT = {
 }  # fmt: skip
 
 _LARGEST = 10**18
-"""An exabyte: what 64 bits hold, and no machine."""
+"""Largest size in bytes, an exabyte: 64 bits hold it, and no machine has it."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def bytes_or_size(text: str) -> int:
-    """Return the bytes of a size as an option has it: a whole number of them, or as `parse_bytes`."""
+    """Return the bytes of an option's text: a whole number of bytes, or a text for `parse_bytes`."""
     return whole(text, "the size", 1, _LARGEST) if text.strip().isdecimal() else parse_bytes(text)
 
 
@@ -28,7 +28,7 @@ def parse_bytes(text: str) -> int:
     """Return the bytes of a size written with its unit.
 
     `text`: a number and a unit, such as ``500MB``, ``1 GB`` (powers of 1,000) or ``64 MiB`` (of
-    1,024). Raises `ConfigError`: no number, no unit, an unknown unit, nothing at all, or more than
+    1,024). Raises `ConfigError`: no number, no unit, an unknown unit, less than 1 byte, or more than
     an exabyte.
     """
     match = _SIZE.fullmatch(text.strip())
@@ -52,7 +52,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """Return a size for people: three digits and a unit of powers of 1,000."""
+    """Return a size as text for people: three digits and a unit of powers of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1000 * 0.9995:
             return f"{size:.3g} {unit}"

@@ -14,19 +14,19 @@ from headgate.core.input import RATE_MAX, shown
 LATENCIES = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
 """Statistics with an upper bound, in seconds."""
 RATES = ("juice", "throughput")
-"""Statistics with a lower bound."""
+"""Statistics with a lower bound: a share, and records per second."""
 
 EACH_OPERATOR = "each operator"
 END_TO_END = "end-to-end"
 _OPERATOR = "operator "
 
 SUCCESS = 0.99
-"""Share of windows wanted where an SLO does not say; a bound is cost-effective, not absolute."""
+"""Default share of windows within the bound; larger needs more slots. Below 1 to limit the cost."""
 ALERT_S = 0.1
-"""Alert threshold l where none is given: StreamSwitch 6."""
+"""Default alert threshold l, in seconds: StreamSwitch 6."""
 _RATE_WINDOW_S = 60.0
 _WINDOW_MIN_S = 1e-6
-"""Of a window: what a duration's smallest unit says."""
+"""Shortest window, in seconds: the smallest unit of a duration."""
 
 _EXAMPLE = 'write "mean < 1 s over 1 s" or "juice >= 0.95 over 1 min"'
 _CHARACTERS = 300
@@ -43,22 +43,22 @@ _RATE = re.compile(r"([\d.]+)\s*(?:records|rows)?\s*/\s*([a-z]+)", re.I)
 
 @dataclass(frozen=True)
 class Slo:
-    """Holds one objective: a statistic, over every window of some length, is within a bound.
+    """Holds one objective: a bound on a statistic over every window of some length.
 
     Attributes
     ----------
     statistic : str
         One of `LATENCIES` or `RATES`.
     bound : float
-        The largest latency allowed, in seconds; the least share of juice, in (0, 1]; of
-        throughput the least number of records per second.
+        The largest allowed latency, in seconds; or the least juice, a share in (0, 1]; or the least
+        throughput, in records per second.
     window_s : float
         T: length of the sliding window, in seconds.
     scope : str
         `EACH_OPERATOR` (every key group at every operator by itself), `END_TO_END`, or
-        ``operator NAME``; empty for what is usual: each operator for a mean, else end-to-end.
+        ``operator NAME``; empty for the usual scope: each operator for a mean, else end-to-end.
     success : float
-        Share of windows in which it has to hold, in (0, 1].
+        Share of windows in which the bound must hold, in (0, 1].
     alert_s : float
         l: latency above which a slot is watched, in seconds, below `bound`; 0 for `ALERT_S`, or
         half the bound where that is less. Unused for `RATES`.
@@ -124,18 +124,18 @@ class Slo:
 
     @property
     def quantile(self) -> float:
-        """The share of records that a percentile is about: 0.95 of ``p95``, 1 of ``max``."""
+        """The share of records within a percentile: 0.95 for ``p95``, 1 for ``max``."""
         assert self.is_latency
         assert self.statistic != "mean"
         return 1.0 if self.statistic == "max" else float(self.statistic.removeprefix("p")) / 100.0
 
     @property
     def operator(self) -> str | None:
-        """The one operator it is about, if it is about one."""
+        """The operator that the scope names; None for another scope."""
         return self.scope.removeprefix(_OPERATOR) if self.scope.startswith(_OPERATOR) else None
 
     def __str__(self) -> str:
-        """Return the canonical text; `parse_slo` reads it back. It does not say `alert_s`."""
+        """Return the canonical text, without `alert_s`; `parse_slo` reads the text back."""
         scope = "" if self.scope == _usual_scope(self.statistic) else f"{self.scope}: "
         if self.is_latency:
             what = f"{self.statistic} < {_duration(self.bound)}"
@@ -154,8 +154,8 @@ def parse_slo(text: str) -> Slo:
     windows]`` with a statistic of `LATENCIES`; ``juice >= RATIO [over DURATION]``; ``throughput >=
     RATE [over DURATION]`` with a rate such as ``500 records/s``. ``1s over 1s`` is short for ``mean
     < 1 s over 1 s``. Units are required; ``<=`` means ``<`` and ``>`` means ``>=``. Raises
-    `ConfigError`: it cannot be read, lacks a unit or a window, or a value is out of range; the
-    message quotes `text` and says what to write.
+    `ConfigError`: `text` has another form, lacks a unit or a window, or a value is out of range; the
+    message quotes `text` and proposes a correct text.
     """
     scoped = _SCOPED.fullmatch(text) if len(text) <= _CHARACTERS else None
     clause = _CLAUSE.fullmatch(scoped[2]) if scoped else None
@@ -197,7 +197,7 @@ def parse_slo(text: str) -> Slo:
 
 
 def _bound(text: str, start: int, statistic: str, bound: str) -> float:
-    """Return the value of the bound that begins at `start`, in the unit of its statistic."""
+    """Return the value of the bound at `start` in `text`, in the unit of its statistic."""
     number = _NUMBER.match(bound)
     if statistic in LATENCIES:
         return _seconds(text, start, bound, _unit_of(number[0] if number else "0"))
@@ -212,12 +212,12 @@ def _bound(text: str, start: int, statistic: str, bound: str) -> float:
 
 
 def _unit_of(number: str) -> str:
-    """Return the unit that a bare number was meant in: 10 or more were hardly seconds. Chosen."""
+    """Return the likely unit of a bare number: milliseconds from 10 on, else seconds. Chosen."""
     return "ms" if float(number) >= 10.0 else "s"  # noqa: PLR2004
 
 
 def _seconds(text: str, start: int, duration: str, unit: str) -> float:
-    """Return the length of the duration that begins at `start`; `unit` is the one to propose."""
+    """Return the seconds of the duration at `start` in `text`; a message may propose `unit`."""
     if _NUMBER.fullmatch(duration):
         end = start + len(duration)
         fixed = f"{text[:end]} {unit}{text[end:]}"
@@ -248,7 +248,7 @@ def _usual_scope(statistic: str) -> str:
 
 
 def _known(statistic: str) -> str:
-    """Return the end of a sentence about an unknown statistic."""
+    """Return the end of a sentence about an unknown statistic: known or similar ones."""
     known = LATENCIES + RATES
     return nearest(statistic, known) or f"; use {', '.join(known)}."
 
@@ -268,7 +268,7 @@ def _duration(seconds: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a text that reads back as `share`: ``95 %``, or the share itself where that is exact."""
+    """Return a text that reads back as `share`: ``95 %``, or the share itself if that is not exact."""
     percent = _plain(round(share * 100, 9))
     return f"{percent} %" if float(percent) / 100.0 == share else _plain(share)
 

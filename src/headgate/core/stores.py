@@ -1,4 +1,4 @@
-"""Lists the stores (of objects, or HDFS) that a checkpoint may lie on, and checks their options."""
+"""Lists the stores for checkpoints (object stores and HDFS), and checks their options."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SCHEMES: Mapping[str, str] = {
     "abfs": "abfss",
     "hdfs": "hdfs",
 }
-"""From the name before ``://`` to the kind of store."""
+"""The name before ``://`` -> the kind of store."""
 
 PREFIX = "headgate.store."
-"""How the options of a checkpoint's store begin."""
+"""Prefix of the options of a checkpoint's store."""
 
 _EVERY = ("timeout",)
 
@@ -62,13 +62,13 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "hdfs": ("configDir",),
 }
-"""Names of options by kind of store, without `PREFIX`; what is not given, the cloud's own chain finds."""
+"""Names of options by kind of store, without `PREFIX`; the store's library has its own defaults."""
 
 _BY_LOWER = {f"{PREFIX}{name}".lower(): name for names in OPTIONS.values() for name in names}
 
 
 class Hidden(str):
-    """Hides a text that is used and never shown: its `repr` says nothing of it."""
+    """Hides a secret text: its `repr` does not contain the text."""
 
     __slots__ = ()
 
@@ -77,18 +77,18 @@ class Hidden(str):
 
 
 _SECRET = re.compile(r"^/*[^/]*:[^/]*@|[?&](sig|token|x-amz-\w+)=", re.IGNORECASE)
-"""A name and a secret before the bucket, or a signature behind the key: parts of an address that grant
-access, and so must not come into a log, a page or a metric."""
+"""A name and a secret before the bucket, or a signature after the key. These parts of an address grant
+access, so they must not get into a log, a page or a metric."""
 
 
 def store_url(location: str | os.PathLike[str]) -> str | None:
-    """Return where a location lies on a store, ``scheme://bucket/key``; None: on no such store.
+    """Return the address of a location on a store, ``scheme://bucket/key``; None if on no store.
 
-    The bucket of HDFS is its name node or name service, the key a directory.
+    The bucket of HDFS is its name node or name service; the key is a directory.
 
     `location` (str or path): the text as the user wrote it; a ``pathlib.Path``, which has lost a
-    slash, is accepted, too. Raises `CheckpointError`: it names a store and no bucket or key, or it
-    has a credential in it.
+    slash, is accepted, too. Raises `CheckpointError`: `location` names a store but no bucket or key,
+    or contains a credential.
     """
     text = os.fspath(location)
     scheme, colon, rest = text.partition(":")
@@ -115,9 +115,9 @@ def store_url(location: str | os.PathLike[str]) -> str | None:
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
-@lru_cache(maxsize=16)  # a worker asks with each task
+@lru_cache(maxsize=16)  # a worker calls this with each task
 def _plugin(scheme: str, path: tuple[str, ...]) -> Plugin | None:
-    """Return the store that an installed package brings; `path` is where packages are found."""
+    """Return the store of an installed package for a scheme; `path`: as `sys.path`, for the cache."""
     del path
     if scheme == "file" or not _SCHEME.fullmatch(scheme):
         return None
@@ -125,26 +125,26 @@ def _plugin(scheme: str, path: tuple[str, ...]) -> Plugin | None:
 
 
 def plugin_of(url: str) -> Plugin | None:
-    """Return the store of a `store_url` that an installed package brings; None of headgate's own."""
+    """Return the installed package's store for a `store_url`; None for a store of headgate."""
     scheme = url.partition(":")[0]
     return None if scheme in SCHEMES else _plugin(scheme, tuple(sys.path))
 
 
 def kind_of(url: str) -> str:
-    """Return the kind of headgate's own stores that a `store_url` names."""
+    """Return the kind of a `store_url` on one of headgate's own stores."""
     return SCHEMES[url.partition(":")[0]]
 
 
 def is_store_option(key: str) -> bool:
-    """Return whether an option's name is one of a store's; case does not matter."""
+    """Return whether an option belongs to a store, by its name; case does not matter."""
     return key.lower().startswith(PREFIX)
 
 
 def store_option(key: str, text: str) -> tuple[str, Hidden]:
-    """Return an option's name as the table has it, and its text, which is never shown.
+    """Return an option's name with the letter case of `OPTIONS`, and its hidden text.
 
-    Of options that a package's store takes, the name is as it was typed: `options_for` knows them.
-    Raises `ConfigError`: there is no such option.
+    If packages with stores are installed, an unknown name stays as it was typed: `options_for` checks
+    it later. Raises `ConfigError`: there is no such option.
     """
     name = _BY_LOWER.get(key.lower())
     if name is None and installed(STORES):
@@ -157,9 +157,9 @@ def store_option(key: str, text: str) -> tuple[str, Hidden]:
 
 
 def options_for(url: str | None, options: Mapping[str, str]) -> dict[str, Hidden]:
-    """Return the options of a checkpoint's store among a writer's, without `PREFIX`.
+    """Return the options of a checkpoint's store from all options of a writer, without `PREFIX`.
 
-    Raises `ConfigError`: one is of another kind of store, or there is no store.
+    Raises `ConfigError`: an option is for another kind of store, or there is no store.
     """
     chosen = {k.removeprefix(PREFIX): Hidden(v) for k, v in options.items() if is_store_option(k)}
     if url is None:
@@ -193,17 +193,17 @@ _ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
     "abfss": ("AZURE_STORAGE_", "AZURE_"),
     "hdfs": (),
 }
-"""How the variables begin from which a store's library takes what no option says."""
+"""Prefixes of the environment variables that a store's library reads where an option is missing."""
 
 _UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-"""What no header of HTTP can hold; the library for stores panics over it."""
+"""Characters that no HTTP header can contain; the library for stores panics on them."""
 
 
 def refuse_unsendable(url: str, options: Mapping[str, str]) -> None:
-    """Refuse a setting of a store, by option or variable, that holds a line break or the like.
+    """Refuse a setting of a store, an option or a variable, with a control character.
 
-    A credential that was copied from a file ends with one. The value is not shown. Raises
-    `CheckpointError`.
+    A credential that was copied from a file often ends with a line break. Raises `CheckpointError`,
+    which does not show the value.
     """
     kind = kind_of(url)
     settings = {f"option {PREFIX}{name}": text for name, text in options.items()}

@@ -31,7 +31,7 @@ class Metric(StrEnum):
 
 
 class Shape(Protocol):
-    """Computes the share of the maximum utility that a measured value is worth."""
+    """Computes the share of the maximum utility that a measured value attains."""
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
         """Return the share of the maximum utility, in [0, 1]; 1 at `threshold`."""
@@ -49,7 +49,7 @@ def _check_positive(what: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Knee:
-    """Gives all once the threshold is met; below it min(1, x / threshold), or min(1, threshold / x).
+    """Gives 1 once the threshold is met; else x / threshold for a rate, threshold / x for a latency.
 
     References
     ----------
@@ -57,7 +57,7 @@ class Knee:
     """
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
-        """Return the share; hyperbolic in a latency, linear in a rate."""
+        """Return the share: hyperbolic in a latency, linear in a rate."""
         if _met(value, threshold, falls):
             return 1.0
         return threshold / value if falls else value / threshold
@@ -68,8 +68,8 @@ class Linear:
     """Falls in a straight line from 1 at the threshold to 0."""
 
     span: float = 1.0
-    """How far beyond the threshold nothing is left, in thresholds; > 0. With 1, a latency is worth
-    nothing from twice its threshold on, a juice nothing at 0."""
+    """Distance from the threshold at which the share is 0, in thresholds; > 0. With 1, the share is 0
+    for a latency from twice the threshold on, and for a juice of 0."""
 
     def __post_init__(self) -> None:
         _check_positive("span of a linear utility", self.span)
@@ -83,7 +83,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Step:
-    """Gives all when the threshold is met, else a constant."""
+    """Gives 1 when the threshold is met, else a constant."""
 
     missed: float = 0.0
     """The share when the threshold is missed; in [0, 1)."""
@@ -100,10 +100,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """Falls like the upper half of a lognormal: erfc(ln(times missed) / (sigma sqrt 2))."""
+    """Falls like the upper half of a lognormal: erfc(ln(miss) / (sigma sqrt 2)), miss >= 1."""
 
     sigma: float = 1.0
-    """Spread; > 0. With 1 (chosen, not tuned), missing the threshold twice over leaves 49 %."""
+    """Spread; > 0. With 1 (chosen, not tuned), a miss of twice the threshold has a share of 49 %."""
 
     def __post_init__(self) -> None:
         _check_positive("sigma of a lognormal utility", self.sigma)
@@ -123,8 +123,8 @@ class Piecewise:
     """Joins points by straight lines, flat outside them."""
 
     points: tuple[tuple[float, float], ...]
-    """(value in the metric's unit, share), values ascending. Two points of one value are a jump;
-    the value itself is worth the better of the two."""
+    """(value in the metric's unit, share), values ascending. Two points of one value are a jump; the
+    value itself has the larger share of the two."""
 
     def __post_init__(self) -> None:
         values = [value for value, _ in self.points]
@@ -133,7 +133,7 @@ class Piecewise:
             raise ConfigError(msg)
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
-        """Return the share; `threshold` and `falls` are in the points already."""
+        """Return the share; the points already contain `threshold` and `falls`."""
         at = [share for x, share in self.points if x == value]
         if at:
             return max(at)
@@ -152,12 +152,12 @@ class Custom:
     """Calls the user's own function."""
 
     function: Callable[[float], float]
-    """From the measured value, in the metric's unit, to a share in [0, 1]; 1 where the threshold is
-    met. It may jump, but must be monotone. That is checked on a grid over six decades when the
-    intent is made, so a flaw between two points of the grid is not seen."""
+    """Takes the measured value, in the metric's unit, and returns a share in [0, 1]; 1 where the
+    threshold is met. It may jump, but must be monotone. `Intent` checks this on a grid over six
+    decades, and does not see an error between two points of the grid."""
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
-        """Return the function's value; ConfigError where it gives none, or no share."""
+        """Return the function's share; raise ConfigError where it fails, or returns no share."""
         try:
             share = float(self.function(value))
         except Exception as error:  # whatever a user's function raises
@@ -178,11 +178,11 @@ SHAPES: dict[str, Shape] = {
     "step": Step(),
     "lognormal": Lognormal(),
 }
-"""The shapes that need no further parameter, by the name a scenario gives them."""
+"""The shapes with only default parameters, by their names in a scenario."""
 
 
 def shape_named(name: str) -> Shape:
-    """Return a shape of `SHAPES`; ConfigError for an unknown name."""
+    """Return a shape of `SHAPES`; raise ConfigError for an unknown name."""
     if name not in SHAPES:
         hint = nearest(name, SHAPES) or f"; use {', '.join(SHAPES)}, or module:function."
         msg = f'unknown utility "{name}"{hint}'
@@ -207,7 +207,7 @@ class Intent:
     """Seconds, a share in (0, 1], or records per second; > 0."""
     shape: Shape = field(default_factory=Knee)
     percentile: float | None = None
-    """Which percentile of the latency is meant, in (0, 100); None is the mean."""
+    """Percentile of the latency that the threshold limits, in (0, 100); None is the mean."""
 
     def __post_init__(self) -> None:
         _check_positive(f"{self.metric} threshold", self.threshold)
@@ -229,9 +229,9 @@ class Intent:
         return _met(value, self.threshold, self.metric.falls)
 
     def share(self, value: float) -> float:
-        """Return the share of the maximum utility that `value` is worth.
+        """Return the share of the maximum utility that `value` attains.
 
-        Raises `NotReady`: `value` is NaN: nothing was measured.
+        Raises `NotReady`: `value` is NaN, so there is no measurement.
         """
         if math.isnan(value):
             msg = f"{self.metric} has not been measured yet."
@@ -253,7 +253,7 @@ class Utility:
     """The job's priority: its utility when every intent is met; > 0. It may change while the job
     runs (``dataclasses.replace``)."""
     intents: tuple[Intent, ...]
-    """One, or several for a hybrid SLO."""
+    """One intent, or several for a hybrid SLO."""
 
     def __post_init__(self) -> None:
         _check_positive("priority", self.maximum)
@@ -269,8 +269,8 @@ class Utility:
     def current(self, values: Sequence[float]) -> float:
         """Return the utility attained, in [0, maximum].
 
-        `values`: the measured value of each intent, in the order of `intents`. Raises `NotReady`: a
-        value is NaN.
+        `values`: the measured value of each intent, in the sequence of `intents`. Raises `NotReady`:
+        a value is NaN.
         """
         shares = [intent.share(v) for intent, v in zip(self.intents, values, strict=True)]
         return self.maximum * sum(shares) / len(shares)
@@ -281,7 +281,7 @@ _POINTS_PER_DECADE = 100
 
 
 def _check_shape(intent: Intent) -> None:
-    """Raise ConfigError where the shape rises as things get worse, or leaves its range."""
+    """Raise ConfigError where the shape is not monotone, leaves [0, 1], or misses 1 at the threshold."""
     steps = range(-_DECADES * _POINTS_PER_DECADE, _DECADES * _POINTS_PER_DECADE + 1)
     grid = [0.0, *(intent.threshold * 10.0 ** (k / _POINTS_PER_DECADE) for k in steps)]
     if intent.metric is Metric.JUICE:

@@ -8,33 +8,33 @@ from collections import deque
 from headgate.loop.floor import Floor
 
 _PERIODS = 1.5
-"""Batch periods that a record spends at least: half a one waiting on average, then the batch."""
+"""Least mean latency of a record, in batch periods: half a batch of waiting, and a batch of serving."""
 
 _SHARE = 0.1
 _STEPS = 128
-"""As of `Floor`: a low quantile over so many steps."""
+"""The quantile, and the number of steps that it is taken over; as in `Floor`."""
 
 _WARM_STEPS = 5
-"""Steps after a start that are left out: the JVM and the workers are still loading."""
+"""Number of first steps that do not count: the JVM and the workers are still loading."""
 
 STEPS_MIN = 20
-"""Steps before a floor is believed: one that is too high would stop a policy. Chosen, not tuned."""
+"""Steps before a floor is used: a floor that is too high would stop a policy. Chosen, not tuned."""
 
 
 class BatchFloor:
     """Measures the floor of the operators that read the source.
 
-    The floor is a low quantile of the mean latency of the steps in which no records waited and slots
-    had hardly anything to do. Without such a step it is one and a half times the part of a batch beside
-    its slots: a low quantile over the steps in which no records waited, and the least of all steps
-    while there was none of these either. A step of a job that is behind counts for none of these. A job
-    is behind if more than a batch waits, or if records are older than two batches, so that they waited
-    where they are not counted. So a floor never rises because records wait.
+    The floor is a low quantile of the mean latency over steps in which no records waited and slots were
+    hardly busy. Without such a step, the floor is 1.5 times the part of a batch in which no slot works: a
+    low quantile of this part over the steps in which no records waited, or else its least value over all
+    steps. A step of a job that is behind does not count: then more than one batch of records waits. Nor
+    does the latency of a step with records older than two batches, which waited where no counter sees
+    them. So a floor never rises because records wait.
 
     References
     ----------
     `headgate.loop.floor`. Differs: the criterion is the time for which slots were busy in a step, not
-    their utilisation, so that slots at a fixed rate, which are never busy, have a floor under load, too.
+    their utilisation, so that slots at a fixed rate, which are never busy, also have a floor under load.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class BatchFloor:
         Parameters
         ----------
         latency_s : float or None
-            Mean latency of the records it served; None where it served none.
+            Mean latency of the records that the step served; None where it served none.
         busy_s : float    How long the slowest slot took.
         waiting : bool    Whether records waited before the step or after it.
         behind : bool
@@ -79,7 +79,7 @@ class BatchFloor:
 
     @property
     def value_s(self) -> float:
-        """The floor in seconds; 0 while too little is known."""
+        """The floor in seconds; 0 before step `STEPS_MIN`."""
         if self._steps < STEPS_MIN:
             return 0.0
         if self._measured.value_s or math.isinf(self._least_s):

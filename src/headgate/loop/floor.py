@@ -9,7 +9,7 @@ _IDLE = 0.25
 """Utilisation up to which a cycle counts as nearly idle; chosen, not tuned."""
 
 _SHARE = 0.1
-"""The quantile: low, so that a pause does not raise it; not 0, since a minimum may be an outlier."""
+"""The quantile: low, so that a pause does not raise the floor; not 0, as a minimum may be an outlier."""
 
 _QUEUED = 3.0
 """Longest wait of records in an idle job, in multiples of the least latency seen. Chosen, not tuned."""
@@ -26,12 +26,12 @@ class Floor:
     """Computes a running low quantile of the mean latency of nearly idle cycles.
 
     A micro-batch makes a record wait for the next batch and then for the batch's fixed cost, about
-    1.5 batch periods in all, however small the load. A bound is judged above that floor, or else no
-    job would ever look healthy enough to give a slot back. Cycles with a queue are
-    left out: records are older than two periods, or records of more than two periods wait.
+    1.5 batch periods in all, however small the load. Policies subtract that floor, or else no job would
+    ever be good enough to lose a slot. Cycles with a queue do not count: their records are older than two
+    periods, or records of more than two periods wait.
 
-    `value_s` is the floor in seconds, 0 until a nearly idle cycle was seen; `least_s` the least latency
-    of any cycle.
+    `value_s` is the floor in seconds, 0 before the first nearly idle cycle; `least_s` is the least
+    latency of any cycle.
     """
 
     def __init__(self) -> None:
@@ -53,8 +53,8 @@ class Floor:
         latency_s : float    Mean latency of the records completed in the window, in seconds.
         utilisation : float    Useful time over wall time, of the busiest slot.
         waiting_s : float
-            Waiting records, as seconds of arrivals. In an idle job about the latency; several times
-            the least latency means a queue, and the cycle is left out.
+            Waiting records, as seconds of arrivals. In an idle job this is about the latency; several
+            times the least latency means a queue, and the cycle does not count.
         period_s : float
             Time between the beginnings of the previous batch and this one, in seconds.
         """
@@ -63,7 +63,7 @@ class Floor:
         self.least_s = min(self.least_s, latency_s)
         if waiting_s > _QUEUED * self.least_s:
             return
-        if not utilisation <= _IDLE:  # NaN, an unknown utilisation, is left out too
+        if not utilisation <= _IDLE:  # NaN, an unknown utilisation, does not count either
             return
         self._latencies_s.append(latency_s)
         ordered = sorted(self._latencies_s)

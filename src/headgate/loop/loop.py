@@ -19,10 +19,10 @@ from headgate.loop.ports import Actuator, DecisionJournal, MetricsSource
 from headgate.loop.settings import OperatorSettings
 
 _FLOORS = 2.0
-"""A bound below so many floors cannot be kept, whatever the number of slots."""
+"""Multiple of the floor below which no number of slots can keep a bound."""
 
 _FULL = 0.9
-"""Share of what its slots can serve from which an operator is short of slots. Chosen, not tuned."""
+"""Arrival rate over service rate above which an operator is short of slots. Chosen, not tuned."""
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 
@@ -31,16 +31,16 @@ class LoopState(StrEnum):
     """Names the state of the loop for one operator."""
 
     NOT_READY = "not ready"
-    """Too little is known to decide."""
+    """The operator has no valid view, so the policy cannot decide."""
 
     STEADY = "steady"
-    """Decided about in every cycle."""
+    """The policy decides in every cycle."""
 
     CHANGING = "changing"
-    """A change is under way; nothing is decided until it is in force."""
+    """A change is under way; the policy does not decide until the change is in force."""
 
     UNREACHABLE = "unreachable"
-    """Decided about, but the bound is below two floors: no number of slots can keep it."""
+    """The policy decides, but the bound is below two floors: no number of slots can keep it."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +56,22 @@ class _Operator:
     """Holds the loop's data about one operator."""
 
     settings: OperatorSettings
-    """What holds from the next cycle on."""
+    """Settings for the next cycle."""
     examiner: Examiner
     floor: Floor = field(default_factory=Floor)
-    """Fed only while `settings.floor_s` is None."""
+    """Measured only while `settings.floor_s` is None."""
     pending: _Pending | None = None
     """The change between *decided* and *applied*."""
     why: str = "no cycle has run yet"
     """Why the last cycle was not ready; empty where it was."""
     limited: bool = False
-    """Whether it was short of slots that could be of use, and that was written down."""
+    """Whether the operator was short of slots in the last cycle, and more would be of no use."""
     entry_rate: F64 | None = None
     """float64[G] or None: as `OperatorView.entry_rate`."""
 
     @property
     def floor_s(self) -> float:
-        """The floor that holds: given, or measured so far."""
+        """The floor in seconds: from the settings, or else as measured so far."""
         setting_s = self.settings.floor_s
         return self.floor.value_s if setting_s is None else setting_s
 
@@ -79,22 +79,22 @@ class _Operator:
 class ControlLoop:
     """Runs one operator graph's control loop: collects, examines, decides and applies.
 
-    An engine calls `cycle` once per interval, and `applied`, `note_abandoned`, `slot_failed` when
-    these things happen. Nothing is decided about an operator whose counters are not valid, and
-    nothing between *decided* and *applied*: such an operator is left out of the observation, while
-    the others are still decided about. Single-threaded: an engine calls from one thread.
+    An engine calls `cycle` once per interval. It calls `applied`, `note_abandoned` and `slot_failed`
+    when a change is in force, was given up, or a slot was lost. The observation leaves out operators
+    whose counters are not valid, and operators between *decided* and *applied*; the policy still decides
+    about the others. Single-threaded: an engine calls from one thread.
 
     Parameters
     ----------
     actuator : Actuator    May call `applied` from within `apply`.
     journal : DecisionJournal
-        Gets every decision that acts, and the first of several alike that do not.
+        Gets every decision that acts, and the first of successive ones of a rule that do not.
     operators : mapping of str to OperatorSettings    Upstream first.
     delta_s : float    delta: length of a tick of the samples, in seconds.
     parents : mapping of str to tuple of str, optional    As `Observation.parents`.
     end_to_end_s : float, optional
-        Bound on the sum of the latencies of the operators on each path. With it, the bounds of the
-        settings give way to shares of it, which move until the operators keep theirs equally often.
+        Bound on the sum of the latencies of the operators on each path, in seconds. With this bound
+        the loop ignores the bounds in the settings; `BoundSplit` divides it among the operators.
 
     References
     ----------
@@ -181,9 +181,9 @@ class ControlLoop:
         self._end(operator)
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Take note that a slot was lost. A change on its way stays so, and so does the engine's part.
+        """Take note that a slot was lost; a change under way goes on.
 
-        The engine gives the replacement the newest assignment, the one on its way if there is one.
+        The engine gives the replacement the newest assignment, that of a change under way if any.
 
         References
         ----------
@@ -193,18 +193,18 @@ class ControlLoop:
         self._advice.slot_failed(operator, slot_id)
 
     def configure(self, operator: str, settings: OperatorSettings) -> None:
-        """Change SLO and limits of an operator; used from the next cycle on."""
+        """Change SLO and limits of an operator from the next cycle on."""
         state = self._get(operator)
         if settings.window_s != state.settings.window_s:
             state.examiner.window_s = settings.window_s
         state.settings = settings
 
     def note_entry_rate(self, operator: str, entry_rate: F64) -> None:
-        """Note the rows that shares of each key group would send to their owner to be merged."""
+        """Set `OperatorView.entry_rate` of an operator: rows per second of shares, float64[G]."""
         self._get(operator).entry_rate = entry_rate
 
     def bound_end_to_end(self, bound_s: float | None) -> None:
-        """Change the bound on the sum of the operators' latencies; None: each has its own again."""
+        """Change the bound on the sum of the operators' latencies; None: the settings' bounds hold."""
         if bound_s != self._end_to_end_s:
             self._end_to_end_s = bound_s
             self._split = None if bound_s is None else BoundSplit(self._paths, bound_s)
@@ -214,7 +214,7 @@ class ControlLoop:
         return self._get(operator).settings
 
     def state(self, operator: str) -> LoopState:
-        """Return how the loop stands to an operator."""
+        """Return the state of the loop for an operator."""
         known = self._get(operator)
         if known.pending is not None:
             return LoopState.CHANGING
@@ -223,13 +223,13 @@ class ControlLoop:
         return LoopState.NOT_READY if known.why else LoopState.STEADY
 
     def bound_s(self, operator: str) -> float:
-        """Return the bound of an operator that holds now, in seconds."""
+        """Return the present bound of an operator, in seconds."""
         if self._split is not None:
             return self._split.bound_s(operator)
         return self._get(operator).settings.bound_s
 
     def floor_s(self, operator: str) -> float:
-        """Return the latency floor of an operator in seconds; 0 while none was measured."""
+        """Return the latency floor of an operator in seconds; 0 before the first measurement."""
         return self._get(operator).floor_s
 
     def freeze(self, until_s: float = math.inf) -> None:
@@ -239,7 +239,7 @@ class ControlLoop:
     def hold(self, until_s: Mapping[str, float]) -> None:
         """Keep the number of slots of operators, each until a time in seconds since the start of the job.
 
-        The others are free. Key groups may still move among slots.
+        Other operators are no longer held. Key groups may still move among slots.
         """
         self._held_until_s = dict(until_s)
 
@@ -248,14 +248,14 @@ class ControlLoop:
         self._freezable.thaw()
 
     def advise(self, on: bool = True) -> None:
-        """Write decisions down without carrying them out, or carry them out again."""
+        """Write decisions to the journal without carrying them out, or carry them out again."""
         self._advice.on = on
 
     def _examine(self, name: str, operator: _Operator) -> OperatorView | None:
-        """Return the view that a policy may see of an operator; None where there is none."""
+        """Return the view of an operator for the policy; None where the operator is not ready."""
         settings = operator.settings
         slots_max = settings.slots_max
-        if settings.limit:  # what is there already is no reason to take slots away
+        if settings.limit:  # such a limit takes no present slots away
             slots_max = max(slots_max, self._actuator.assignment(name).slots)
         try:
             view = operator.examiner.view(
@@ -290,25 +290,25 @@ class ControlLoop:
                     float(latency_s.mean()),
                     float(view.utilisation.max()),
                     waiting_s,
-                    # where cycles come more often than windows, a window is what is seen of a batch
+                    # latencies are means over a window, so a period counts as one window at least
                     max(self._period_s, view.window_s),
                 )
         return view
 
     def _not_ready(self, name: str, operator: _Operator, why: str) -> None:
-        """Note why an operator is not decided about; write it down unless only its numbers moved."""
+        """Store why an operator is not ready; write it to the journal unless only numbers changed."""
         if why.translate(_NO_DIGITS) != operator.why.translate(_NO_DIGITS):
             self._journal.not_ready(name, why)
         operator.why = why
 
     def _write(self, observation: Observation, decision: Decision) -> None:
-        """Write a decision down, unless it does nothing and its like was written before."""
+        """Write a decision to the journal, unless it does nothing and repeats the last rule."""
         if decision or (decision.rule and decision.rule != self._last_rule):
             self._journal.decided(observation, decision, acts=bool(decision))
         self._last_rule = decision.rule
 
     def _tell_limits(self, observation: Observation) -> None:
-        """Write down once that an operator is short of slots, and that more could not be of use."""
+        """Write to the journal once that an operator is short of slots, but more would be of no use."""
         for name, view in observation.operators.items():
             short = view.group_rate.sum() > _FULL * view.service_rate.sum()
             limited = bool(view.limit and view.slots >= view.slots_max and short)
@@ -319,7 +319,7 @@ class ControlLoop:
             self._operators[name].limited = limited
 
     def _begin(self, name: str, change: Change, observation: Observation) -> None:
-        """Hand a change to the engine; one that is not valid is refused, never carried out."""
+        """Give a change to the engine; refuse a change that is not valid."""
         view = observation.operators.get(name)
         wrong = _fault(view, change)
         if wrong:
@@ -347,7 +347,7 @@ class ControlLoop:
 
 
 def held_at(view: OperatorView) -> OperatorView:
-    """Return the view of an operator whose number of slots is not a policy's to change."""
+    """Return the view of an operator whose number of slots no policy may change."""
     return replace(view, held=True, slots_min=view.slots, slots_max=view.slots)
 
 

@@ -42,4 +42,4 @@ class DecisionJournal(Protocol):
         """Write that a change is in force."""
 
     def not_ready(self, operator: str, why: str) -> None:
-        """Write that the cycle decided nothing, and why."""
+        """Write that an operator is not ready for a decision, or that a change is refused; and why."""

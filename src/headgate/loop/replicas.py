@@ -15,7 +15,7 @@ class PoolEngine(Protocol):
         """Return the counts of the interval that just ended."""
 
     def resize(self, active: Mapping[str, int]) -> None:
-        """Activate and deactivate replicas of the operators named, from the next interval on."""
+        """Set the number of active replicas of the operators in `active` from the next interval on."""
 
     def restart(self, active: Mapping[str, int]) -> None:
         """Restart the job with these replicas; queued events are lost."""
@@ -28,8 +28,8 @@ def run_interval(policy: ReplicaPolicy, engine: PoolEngine) -> ReplicaDecision:
 
     References
     ----------
-    PSPS IV-B, where the four steps are four modules; analysis and plan are one call here, because
-    nothing else reads what lies between them.
+    PSPS IV-B, where the four steps are four modules. Here analysis and plan are one call, because no
+    other code needs the result of the analysis.
     """
     decision = policy.decide(engine.monitor())
     if decision:

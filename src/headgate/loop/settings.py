@@ -26,7 +26,7 @@ class OperatorSettings:
     success: float = SUCCESS
     """Share of windows in which the bound is to hold, above 0, at most 1."""
     limit: str = ""
-    """Why no more than `slots_max` could be of use; empty where it is what the user gave."""
+    """Why more than `slots_max` slots would be of no use; empty where the user set `slots_max`."""
     alert_s: float = 0.1
     """l: the alert threshold above the floor, in seconds; StreamSwitch's default."""
     floor_s: float | None = None
@@ -34,9 +34,9 @@ class OperatorSettings:
     unsplittable: str = "the engine does not split key groups"
     """Why key groups of the operator cannot be split over slots; empty where they can."""
     initial_service_rate: float | None = None
-    """mu of slots that have completed nothing, records per second; None to wait for the first.
+    """mu of slots that have completed no record, records per second; None to wait for a completion.
 
-    Read when the loop is made; a later change has no effect."""
+    The loop reads it once, when it is made; a later change has no effect."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.alert_s < self.bound_s:

@@ -11,23 +11,23 @@ from headgate.core.slo import ALERT_S, END_TO_END, Slo
 from headgate.loop.settings import OperatorSettings
 
 BUDGET_SHARE = 0.8
-"""Share of the tightest bound that ``budget("auto")`` gives the slots of a batch."""
+"""Share of the tightest bound that ``budget("auto")`` gives the slots of a batch; larger: longer ones."""
 
 _SHARE_MAX = 0.999
-"""``max`` is steered as p99.9: no finite mean keeps every record of an exponential tail below."""
+"""Quantile that replaces ``max``: an exponential tail has records above every bound."""
 
 
 @dataclass(frozen=True)
 class LatencyTarget:
-    """Holds the tightest latency that the SLOs ask of one operator."""
+    """Holds the tightest of the latency SLOs for one operator."""
 
     slo: Slo
 
     def mean_bound_s(self, floor_s: float) -> float:
         """Return the mean latency that makes the SLO likely to hold, in seconds.
 
-        Policies model a mean. Where sojourn times above the floor are exponential, as in the queue
-        they model, the p-quantile is the floor and ``ln(1 / (1 - p))`` times the mean above it.
+        Policies model a mean. If sojourn times above the floor are exponential, as in the policies'
+        queue, the p-quantile is the floor plus ``ln(1 / (1 - p))`` times the mean above the floor.
         """
         slo = self.slo
         if slo.statistic == "mean":
@@ -39,9 +39,9 @@ class LatencyTarget:
     def alert_s(self, floor_s: float) -> float:
         """Return the alert threshold above a floor, below half of `mean_bound_s`.
 
-        StreamSwitch's default of 100 ms is made for engines without a floor. The latency of an idle
-        micro-batch job varies by about half its floor, by how long a record waits for its batch; a
-        default below that would make every slot look slow now and then, and none could be given back.
+        StreamSwitch's default of 100 ms is for engines without a floor. The latency of an idle
+        micro-batch job varies by about half its floor, since a record waits for its batch. With a
+        smaller threshold every slot would sometimes exceed it, and no slot could be removed.
         """
         alert_s = self.slo.alert_s
         if alert_s == ALERT_S:
@@ -50,9 +50,9 @@ class LatencyTarget:
 
 
 def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, LatencyTarget]:
-    """Return the target of each operator that an SLO is about.
+    """Return the target of each operator in the scope of an SLO.
 
-    Raises `ConfigError`: an SLO is about an operator that is not there, or about no latency.
+    Raises `ConfigError`: an SLO names an unknown operator, or does not bound a latency.
     """
     targets: dict[str, LatencyTarget] = {}
     for slo in slos:
@@ -74,7 +74,7 @@ def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Laten
 def end_to_end_s(slos: Sequence[Slo], operators: Sequence[str]) -> float | None:
     """Return the tightest bound on the sum of the operators' mean latencies.
 
-    None without one, and where there is a single operator, whose own bound it is.
+    None without such an SLO, and for a single operator, whose own bound this is.
     """
     bounds = [LatencyTarget(slo).mean_bound_s(0.0) for slo in slos if slo.scope == END_TO_END]
     return min(bounds, default=None) if len(operators) > 1 else None

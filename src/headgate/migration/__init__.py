@@ -6,6 +6,6 @@ strategies, one file each (strategies). Does not belong here: the reason for a m
 out instructions (an engine), any I/O, state or journal.
 
 An engine keeps one `protocol.Migration` per operator, gives it every event and carries out the
-instructions that it answers. The engine's duties are written in `instructions` and `events`;
-`headgate_lab.testing.migration_model` is an engine of 500 lines that has them all.
+instructions that it returns. `instructions` and `events` list the engine's duties;
+`headgate_lab.testing.migration_model` is an engine of 500 lines that does all of them.
 """

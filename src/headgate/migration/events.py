@@ -1,8 +1,8 @@
 """Defines the events that an engine reports to a migration.
 
-Events may be lost, late, doubled and out of order. An answer names the order of its instruction, so that
-a stale answer is told from a fresh one; a boundary repeats all orders in force. So a lost event costs
-time only, provided that boundaries go on.
+Events may be lost, late, doubled, or in another sequence. An answer names the order of its instruction,
+so a migration recognises an old answer. A boundary repeats all orders in force. So a lost event only
+costs time, as long as boundaries go on.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Requested:
-    """Requests another assignment. Raises `ConfigError`: a severe slot is not named."""
+    """Requests another assignment. Raises `ConfigError`: the cause is severe, but `slot` is None."""
 
     target: Assignment
     hosts: tuple[str, ...]
-    """By slot, for the slots of the current assignment and of `target`."""
+    """Host of each slot, for the slots of the current assignment and of `target`."""
     cause: Cause = Cause.POLICY
     slot: int | None = None
     """The slot that turned severe; needed for ``Cause.SEVERE``."""
     strategy: str = ""
-    """As `headgate.migration.registry.strategy` reads it; empty: the default for the plan. A
-    request that supersedes keeps the strategy of the one it replaces."""
+    """Text for `headgate.migration.registry.strategy`; empty: the default for the plan. A request
+    that supersedes keeps the strategy of the migration under way."""
 
     def __post_init__(self) -> None:
         if self.cause is Cause.SEVERE and self.slot is None:
@@ -49,9 +49,9 @@ class Boundary:
     number: int
     """Grows with each boundary."""
     in_force: frozenset[int]
-    """The orders of holds and routes in force; of each key group at least the newest."""
+    """The orders of holds and routes in force; at least the newest order of each key group."""
     hosts: tuple[str, ...]
-    """By slot, as of this boundary."""
+    """Host of each slot, from this boundary on."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class CaughtUp:
 
 @dataclass(frozen=True)
 class Forwarded:
-    """Reports that the records that waited for a group are at its new slot."""
+    """Reports that the waiting records of a group are at its new slot."""
 
     order: int
     group: int
@@ -73,7 +73,7 @@ class Forwarded:
 
 @dataclass(frozen=True)
 class Installed:
-    """Reports that the state of a group is newest and active on `host`."""
+    """Reports that a group has its newest state on `host`, and that this state is active."""
 
     order: int
     group: int
@@ -82,7 +82,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Released:
-    """Reports that nothing is left of the migration of a group."""
+    """Reports that the migration of a group has ended."""
 
     order: int
     group: int
@@ -90,14 +90,14 @@ class Released:
 
 @dataclass(frozen=True)
 class Demanded:
-    """Reports that a record waits for a group whose state is not there yet; repeated while it waits."""
+    """Reports that a record waits for a group without state on the host; repeated while it waits."""
 
     group: int
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Reports that a prefetch or an install could not be carried out; other instructions cannot fail."""
+    """Reports that a prefetch or an install has failed; other instructions cannot fail."""
 
     order: int
     why: str
@@ -105,17 +105,17 @@ class Failed:
 
 @dataclass(frozen=True)
 class HostLost:
-    """Reports that a host is gone with its memory; its slots are elsewhere.
+    """Reports that a host is lost with its memory; its slots run on other hosts.
 
-    The engine itself recovers what those slots own and what was active there. The next `Boundary`
-    says the same, so that this event only saves time.
+    The engine itself recovers the key groups of these slots and the state that was active on the host.
+    The next `Boundary` has the same hosts, so this event only saves time.
     """
 
     after: int
-    """Number of the last boundary before it."""
+    """Number of the last boundary before the loss."""
     host: str
     hosts: tuple[str, ...]
-    """By slot, from now on."""
+    """Host of each slot, from now on."""
 
 
 Answer = CaughtUp | Forwarded | Installed | Released

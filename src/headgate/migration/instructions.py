@@ -6,10 +6,10 @@ The duties of an engine:
   engine ignores an order lower than the highest it has seen for that group, and answers a repeated
   instruction again without carrying it out twice.
 - Holds and routes come into force at a boundary, where no slot serves. Each `Boundary` names the orders
-  in force. The other instructions are carried out in between and answered group by group.
-- The backlog of a key group (records and watermarks alike) stays in order.
+  in force. The engine carries out other instructions between boundaries, and answers them by group.
+- The backlog of a key group, records and watermarks, keeps its sequence.
 - A slot serves a key group only if the slot owns the group, the group is not held, and its state is
-  active on the slot's host. Within a host, state and waiting records are shared: a route moves nothing.
+  active on the slot's host. The slots of a host share state and backlog, so a route there moves no data.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ class Hold:
 class Route:
     """Gives `groups` and their records to `slot` from the next boundary on.
 
-    The old slot stops at that boundary, and an install under way ends. On another host the state
-    is inactive until `Install`, and records that wait at the old slot stay there until `Forward`. DRRS:
-    the confirm barrier.
+    The old slot stops serving them at that boundary, and an install under way ends. On another host the
+    state is inactive until `Install`, and records that wait at the old slot stay there until `Forward`.
+    DRRS: the confirm barrier.
     """
 
     order: int
     groups: tuple[int, ...]
     slot: int
     deferred_max: int
-    """How many records `slot` may defer in memory to serve others meanwhile; 0: a slot with a group
-    that is not ready serves nothing."""
+    """Records that `slot` may defer in memory to serve others meanwhile; 0: a slot with a group that
+    is not ready serves no record."""
 
 
 @dataclass(frozen=True)
 class Prefetch:
     """Brings the state of `groups` to `host` in the background, from the changelog.
 
-    The owner serves on. Answer `CaughtUp` for a group when its lag is at most what one batch
-    changes. DRRS: the trigger barrier.
+    The owner goes on to serve. Answer `CaughtUp` for a group when its lag is at most the changes of one
+    batch. DRRS: the trigger barrier.
     """
 
     order: int
@@ -60,9 +60,10 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Forward:
-    """Hands the records that wait for `groups` from slot `source` to `destination`; answer `Forwarded`.
+    """Moves the waiting records of `groups` from slot `source` to `destination`; answer `Forwarded`.
 
-    In order, and ahead of what `destination` has received for them itself. DRRS: re-routed records.
+    The records keep their sequence, and come before the records that `destination` itself has received
+    for these groups. DRRS: re-routed records.
     """
 
     order: int
@@ -82,12 +83,12 @@ class Install:
     groups: tuple[int, ...]
     host: str
     resume: bool
-    """Whether the owner serves a group as soon as it is installed; else at `Release`."""
+    """Whether the owner serves a group as soon as it is installed; else only after `Release`."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """Ends the migration of `groups`: holds, catch-up, copies that the owner does not use.
+    """Ends the migration of `groups`: their holds, catch-up, and copies that the owner does not use.
 
     Answer `Released` for each group.
     """

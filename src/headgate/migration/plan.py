@@ -1,4 +1,4 @@
-"""Plans a change of assignment: the key groups that move together, and the order of these sets."""
+"""Plans a change of assignment: the key groups that move together, and the sequence of these sets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
 
 SUBSCALE_GROUPS_MIN = 7
-"""The least groups of a subscale, where the pair has that many (DRRS's code)."""
+"""Least key groups of a subscale, if its pair of slots has so many (DRRS's code)."""
 
 PER_HOST_MAX = 2
-"""How many subscales a host takes part in at once (DRRS IV-A)."""
+"""Most subscales that a host takes part in at once (DRRS IV-A)."""
 
 
 @dataclass(frozen=True)
@@ -24,24 +24,24 @@ class Subscale:
     """Ascending, at least one."""
     source: int
     destination: int
-    """`source`, `destination`: slots; equal only for groups that stay and are merely held while
-    others move."""
+    """`source`, `destination`: slots; equal only for groups that stay and that a strategy holds while
+    other groups move."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Holds the old and the new assignment of a change, and computes the moves between them.
 
-    Both assignments number the slots alike: a slot that gets another number counts as two, and its
-    groups as moved. Raises `ConfigError`: the numbers of key groups differ, or a slot has no host.
+    A number means the same slot in both assignments: a slot that gets another number counts as two slots,
+    and its groups move. Raises `ConfigError`: the numbers of key groups differ, or a slot has no host.
     """
 
     old: Assignment
     new: Assignment
     """`old`, `new`: assignments of the same key groups."""
     hosts: tuple[str, ...]
-    """Entry s is the host of slot s, for the slots of either assignment. A host is named by its
-    arena: one that dies and comes back has another name."""
+    """Entry s is the host of slot s, for the slots of either assignment. The arena of a host gives its
+    name, so a host that dies and comes back has another name."""
 
     def __post_init__(self) -> None:
         if self.old.key_groups != self.new.key_groups:
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def pairs(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """The groups that move, ascending, by (source, destination), in that order."""
+        """The groups that move, ascending, by (source, destination), sorted."""
         return pairs({g: (self.old.slot_of[g], self.new.slot_of[g]) for g in self.moved})
 
     @property
@@ -77,7 +77,7 @@ def check_hosts(hosts: Sequence[str], slots: int) -> None:
 
 
 def pairs(moves: Mapping[int, tuple[int, int]]) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Return the groups of each (source, destination), both in ascending order.
+    """Return the groups of each (source, destination), both ascending.
 
     `moves`: key group -> source and destination.
     """
@@ -105,12 +105,12 @@ def uniform(current: Assignment, slots: int) -> Assignment:
 def divide(
     moves: Mapping[int, tuple[int, int]], groups_min: int = SUBSCALE_GROUPS_MIN
 ) -> tuple[Subscale, ...]:
-    """Divide moves into subscales: by pair, each pair into sets as equal as possible.
+    """Divide moves into subscales: by pair of slots, and each pair into sets as equal as possible.
 
-    In lexicographic order: by source, destination, first group.
+    The subscales are sorted by source, destination and first group.
 
-    `moves`: key group -> source and destination. `groups_min`: a pair with fewer than twice as many
-    groups stays whole; >= 1.
+    `moves`: key group -> source and destination. `groups_min`: a pair with less than twice this number
+    of groups stays one subscale; >= 1.
 
     References
     ----------
@@ -137,25 +137,25 @@ def schedule(
     hosts: Sequence[str],
     per_host: int | Sequence[int] = PER_HOST_MAX,
 ) -> tuple[int, ...]:
-    """Return which of the waiting subscales start now, as indices into `waiting`.
+    """Return the indices of the subscales in `waiting` that start now.
 
-    Greedy: the subscale whose destination holds the fewest key groups goes first, so that new
-    slots take part soon; of equal ones the pair with most subscales waiting, then the first.
+    Greedy: the subscale whose destination holds the fewest key groups starts first, so that new slots
+    take part soon; of equal ones, the pair with most waiting subscales, then the first subscale.
 
     Parameters
     ----------
     held : sequence of int
-        Key groups per slot, those on their way to it by a running subscale not counted.
-    hosts : sequence of str    By slot.
+        Number of key groups of each slot, without groups that running subscales bring to the slot.
+    hosts : sequence of str    Host of each slot.
     per_host : int or sequence of int
-        How many subscales a host may take part in at once, as source or destination; >= 1. A
-        sequence has a limit for each slot, and of the slots of a host the least counts.
+        Most subscales that a host may take part in at once, as source or destination; >= 1. A
+        sequence has a limit for each slot; the least limit of a host's slots counts.
 
     References
     ----------
-    DRRS IV-A, `MinHoldScheduler`. Differs: the paper counts per node and its code per instance,
-    here per host (in a cluster of one-slot hosts the same); its code starts one subscale per
-    second, here all that the limit lets through.
+    DRRS IV-A, `MinHoldScheduler`. Differs: the paper counts per node, its code per instance, and this
+    function per host (the same in a cluster of one-slot hosts). The code starts one subscale per
+    second, this function all subscales within the limit.
     """
     limits = [per_host] * len(hosts) if isinstance(per_host, int) else per_host
     limit: dict[str, int] = {}

@@ -11,7 +11,7 @@ from headgate.migration.plan import Subscale
 
 
 class Phase(IntEnum):
-    """Names the phase of a subscale; the order is always this one, and a strategy may skip phases."""
+    """Names the phase of a subscale; the sequence is always this one; a strategy may skip phases."""
 
     PENDING = 0
     HOLD = 1
@@ -28,22 +28,22 @@ class SubscaleProgress:
     """Tracks one subscale under way."""
 
     number: int
-    """Names the subscale within its migration."""
+    """Number of the subscale within its migration."""
     groups: tuple[int, ...]
     """Ascending. A change of target may take groups out, see `Migration`."""
     source: int
     destination: int
     phase: Phase = Phase.PENDING
     order: int | None = None
-    """Number of the instruction without all answers; None if all are there, or if it failed."""
+    """Order of the last instruction; None before the first one, after a failure, and when done."""
     sent: int = 0
-    """The boundary after which that instruction was last given."""
+    """The boundary after which the migration last gave that instruction."""
     answered: set[int] = field(default_factory=set)
-    """Groups for which the instruction of this phase was answered."""
+    """Groups that have answered the instruction of this phase."""
     failures: int = 0
-    """How often an instruction of this subscale failed."""
+    """Number of instructions of this subscale that failed."""
     across: bool = False
-    """Whether state has to move between hosts; once true it stays."""
+    """Whether state must move between hosts; once True it stays True."""
 
     @property
     def subscale(self) -> Subscale:
@@ -52,7 +52,7 @@ class SubscaleProgress:
 
     @property
     def complete(self) -> bool:
-        """Return whether the phase is complete, so that the next may be entered."""
+        """Return whether the phase is complete, so that the subscale may enter the next one."""
         return self.phase is Phase.PENDING or self.answered.issuperset(self.groups)
 
     def to_dict(self) -> dict[str, Any]:

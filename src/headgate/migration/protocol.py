@@ -1,9 +1,9 @@
 """Migrates one operator: events in, instructions out; no clock, no I/O.
 
-A migration takes each subscale through its phases, one instruction at a time. The next instruction is
-given when every group has answered the last one, so that no answer is needed twice and no answer can be
-taken for another. An instruction without an answer is given again. Strategies name the sets that move,
-the phases, and the sets that may go on; strategies never change anything.
+A migration takes each subscale through its phases, one instruction at a time. It gives the next
+instruction when every key group has answered the last one. So it needs no answer twice and cannot confuse
+two answers. It repeats an instruction without an answer. Strategies choose the sets that move, their
+phases, and the sets that may go on; strategies change no state.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategy import Situation, Strategy
 
 PATIENCE_BOUNDARIES = 4
-"""After how many boundaries without a full answer an instruction is given again (chosen)."""
+"""Boundaries without all answers after which an instruction is repeated; more wait longer. Chosen."""
 
 RETRIES = 2
-"""How often an instruction of a subscale may fail before all goes back (chosen)."""
+"""Failures that a subscale may have; with one more, the whole migration goes back. Chosen."""
 
 _STORY_EVENTS = 20
 _STAYER_PATH = (Phase.HOLD, Phase.RELEASE)
@@ -46,36 +46,36 @@ _ANSWERED_BY: Mapping[type[Answer], Phase] = {
 
 
 class Migration:
-    """Brings an operator from one assignment to another, and rests in between.
+    """Brings an operator from one assignment to another; rests between two requests.
 
-    Ends in the assignment asked for last, or, if something fails too often, in the one it came
-    from; on the way back it does not give up. `handle` is the only way to change it; `to_dict` is
-    what the manifest carries, and `from_dict` with `resume` goes on from there.
+    Ends in the assignment of the last request. If a subscale fails too often, the migration goes back to
+    the old assignment, and does not give up on the way back. Only `handle` and `resume` change a
+    migration. The manifest contains `to_dict`; `from_dict` and then `resume` continue from a manifest.
 
     `current`: the assignment in force.
 
     Attributes
     ----------
-    current : Assignment    The last assignment that was reached in full.
-    target : Assignment    Where it goes; `current` at rest.
+    current : Assignment    The last assignment that the migration reached in full.
+    target : Assignment    The assignment that the migration leads to; `current` at rest.
     superseded : list of Assignment
         Targets of this migration that a later request replaced or a failure gave up, oldest first.
     failed : str    Why the last migration went back; empty if it did not.
     strategy : Strategy or None    None before the first request.
     owners : list of int
-        Entry g is the slot that owns key group g, from the boundary at which what was asked for
-        comes into force; exactly one at all times.
-    hosts : tuple of str    By slot, as last heard.
+        Entry g is the slot that owns key group g, once all given routes are in force; every key group
+        has exactly one owner at all times.
+    hosts : tuple of str    Host of each slot, as last reported.
     subscales : list of SubscaleProgress
-        Of this migration, done or not; empty at rest. A key group is in at most one that is not
-        done.
+        Subscales of this migration, done or not; empty at rest. A key group is in at most one subscale
+        that is not done.
     demanded : set of int    Key groups that a record waits for.
-    story : deque of Event    The last events, for error messages; not written down.
+    story : deque of Event    The last events, for error messages; not in `to_dict`.
 
     References
     ----------
-    DRRS III and IV. A superseded or failing migration never undoes what is on its way: what is not
-    routed yet is dropped, what is routed but not installed is sent on, the rest arrives first.
+    DRRS III and IV. A superseded or failing migration never undoes a route: it drops subscales without
+    a route, sends on routed groups that are not installed, and lets all other groups arrive first.
     """
 
     def __init__(self, current: Assignment) -> None:
@@ -102,8 +102,8 @@ class Migration:
     def refusal(self, request: Requested) -> str | None:
         """Return why `request` may not replace the migration under way, or None.
 
-        A policy never supersedes its own migration; a request by hand, or for a slot that turned
-        severe and takes no part, may, if the strategy can be superseded.
+        A policy may not supersede its own migration. A request by hand may, and so may a request for a
+        severe slot that takes no part in the migration, if the strategy can be superseded.
         """
         if not self.running:
             return None
@@ -117,11 +117,11 @@ class Migration:
         return None
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
-        """Handle an event, and return the engine's next instructions, in this order.
+        """Handle an event, and return the engine's next instructions, in sequence.
 
-        Raises `ConfigError`: a request that its strategy cannot carry out, or that names too few
-        hosts; `ProtocolError`: a request that may not supersede, or an answer to what was never
-        asked.
+        Raises `ConfigError`: the strategy cannot carry out a request, or a request names too few hosts;
+        `ProtocolError`: a request may not supersede, an event names an unknown order or key group, or
+        an answer belongs to another phase.
         """
         self.story.append(event)
         match event:
@@ -142,10 +142,10 @@ class Migration:
         return self._go_on()
 
     def resume(self) -> tuple[Instruction, ...]:
-        """Return the instructions without an answer, to be given again after a restart.
+        """Return the instructions without all answers, to repeat them after a restart.
 
-        Answers to a driver that died must not reach the one that resumes: the engine's reports
-        carry the run they belong to.
+        Answers to a dead driver must not reach the driver that resumes: reports of the engine name the
+        run that they belong to.
         """
         for progress in self._unfinished():
             if progress.order is not None and not progress.complete:
@@ -209,7 +209,7 @@ class Migration:
         progress = self._by_order(event.order)
         if progress is None or progress.complete:
             return
-        # Given again at the next boundary, under a new order: a doubled event counts once.
+        # The next boundary repeats the instruction under a new order: a doubled event counts once.
         progress.order = None
         progress.failures += 1
         if progress.failures > RETRIES and not self.failed:
@@ -235,10 +235,10 @@ class Migration:
             progress.answered.clear()
             self._give(progress)
 
-    # Aims.
+    # Targets.
 
     def _aim(self, target: Assignment) -> None:
-        """Take `target` as the new target, whatever is under way."""
+        """Set a new target, and adapt the subscales that are under way."""
         self.target = target
         self.subscales = [p for p in self.subscales if p.phase is not Phase.PENDING]
         for progress in self._unfinished():
@@ -250,7 +250,7 @@ class Migration:
         self._plan_what_is_missing()
 
     def _redirect(self, progress: SubscaleProgress) -> None:
-        """Send on the groups that are not installed yet and belong elsewhere by now."""
+        """Send on the groups that are not installed yet and that the target gives to another slot."""
         wanted = self.target.slot_of
         stray = [
             g
@@ -269,7 +269,7 @@ class Migration:
             self._enter(onward, Phase.ROUTE)
 
     def _plan_what_is_missing(self) -> None:
-        """Plan the moves of groups that no subscale has and that are not where they belong."""
+        """Plan the moves of groups that no subscale has and that the target gives to another slot."""
         busy = {g for p in self._unfinished() for g in p.groups}
         wanted = self.target.slot_of
         free = {g: slot for g, slot in enumerate(self.owners) if g not in busy}
@@ -288,7 +288,7 @@ class Migration:
     # Progress.
 
     def _go_on(self) -> tuple[Instruction, ...]:
-        """Advance every subscale that may advance, and return all instructions given meanwhile."""
+        """Advance every subscale that may advance, and return all new instructions."""
         while self._advance():
             pass
         if not self._unfinished():
@@ -367,7 +367,7 @@ class Migration:
         }
         self._given.append(make[progress.phase]())
 
-    # What it knows.
+    # The state, as other methods need it.
 
     @property
     def _strategy(self) -> Strategy:
@@ -388,7 +388,7 @@ class Migration:
             raise ProtocolError(self._with_story(msg))
 
     def _owned(self) -> Assignment:
-        """Return the assignment in force once all given routes are, with every slot still in use."""
+        """Return the assignment once all given routes are in force, with every slot still in use."""
         known = (self.current, self.target, *self.superseded)
         return Assignment(tuple(self.owners), max(a.slots for a in known), self.target.epoch)
 
@@ -428,7 +428,7 @@ class Migration:
             assert self.target == self.current, "at rest on the way"
             assert tuple(self.owners) == self.current.slot_of, "ended between two assignments"
 
-    # What the manifest carries.
+    # Plain data for the manifest.
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole state as plain data."""

@@ -36,7 +36,7 @@ def default(plan: Plan) -> Strategy:
 
 
 def strategy(text: str) -> Strategy:
-    """Return the strategy that `text` names, with the parameters that it gives.
+    """Return the strategy that `text` names, with the parameters in `text`.
 
     `text`: a name, or a name and parameters: ``fluid``, ``subscale(scheduling=false, per_host=4)``.
     Raises `ConfigError`: no strategy or parameter has that name, a value is of the wrong kind or
@@ -52,7 +52,7 @@ def strategy(text: str) -> Strategy:
 
 
 def _value(name: str, key: str, text: str, default: object) -> bool | int:
-    """Return the value of a parameter: a switch or a whole number, as its default is."""
+    """Return the value of a parameter: a switch or a whole number, as the type of its default."""
     if isinstance(default, bool):
         if text not in _SWITCH:
             msg = f"{name}: {key}={shown(text, 60)} is no switch; write {key}=true or {key}=false."

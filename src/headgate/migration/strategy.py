@@ -10,11 +10,11 @@ from headgate.migration.plan import Plan, Subscale
 from headgate.migration.progress import Phase, SubscaleProgress
 
 UNBOUNDED = 2**31 - 1
-"""Records a slot may defer unless a strategy says less: waiting records are durable, so memory sets no
-bound. DRRS defers at most 200, in memory (IV-A)."""
+"""Records a slot may defer without a strategy's limit: the backlog is durable, so memory is no limit.
+DRRS defers at most 200, in memory (IV-A)."""
 
 ALL_PHASES = (Phase.HOLD, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)
-"""A move between hosts without prefetch."""
+"""Phases of a move between hosts without prefetch."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Situation:
     """Holds the state of a migration that a strategy sees when it admits subscales to a phase."""
 
     subscales: tuple[SubscaleProgress, ...]
-    """Those not done; not to be changed."""
+    """The subscales that are not done; a strategy must not change them."""
     reached: Mapping[int, Phase]
-    """By number of subscale: the phase it is in, or the one it waits to enter."""
+    """By number of subscale: its phase, or the phase that it waits to enter."""
     held: tuple[int, ...]
-    """Key groups per slot; those of running subscales count for neither end."""
+    """Number of key groups of each slot, without groups of running subscales."""
     hosts: tuple[str, ...]
-    """By slot."""
+    """Host of each slot."""
     demanded: frozenset[int]
     """Key groups that a record waits for."""
 
@@ -36,7 +36,7 @@ class Situation:
 class Strategy(Protocol):
     """Decides how a migration is carried out; deterministic, without state of its own.
 
-    ``str(strategy)`` is what `registry.strategy` reads.
+    `registry.strategy` reads ``str(strategy)`` back.
     """
 
     @property
@@ -49,7 +49,7 @@ class Strategy(Protocol):
 
     @property
     def awaits_prefetch(self) -> bool:
-        """Return whether a group is routed only after it caught up."""
+        """Return whether a group is routed only after the new host has caught up."""
 
     @property
     def supersedable(self) -> bool:
@@ -61,27 +61,27 @@ class Strategy(Protocol):
     def divide(
         self, moves: Mapping[int, tuple[int, int]], stay: Mapping[int, int]
     ) -> Sequence[Subscale]:
-        """Return the sets that move on their own, in order.
+        """Return the sets that move independently, the first set first.
 
-        `moves`: key group -> source and destination. `stay`: key group -> slot, for those that do
-        not move; most strategies leave them alone.
+        `moves`: key group -> source and destination. `stay`: key group -> slot, for groups that do
+        not move; most strategies ignore them.
         """
 
     def path(self, *, across: bool) -> Sequence[Phase]:
-        """Return the phases of a subscale between hosts, or of one within a host."""
+        """Return the phases of a subscale that moves between hosts (`across`), or within a host."""
 
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Return the subscales among `waiting` that enter `phase` now; they all wait for nothing else.
+        """Return the subscales of `waiting` that enter `phase` now; they wait only for this call.
 
-        Asked again whenever something changed.
+        The migration calls this method again after every change.
         """
 
 
 def together(
     phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
 ) -> Sequence[SubscaleProgress]:
-    """Admit all or none: when the last subscale is ready to enter `phase`, or past it."""
+    """Admit all subscales once the last one is ready to enter `phase`, or past it; before, none."""
     behind = any(situation.reached[p.number] < phase for p in situation.subscales)
     return () if behind else waiting

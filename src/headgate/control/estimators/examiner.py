@@ -28,13 +28,13 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 ETA = 1 / 8
-"""Weight of a new measurement of the service rate: StreamSwitch 4.2."""
+"""Weight of a new measurement of the service rate; larger follows faster. StreamSwitch 4.2."""
 _COSTS = 256
-"""Measured costs that are remembered: more than the slots of a cycle measure. Chosen, not tuned."""
+"""Number of measured costs that are stored; must exceed those of one cycle. Chosen, not tuned."""
 _WAITING_WINDOWS = 10
 _WAITING_TICKS = 100
-# Chosen, not tuned: a gap longer than this, of ten windows and at least a hundred ticks, is not
-# bridged by a straight line; the examiner starts again.
+# After a gap longer than ten windows and longer than a hundred ticks, the examiner starts again
+# instead of interpolating. Chosen, not tuned.
 
 
 @dataclass
@@ -53,10 +53,9 @@ class _Tick:
 class Examiner:
     """Estimates one operator's latencies and rates over a sliding window.
 
-    Feed it every sample with `add`, oldest first, and ask for the `view` at the end of a cycle.
-    Samples may be late, missing or absurd: then there is no view, and the reason says why; gaps in
-    the counters are bridged by a straight line as soon as the next valid sample comes. Raises
-    `ConfigError`: a parameter is out of range.
+    Call `add` with every sample, oldest first, and `view` at the end of a cycle. Samples may be late,
+    missing or absurd: then `view` raises `NotReady` with the reason. The next valid sample fills gaps
+    in the counters by linear interpolation. Raises `ConfigError`: a parameter is out of range.
 
     Parameters
     ----------
@@ -65,25 +64,25 @@ class Examiner:
     window_s : float    T, in seconds; rounded up to whole ticks.
     eta : float    Weight of a new measurement of a slot's service rate, in (0, 1].
     initial_service_rate : float or None
-        mu of slots that have completed nothing yet, in records per second; None: no view before a
-        first slot has.
+        mu of slots that have completed no record yet, in records per second; None: no view before
+        some slot has completed a record.
 
     Notes
     -----
-    A slot that appears takes the service rate of the slot that its key groups come from, until it
-    has completed something itself. One that comes with no groups takes the mean of all slots.
+    A new slot has the mean service rate of the slots that its key groups come from, until it has
+    completed a record itself. A new slot without key groups has the mean of all slots.
 
-    What a slot serves is work over useful time: of a share of a split key group it does the work in one
-    step, and the owner completes it in another, so that completions would be counted against the time
-    of other records.
+    A service rate is work over useful time, not completions over useful time. A slot processes its share
+    of a split key group in one step, and the owner completes these records in another step: completions
+    would count against the useful time of other records.
 
     References
     ----------
     StreamSwitch 4.1 to 4.3. l_i and l^k are means over the window weighted by completions; every
     completion counts for the slot that owned the key group in that tick. lambda is the count over
-    the window by its formula, though a sentence speaks of smoothing arrival rates as well. Differs:
-    a record that takes longer than a tick is measured over all of them, where completions / useful
-    time of single ticks would be 0 and then too much.
+    the window, as in the paper's formula; one sentence of the paper also smooths arrival rates. Differs:
+    a record that takes longer than a tick is measured over all its ticks; completions / useful time of
+    single ticks would be 0 and then too large.
     """
 
     def __init__(
@@ -99,20 +98,20 @@ class Examiner:
         self._delta_s = delta_s
         self._eta = eta
         self._initial = math.nan if initial_service_rate is None else initial_service_rate
-        # What is known of the newest tick that was used.
+        # Values at the newest tick that was used.
         self._assignment: Assignment | None = None
         self._slot_ids: tuple[int, ...] = ()
         self._used_tick = 0
         self._arrived = np.zeros(key_groups)
         self._completed = np.zeros(key_groups)
         self._unread = np.zeros(key_groups)
-        # Newest valid counters, of ticks used or not.
+        # Newest valid counters, also of ticks that are not used yet.
         self._known_arrived = np.full(key_groups, np.nan)
         self._known_completed = np.full(key_groups, np.nan)
         self._waiting: list[_Tick] = []
         self._fallen = False
         self._why = "no sample has come yet"
-        # Slots live in columns of the arrays below, as long as their identity lives.
+        # Each slot has one column of the arrays below, as long as its identity lives.
         self._columns: I64 = np.zeros(0, dtype=np.int64)
         self._column_of: I64 = np.zeros(key_groups, dtype=np.int64)
         self._service_rate = np.zeros(0)
@@ -137,10 +136,10 @@ class Examiner:
         self._set_window(window_s)
 
     def add(self, sample: Sample) -> None:
-        """Take note of the counters of one tick.
+        """Add the counters of one tick.
 
-        A sample of the wrong shape, or of a tick that a newer one has overtaken, is ignored and
-        leaves its tick missing. Never raises.
+        Ignores a sample of the wrong shape, and a sample that comes after that of a newer tick; then the
+        counters of its tick are missing. Never raises.
         """
         groups = len(self._arrived)
         arrived = np.array(sample.arrived, dtype=np.float64)
@@ -162,7 +161,7 @@ class Examiner:
             )
             return
         if sample.unread is not None:
-            # no counter: what is newest holds, whatever becomes of the tick
+            # unread records are no counter: the newest number holds even if the tick is not used
             self._unread = np.nan_to_num(np.maximum(sample.unread, 0.0), posinf=0.0)
         self._batch = sample.batch
         worst = check(arrived, completed, self._known_arrived, self._known_completed)
@@ -225,11 +224,11 @@ class Examiner:
         )
 
     def _at_source_s(self) -> F64:
-        """Return how long each slot's records wait to be read, at the pace of the window, shape [N].
+        """Return the time that each slot's records wait in the source, in seconds, shape [N].
 
         References
         ----------
-        Little's law.
+        Little's law, with the slot's completions per second over the window.
         """
         assert self._assignment is not None
         unread = np.bincount(self._assignment.slot_of, self._unread, len(self._columns))
@@ -244,10 +243,10 @@ class Examiner:
             return self._costs[:seen].copy()
         return np.roll(self._costs, -(seen % most), axis=0)
 
-    # Samples, in the order in which they come.
+    # Samples, in the sequence in which they come.
 
     def _take(self, new: _Tick, worst: int, sample: Sample) -> None:
-        """Put a tick in its place; use it and the ticks that waited for it as far as possible."""
+        """Use a new tick if no tick before it is missing; otherwise queue and interpolate."""
         if self._assignment is None:
             self._start(new, worst)
             return
@@ -256,7 +255,7 @@ class Examiner:
         if -self._window <= ahead <= 0:
             return
         longest = max(_WAITING_WINDOWS * self._window, _WAITING_TICKS)
-        # One fallen counter may be a wrong sample; two in a row are a counter that starts again.
+        # One sample with a fallen counter may be wrong; after two in a row the counters were reset.
         restarted = ahead <= 0 or (worst == FALLEN and self._fallen)
         if restarted or len(self._waiting) + ahead > longest:
             self._start_again(sample)
@@ -283,7 +282,7 @@ class Examiner:
             self._arrived[:] = 0.0
             self._completed[:] = 0.0
         else:
-            # Who waits already is taken to have come just now: nothing is known of it.
+            # The arrival times of waiting records are unknown: assume that they have just arrived.
             self._arrived[:] = first.arrived
             self._completed[:] = first.completed
         self._length[:] = 0
@@ -306,7 +305,7 @@ class Examiner:
         self.add(sample)
 
     def _absent(self, tick: int) -> _Tick:
-        """Return a tick of which nothing is known but that it has been."""
+        """Return a tick without counters, for a sample that is missing."""
         last = self._waiting[-1] if self._waiting else None
         assignment = self._assignment if last is None else last.assignment
         assert assignment is not None  # only called after a first sample
@@ -342,10 +341,10 @@ class Examiner:
             oldest = self._waiting[0]
             self._why = f"tick {oldest.tick} {_missing(oldest)}"
 
-    # Ticks, in their own order and without gaps.
+    # Ticks, ascending and without gaps.
 
     def _use(self, new: _Tick) -> None:
-        """Bring a complete tick into the window."""
+        """Add a complete tick to the window."""
         if new.slot_ids != self._slot_ids or new.assignment != self._assignment:
             self._map(new.assignment, new.slot_ids)
         if self._length.max() == self._queue_tick.shape[1]:
@@ -389,7 +388,7 @@ class Examiner:
     def _share_out(self, row: int) -> None:
         """Count an equal part of a split group's completions for every slot with a share of the group.
 
-        Its owner completes all of it, once it has merged what the others have done.
+        `commit_groups` has counted all of them for the owner, which merges the other slots' results.
         """
         for group, columns in self._split.items():
             for slots, groups in (
@@ -400,7 +399,7 @@ class Examiner:
                 slots[row, columns] += groups[row, group] / len(columns)
 
     def _map(self, assignment: Assignment, slot_ids: tuple[int, ...]) -> None:
-        """Give every slot a column; a new one starts with the service rate of its source."""
+        """Give every slot a column; a new slot starts with the service rate of its sources."""
         old_ids, old_columns, old_column_of = self._slot_ids, self._columns, self._column_of
         known = dict(zip(old_ids, old_columns.tolist(), strict=True))
         self._widen(len(known) + len(slot_ids))
@@ -429,10 +428,10 @@ class Examiner:
         rates = rates[~np.isnan(rates)]
         self._service_rate[column] = rates.mean() if len(rates) else self._initial
 
-    # Room.
+    # The sizes of the arrays.
 
     def _set_window(self, window_s: float) -> None:
-        """Begin a window of another length; queues and service rates stay."""
+        """Begin an empty window of another length; queues and service rates stay."""
         groups, columns = len(self._arrived), len(self._service_rate)
         self._window = window_ticks(window_s, self._delta_s, groups)
         self._history = np.zeros((self._window + 1, groups))
@@ -458,7 +457,7 @@ class Examiner:
         self._slot_useful = np.hstack([self._slot_useful, np.full_like(wide, np.nan)])
 
     def _grow_queues(self) -> None:
-        """Double the room for waiting records; each ring begins at 0 afterwards."""
+        """Double the capacity of the queues; each ring begins at 0 afterwards."""
         capacity = self._queue_tick.shape[1]
         order = (self._head[:, None] + np.arange(capacity)) % capacity
         tick = np.take_along_axis(self._queue_tick, order, axis=1)

@@ -23,18 +23,18 @@ class Forecaster(Protocol):
         """Name and main parameters, as figures print it."""
 
     def observe(self, value: float) -> None:
-        """Take the value of the interval that just ended."""
+        """Add the value of the interval that just ended."""
 
     def forecast(self, ahead: int = 1) -> float:
-        """Return the value expected `ahead` intervals later, >= 0; NotReady without any value."""
+        """Return the expected value `ahead` intervals later, >= 0; NotReady before the first value."""
 
 
 class Naive:
-    """Forecasts the last value: the floor that every other forecast must beat.
+    """Forecasts the last value; a useful forecast must be better than this.
 
     References
     ----------
-    PSPS IV, equation 2a, forecasts the input of the whole job so: lambda_G(t+1) = lambda_G(t).
+    PSPS IV, equation 2a, for the input of the whole job: lambda_G(t+1) = lambda_G(t).
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Naive:
         return "naive"
 
     def observe(self, value: float) -> None:
-        """Keep the value; a missing one changes nothing."""
+        """Add a value; a missing value changes nothing."""
         if is_present(value):
             self._last = value
 
@@ -60,9 +60,9 @@ class Naive:
 class LastChange:
     """Forecasts the last value plus its last change: for loads that rise and fall for several intervals.
 
-    `fall`: the share of a fall that is believed, in [0, 1]. A rise is believed whole, since too few
-    replicas cost more than too many. 0.75: chosen on PSPS's bursts, where all of it leaves events
-    waiting and half of it saves less than PSPS itself.
+    `fall`: the share of a fall that the forecast repeats, in [0, 1]. The forecast repeats all of a rise,
+    since too few replicas cost more than too many. The default is chosen on PSPS's bursts: with 1, events
+    wait, and 0.5 saves less than PSPS itself.
     """
 
     def __init__(self, fall: float = 0.75) -> None:
@@ -77,13 +77,13 @@ class LastChange:
         return f"last-change({self._fall:g})"
 
     def observe(self, value: float) -> None:
-        """Take the value; a missing one changes nothing."""
+        """Add a value; a missing value changes nothing."""
         if is_present(value):
             self._change = 0.0 if self._last is None else value - self._last
             self._last = value
 
     def forecast(self, ahead: int = 1) -> float:
-        """Return the last value and `ahead` times its change."""
+        """Return the last value plus `ahead` times its change, a fall times `fall`; >= 0."""
         if self._last is None:
             raise nothing_seen()
         share = 1.0 if self._change > 0.0 else self._fall
@@ -107,7 +107,7 @@ class Smoothed:
         return f"smoothed({self._alpha:g})"
 
     def observe(self, value: float) -> None:
-        """Take the value; a missing one changes nothing."""
+        """Add a value; a missing value changes nothing."""
         if is_present(value):
             level = value if self._level is None else self._level
             self._level = level + self._alpha * (value - level)
@@ -129,23 +129,23 @@ class HoltWinters:
         season' = gamma (x - level') + (1 - gamma) season
         x(t+h)  = level + (damping + ... + damping^h) trend + season of t+h
 
-    The first two periods set the start: level and trend from the means of the periods, the season
-    from the deviations. Until then the forecast is the last value.
+    The first two periods set the start: their means give level and trend, and the deviations from these
+    give the season. Until then the forecast is the last value.
 
     Parameters
     ----------
     period : int    Intervals per season; >= 2.
     alpha, beta, gamma : float
         Weights of a new value in level, trend and season; in [0, 1]. Tuned on the requests per ten
-        minutes of the World Cup 1998 site, a season a day: mean error 7 % below the naive forecast.
-        A smooth season with much noise wants a smaller alpha.
+        minutes of the World Cup 1998 site, with seasons of a day: mean error 7 % below the naive
+        forecast. A smooth season with much noise needs a smaller alpha.
     damping : float
-        What is left of the trend after one interval, in [0, 1]; below 1 a burst's trend dies out.
+        Share of the trend that is left after an interval, in [0, 1]; below 1 a burst's trend dies out.
 
     References
     ----------
-    Holt 1957, Winters 1960, Gardner and McKenzie 1985 (damping). PSPS VI wants the input forecast
-    by a model.
+    Holt 1957, Winters 1960, Gardner and McKenzie 1985 (damping). PSPS VI suggests forecasts of the
+    input by a model.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class HoltWinters:
         return f"holt-winters({self._period})"
 
     def observe(self, value: float) -> None:
-        """Take the value; a missing one counts as the forecast, so that the season keeps its place."""
+        """Add a value; the forecast replaces a missing value, so that the season keeps its place."""
         if not is_present(value):
             if not self._seen:
                 return
@@ -218,23 +218,23 @@ class HoltWinters:
 class Blend:
     """Combines several forecasts, each weighted by its recent error.
 
-    A weight is one over a high power of the forecast's mean absolute error, in which older errors
-    are forgotten exponentially: nearly all of the blend is the forecast that did best lately. Noise
-    needs a smoother level than bursts do, and which of the two a stream has changes with the hour.
+    A weight is one over a high power of the forecast's mean absolute error, which forgets older errors
+    exponentially. So nearly all of the blend is the forecast that was best lately. Noise needs a
+    smoother level than bursts, and a stream may have noise in one hour and bursts in the next.
 
     Parameters
     ----------
     forecasters : sequence of Forecaster
-        At least one; a `Naive` among them keeps the blend from falling far below that floor.
+        At least one; with a `Naive` among them the blend is hardly worse than the last value.
     memory : float
-        What is left of an error's weight after one interval, in [0, 1). Chosen, not tuned.
+        Share of an error's weight that is left after an interval, in [0, 1). Chosen, not tuned.
     power : float
         Exponent of the error; > 0. Tuned with `daily_blend`'s smoothing on the World Cup 1998 and on two
-        days of 1995: 2 does no better there than the last value, 12 six to fourteen percent better.
+        days of 1995: 2 is no better there than the last value, 12 is six to fourteen percent better.
 
     References
     ----------
-    Bates and Granger 1969 (inverse squared errors). PSPS VI wants the input forecast by a model.
+    Bates and Granger 1969 (inverse squared errors). PSPS VI suggests forecasts of the input by a model.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Blend:
         return f"blend({', '.join(each.name for each in self._forecasters)})"
 
     def observe(self, value: float) -> None:
-        """Judge each forecast by the value, and show it to all of them."""
+        """Add the error of each forecast, and pass the value to all forecasters."""
         if self._seen and is_present(value):
             missed = np.abs(self._forecasts(1) - value)
             self._errors = self._memory * self._errors + (1.0 - self._memory) * missed
@@ -282,7 +282,7 @@ class Blend:
 def daily_blend(period: int | None) -> Blend:
     """Return a blend for the load of a site: last value, two smoothed levels, and a season.
 
-    `period`: intervals per day; None for a stream of which no two days are known, so no season.
+    `period`: intervals per day; None, no season, for a stream without two days of values.
     """
     levels: list[Forecaster] = [Naive(), Smoothed(0.6), Smoothed(0.35)]
     return Blend(levels if period is None else [*levels, HoltWinters(period)])

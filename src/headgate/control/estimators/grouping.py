@@ -15,11 +15,11 @@ def utilisation(processed: F64, event_s: float, duration_s: float) -> F64:
     """Return U of each replica at the end of an interval: mu et / td, at most 1.
 
     `processed` (float64[replicas]): mu: events each active replica processed in the interval; 0 for
-    a new one. `event_s`, `duration_s`: et and td, in seconds.
+    a new replica. `event_s`, `duration_s`: et and td, in seconds.
 
     References
     ----------
-    PSPS IV-A, equation 5. It starts the next interval; nothing of older ones is kept.
+    PSPS IV-A, equation 5: the load at the start of the next interval; older intervals do not count.
     """
     used: F64 = np.minimum(1.0, processed * (event_s / duration_s))
     return used
@@ -32,9 +32,9 @@ class Grouping:
     replica: I64
     """int64[events]: index of the active replica that takes each event."""
     load: F64
-    """float64[replicas]: U of each replica afterwards."""
+    """float64[replicas]: load of each replica after the batch."""
     cursor: int
-    """Replica at which round robin goes on."""
+    """The next replica of round robin."""
 
 
 def load_aware(events: int, load: F64, step: float, cursor: int = 0) -> Grouping:
@@ -48,8 +48,8 @@ def load_aware(events: int, load: F64, step: float, cursor: int = 0) -> Grouping
     ----------
     events : int    Events of the batch; >= 0.
     load : float64[replicas]    U of each active replica; >= 0, at least one replica.
-    step : float    et / td: what one event adds; > 0.
-    cursor : int    Where round robin goes on.
+    step : float    et / td: load that one event adds; > 0.
+    cursor : int    The next replica of round robin.
 
     References
     ----------
@@ -74,25 +74,25 @@ def round_robin(events: int, replicas: int, cursor: int = 0) -> Grouping:
 
 
 def least_work(events: int, work_s: F64, event_s: F64) -> Grouping:
-    """Send each event to the replica with the fewest expected seconds of work; the first of equals.
+    """Send each event to the replica with the least expected work; of equal ones to the first.
 
-    Every replica offers its next events at its work, that and one event more, and so on, as in
-    `load_aware`; but an event adds what it takes this very replica, and no replica is ever full.
+    Every replica offers its next events at its waiting work, at that plus one event, and so on, as in
+    `load_aware`. Differs: each replica has its own time per event, and no replica is ever full.
 
     Parameters
     ----------
     events : int    Events of the batch; >= 0.
     work_s : float64[replicas]
-        What waits at each active replica, in seconds of its work; >= 0, at least one replica.
-    event_s : float64[replicas]    What one event takes each replica, in seconds; > 0.
+        Waiting work of each active replica, in seconds; >= 0, at least one replica.
+    event_s : float64[replicas]    Time that each replica needs for one event, in seconds; > 0.
 
     References
     ----------
-    Ours: PSPS IV-A has one time for all replicas of an operator, and counts what was processed.
+    Ours: PSPS IV-A has one time for all replicas of an operator, and counts processed events.
     """
     ascending = np.argsort(work_s)
     per_s = np.cumsum(1.0 / event_s[ascending])
-    # The surface if the k least loaded replicas share all events; the lowest of them is reached.
+    # The common level if the k least loaded replicas share all events; the lowest level is right.
     surface = float(np.min((events + np.cumsum((work_s / event_s)[ascending])) / per_s))
     counts = np.clip(np.floor((surface - work_s) / event_s) + 2.0, 0, events).astype(np.int64)
     owners = np.repeat(np.arange(len(work_s), dtype=np.int64), counts)
@@ -104,7 +104,7 @@ def least_work(events: int, work_s: F64, event_s: F64) -> Grouping:
 
 
 def _sums(start: float, step: float, count: int) -> F64:
-    """Return start, start + step, ... after 0 to `count` additions, rounded like a loop's."""
+    """Return the sums of `start` and 0 to `count` times `step`, with the rounding of a loop."""
     terms = np.full(count + 1, step)
     terms[0] = start
     return np.add.accumulate(terms)
@@ -113,12 +113,12 @@ def _sums(start: float, step: float, count: int) -> F64:
 def _offers(events: int, load: F64, step: float) -> tuple[F64, I64]:
     """Return loads below 1 at which replicas would take an event, and the replica of each.
 
-    They contain the `events` lowest ones. How far each replica must go is found by filling the
-    replicas like vessels; one offer more than that absorbs the rounding of sums.
+    The result contains the `events` lowest loads. All replicas are filled to one level, like connected
+    vessels, and each replica offers loads up to that level; one more offer absorbs rounding errors.
     """
     ascending = np.sort(load)
     vessels = np.arange(1, len(load) + 1)
-    # The surface if the k lowest vessels hold all events; the lowest of these surfaces is reached.
+    # The common level if the k lowest replicas take all events; the lowest of these levels is right.
     surface = float(np.min((events * step + np.cumsum(ascending)) / vessels))
     reach = np.floor((min(surface, 1.0) - load) / step) + 1.0
     counts = np.clip(reach, 0, events).astype(np.int64)

@@ -1,9 +1,9 @@
 """Runs the examiner's loops over key groups and slots, as plain functions on arrays.
 
-A key group's waiting records are a queue of (tick, number of the last record that arrived in it),
-one entry per tick with arrivals: row g of `queue_tick` and `queue_upto` is a ring that starts at
-``head[g]`` and holds ``length[g]`` entries. A tick whose numbers leave the window gives its row of
-the rings to the newest tick.
+The waiting records of a key group are a queue of pairs: a tick, and the number of the last record that
+arrived in the tick. Only ticks with arrivals have a pair. Row g of `queue_tick` and `queue_upto` is a
+ring of ``length[g]`` pairs that starts at ``head[g]``. The newest tick takes the row of the tick that
+leaves the window.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from headgate.core.jit import jit
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-# What `check` finds, the worse the larger.
+# Results of `check`; a larger number is worse.
 VALID, MISSING, FALLEN = range(3)
 
 COUNTER_MAX = 2.0**53
-"""Above this a counter in float64 no longer counts single records."""
+"""Largest valid counter: above it float64 does not count single records."""
 SERVICE_RATE_MAX = 1e12
-"""Records per second that no slot reaches; above it the useful time is not believed."""
+"""Records per second that no slot reaches; where they are exceeded, the useful time is wrong."""
 USEFUL_MAX_S = 1e9
-"""Thirty years of useful time in one tick are not believed either."""
-# Counts of a fluid model carry rounding errors; of records, none.
+"""Largest valid useful time of one tick, in seconds: thirty years."""
+# Tolerance in records: counts of a fluid model have rounding errors.
 _SLACK = 1e-6
 
 
@@ -34,10 +34,10 @@ def check(arrived: F64, completed: F64, known_arrived: F64, known_completed: F64
     """Return the worst state of all groups, and turn unusable counters into NaN.
 
     An entry is missing if it is not a number from 0 to `COUNTER_MAX`, or if more was completed than
-    arrived; it has fallen if it is below the last known one, as after a counter's reset.
+    arrived; it has fallen if it is below the last known value, as after a counter's reset.
 
     `arrived`, `completed` (float64[G]): counters of one tick; changed in place. `known_arrived`,
-    `known_completed` (float64[G]): the last values that were used; NaN before the first.
+    `known_completed` (float64[G]): the newest valid values; NaN before the first.
     """
     worst = VALID
     for g in range(len(arrived)):
@@ -81,8 +81,8 @@ def commit_groups(
 ) -> None:
     """Attribute the completions of one tick to the ticks in which the records arrived.
 
-    The r-th record of a key group arrived in the tick m' with r in (a[m'-1], a[m']]; it has waited
-    for m - m' ticks.
+    The r-th record of a key group arrived in the tick m' with r in (a[m'-1], a[m']]; the record has
+    waited for m - m' ticks.
 
     Parameters
     ----------
@@ -90,11 +90,11 @@ def commit_groups(
     arrived, completed : float64[G]    a[m] and c[m], without gaps.
     last_arrived, last_completed : float64[G]
         a[m-1] and c[m-1]; changed in place to a[m] and c[m].
-    queue_tick, queue_upto : [G, capacity]    With room for one entry more in each row.
+    queue_tick, queue_upto : [G, capacity]    With room for one more pair in each row.
     head, length : int64[G]
     column_of : int64[G]    Column of the slot that owned each group in this tick.
     group_count, group_ticks : float64[W, G]
-        Completions and the sum of their waiting times in ticks.
+        Completions, and the sum of their waiting times in ticks.
     slot_count, slot_ticks : float64[W, columns]    The same per slot.
     """
     capacity = queue_tick.shape[1]
@@ -141,22 +141,22 @@ def commit_slots(
 ) -> int:
     """Measure the service rate of each slot in one tick, and smooth it.
 
-    The new `seen`.
+    Result: the new `seen`.
 
     Parameters
     ----------
     useful_s : float64[N]
-        Useful time of each slot; what is not a number from 0 to `USEFUL_MAX_S` is missing.
+        Useful time of each slot; missing if it is not a number from 0 to `USEFUL_MAX_S`.
     worked : float64[N]
-        Records that each slot worked on in it; what is not above 0 is no measurement.
+        Records that each slot processed in the tick; a slot has no measurement unless > 0.
     columns : int64[N]    Column of each slot.
     slot_useful : float64[W, columns]    Receives the useful time; NaN where missing.
     service_rate : float64[columns]    mu, changed in place; NaN before the first measurement.
     carried_s : float64[columns]
-        Useful time since work was last done: the record that takes longer than a tick.
+        Useful time since the slot last finished a record, which may take longer than a tick.
     eta : float    Weight of the new measurement.
-    costs : float64[n, 2]    A ring of measurements: records, and useful seconds for each of them.
-    seen : int    How many measurements there have been; the next one goes to row ``seen % n``.
+    costs : float64[n, 2]    A ring of measurements: records, and useful seconds per record.
+    seen : int    Number of measurements so far; the next measurement goes to row ``seen % n``.
     """
     slot_useful[row, :] = np.nan
     for i in range(len(columns)):
@@ -168,7 +168,7 @@ def commit_slots(
         slot_useful[row, column] = useful
         carried_s[column] += useful
         count = worked[i]
-        if not count > 0.0:  # also where it is not known
+        if not count > 0.0:  # also where the count is NaN
             continue
         if carried_s[column] * SERVICE_RATE_MAX > count:
             measured = count / carried_s[column]
@@ -185,7 +185,7 @@ def commit_slots(
 
 @jit
 def mean_latency(count: F64, ticks: F64, columns: I64, delta_s: float, latency_s: F64) -> None:
-    """Write the mean latency of some columns over the window; NaN where nothing was completed.
+    """Write the mean latency of some columns over the window; NaN where no record was completed.
 
     Parameters
     ----------
@@ -204,13 +204,13 @@ def mean_latency(count: F64, ticks: F64, columns: I64, delta_s: float, latency_s
 
 @jit
 def mean_utilisation(useful_s: F64, columns: I64, delta_s: float, utilisation: F64) -> None:
-    """Write useful time over wall time of some slots, over the ticks for which it is known.
+    """Write useful time over wall time of some slots, over the ticks with a known useful time.
 
     Parameters
     ----------
     useful_s : float64[W, columns]    NaN where missing.
     columns : int64[n]
-    utilisation : float64[n]    Receives the shares; 0 where nothing is known.
+    utilisation : float64[n]    Receives the shares; 0 where no tick has a known useful time.
     """
     for i in range(len(columns)):
         useful = 0.0

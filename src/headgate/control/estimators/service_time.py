@@ -1,4 +1,4 @@
-"""Estimates an operator's time per event: a benchmark's value, corrected while the operator runs."""
+"""Estimates an operator's time per event: corrects a benchmark's value while the operator runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ServiceTimeEstimate:
 
     References
     ----------
-    PSPS IV, Table I: et_i. Differs: the paper never corrects it, and a trace whose events grow
-    dearer is then under-provisioned for ever. The weight 1/8 is StreamSwitch's (4.2).
+    PSPS IV, Table I: et_i. Differs: the paper never corrects it; where the events of a trace take
+    longer with time, it then has too few replicas for ever. StreamSwitch 4.2 has the weight 1/8.
     """
 
     def __init__(self, event_s: float, weight: float = 0.125) -> None:
@@ -31,9 +31,9 @@ class ServiceTimeEstimate:
         return self._event_s
 
     def observe(self, processed: float, useful_s: float) -> None:
-        """Take the events processed in an interval and the useful time they took, in seconds.
+        """Add the events processed in an interval and the useful time that they took, in seconds.
 
-        An interval without events, without useful time, or with an absurd sample changes nothing.
+        An interval without events or useful time, or with a value that is not finite, changes nothing.
         """
         valid = math.isfinite(processed) and math.isfinite(useful_s)
         if valid and processed > 0.0 and useful_s > 0.0:

@@ -13,16 +13,16 @@ from headgate.core.errors import ConfigError
 
 
 class BoundSplit:
-    """Divides an end-to-end bound among operators: bounds that add up on each path, met equally often.
+    """Divides an end-to-end bound among operators, so that all operators meet their bounds equally often.
 
-    A record goes one path from a source to a result, so the bound is divided among the operators of
-    each path by itself. An operator on several paths is held to the least of its shares: then no path
-    adds up to more than the bound.
+    A record takes one path from a source to a result, so the operators of each path share the bound.
+    An operator on several paths gets the least of its shares, so the bounds on a path never add up to
+    more than the end-to-end bound.
 
-    Ask for `bound_s` when the views of a cycle are made, and give the views to `observe`. Success
-    of an operator is the share of its slots' latencies l_i that are within its bound; at the end of
-    every interval, operators below the mean success of a path take from those above it. Raises
-    `ConfigError`: there is no operator, or a parameter is out of range.
+    Read `bound_s` when the views of a cycle are made, and give the views to `observe`. Success of an
+    operator is the share of its slots' latencies l_i within its bound. At the end of every interval,
+    operators below the mean success of a path get time from operators above it. Raises `ConfigError`:
+    there is no operator, or a parameter is out of range.
 
     Parameters
     ----------
@@ -31,16 +31,16 @@ class BoundSplit:
     end_to_end_s : float    L, in seconds.
     interval_s : float    Time for which success is observed before the bounds move.
     gain : float
-        Share of L that moves for a difference in success of 1. Chosen, not tuned: operators that
-        differ by ten points move 5 % of L per interval.
+        Share of L that a bound changes by for a success 1 off the mean. Chosen, not tuned: at ten
+        points off the mean a bound changes by 5 % of L per interval.
     least : float
-        The least that an operator keeps, as a share of an even split, in (0, 1). It has to stay
-        above the alert threshold. Chosen, not tuned; the paper tries down to half an even split.
+        Least bound of an operator, as a share of an even division, in (0, 1). The bound must stay
+        above the alert threshold. Chosen, not tuned; the paper tries down to half an even division.
 
     References
     ----------
-    StreamSwitch 6.6: success grows with the bound, so that the worst success is largest when all
-    are equal; the paper leaves the rule of adjustment open, and has a chain.
+    StreamSwitch 6.6: success grows with the bound, so the worst success is largest when all are equal.
+    The paper does not give the rule of adjustment, and its operators form a chain.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class BoundSplit:
     def observe(self, time_s: float, views: Mapping[str, OperatorView]) -> None:
         """Take note of one cycle at `time_s`, and move the bounds if an interval is over.
 
-        Operators that are on no path are ignored; those without a view are not counted.
+        Operators that are on no path are ignored; an operator without a view does not count now.
         """
         if self._since_s is None:
             self._since_s = time_s
@@ -117,7 +117,7 @@ class BoundSplit:
 
 
 class _Path:
-    """Holds the shares of one path, in the order of its operators.
+    """Holds the bounds of the operators of one path, from source to result.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ def paths_of(
 ) -> list[tuple[str, ...]]:
     """Return every path from an operator that reads a source to one that no other operator reads.
 
-    `parents`: which of them each one reads; none where it reads a source.
+    `parents`: the operators that each operator reads; none for an operator that reads a source.
     """
     read = {parent for above in parents.values() for parent in above}
 

@@ -54,36 +54,36 @@ _RATIO, _LINE = 4, 5
 class TaskCost:
     """Fits ``time = a + b x records`` over the recent tasks of an operator's slots.
 
-    The fixed cost `a` is one for all slots, the cost of a record `b` is each slot's own: keys may differ.
-    If records cost independently of each other, the standard deviation of the time of n records grows
-    with the square root of n. So
+    All slots have the same fixed cost `a`. Each slot has its own cost of a record `b`: keys may differ.
+    If the costs of records are independent, the standard deviation of the time of n records grows with
+    the square root of n. So
 
-    - `a` is fitted by least squares, all slots together, a task weighing less the more records it has.
-      Only tasks of different sizes reveal `a`; where all are alike, a made-up task without records
-      decides, which takes 20 ms or the lower quartile of the last 64 tasks' times, whichever is less.
-      `a` is never above that quartile.
+    - least squares over all slots fit `a`. A task with more records weighs less. Only tasks of different
+      sizes reveal `a`. Where all have one size, a made-up task without records decides: it takes 20 ms,
+      or the lower quartile of the last 64 tasks' times if that is less. `a` never exceeds that quartile.
     - `b` is the sum of the tasks' times above `a`, divided by the sum of their records. For such times
       that is the best estimate; the slope of a line would depend on a few expensive records.
-    - Differences between slots that chance can explain are treated as chance: each slot's `b` is pulled
-      towards that of all slots, the more so the fewer records it had and the more their cost varies.
+    - differences between slots that chance can explain count as chance: the estimate moves each slot's
+      `b` towards the `b` of all slots. It moves further if the slot had fewer records, or if their cost
+      varies more.
 
-    For `b`, a new task makes the slot's earlier tasks count less, and the fewer records it has (below the
-    usual number), the less so; nearly empty tasks thus do not wash out full ones.
+    For `b`, a new task makes the slot's earlier tasks count less. A task with fewer records than usual
+    has less of this effect, so nearly empty tasks do not replace full tasks.
 
     References
     ----------
-    Pulling each slot's `b` towards that of all slots is the credibility estimator of Bühlmann and Straub
-    (1970). StreamSwitch 4.2 has mu = completions / useful time, with no fixed cost.
+    `b` is the credibility estimator of Bühlmann and Straub (1970). StreamSwitch 4.2 has mu =
+    completions / useful time, without a fixed cost.
     """
 
     def __init__(self) -> None:
         self._took_ms: deque[float] = deque(maxlen=_LEAST_OF)
         self._ratio: F64 = np.zeros((_RATIO, 0))
-        """By slot: tasks, records, ms, and squared residuals per record."""
+        """By slot, sums over tasks: tasks, records, ms, and squared residuals per record."""
         self._line: F64 = np.zeros((_LINE, 0))
-        """By slot, weighted: 1, x, y, x*x, x*y."""
+        """By slot, weighted sums over tasks: 1, x, y, x*x, x*y; x is records, y is ms."""
         self._side, self._decay = 0.0, _RECORD_DECAY
-        """Smoothed sign of (time taken - time expected) per batch, and the decay that follows from it."""
+        """Smoothed sign of (time taken - time expected) per batch, and the decay that it sets."""
         self._batches = 0
         self._fixed_ms = FIXED_MS
         self._record_ms: F64 = np.zeros(0)
@@ -95,7 +95,7 @@ class TaskCost:
 
     @property
     def record_ms(self) -> F64:
-        """`b`, the cost of a record, by slot, in ms; 0 while nothing is known of any slot."""
+        """`b`, the cost of a record, by slot, in ms; 0 before the first task of any slot."""
         return self._record_ms
 
     def widen(self, slots: int) -> None:
@@ -107,7 +107,7 @@ class TaskCost:
             self._solve()
 
     def renumber(self, survivors: Sequence[int | None]) -> None:
-        """Take note of a new assignment: the old number of each slot, None for a new one."""
+        """Take note of a new assignment; `survivors`: the old number of each slot, None if new."""
         old = self._ratio.shape[1]
         ratio, line = np.zeros((_RATIO, len(survivors))), np.zeros((_LINE, len(survivors)))
         for slot, survivor in enumerate(survivors):
@@ -121,8 +121,8 @@ class TaskCost:
     def add(self, tasks: Sequence[tuple[int, float, float]]) -> None:
         """Take the tasks of a batch into account.
 
-        `tasks` (sequence of (slot, records, ms)): a task without records is ignored: it says nothing
-        about a record's cost, and may have skipped part of the fixed work.
+        `tasks` (sequence of (slot, records, ms)): a task without records is ignored; its time does not
+        show a record's cost, and it may have skipped part of the fixed work.
         """
         self._follow(tasks)
         self._batches += any(records > 0 for _, records, _ in tasks)
@@ -134,7 +134,7 @@ class TaskCost:
         self._solve()
 
     def _follow(self, tasks: Sequence[tuple[int, float, float]]) -> None:
-        """Forget faster while batch after batch takes longer than expected, or shorter."""
+        """Forget faster while successive batches all take longer than expected, or all shorter."""
         known_ms = self._record_ms
         off_ms = sum(
             took_ms - self._fixed_ms - known_ms[slot] * records
@@ -182,7 +182,7 @@ class TaskCost:
         self._record_ms = cost_ms
 
     def _fitted_ms(self) -> float:
-        """Return `a`: least squares with one `a` for all slots and a slope for each."""
+        """Return `a`: least squares with one `a` for all slots and one slope per slot."""
         short_ms = sorted(self._took_ms)
         least_ms = short_ms[int(_SHORT_SHARE * len(short_ms))]
         guess_ms = min(FIXED_MS, least_ms)
@@ -194,9 +194,9 @@ class TaskCost:
 
 
 def makespan_ms(tasks_ms: Sequence[float], at_once: int) -> float:
-    """Return how long tasks take together, each begun in its turn as soon as one of the cores is free.
+    """Return the time until all tasks end; a task begins in its turn, as soon as a core is free.
 
-    `tasks_ms`: in the order in which they begin. `at_once`: how many run at a time, at least 1.
+    `tasks_ms`: time of each task, in the sequence of their turns. `at_once`: number of cores, >= 1.
     """
     if len(tasks_ms) <= at_once:
         return max(tasks_ms, default=0.0)

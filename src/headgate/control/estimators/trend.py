@@ -7,21 +7,20 @@ from collections import deque
 import numpy as np
 
 _GROWTH_MAX = 2.0
-"""The most that a trend multiplies a rate by: a line through noise may point anywhere."""
+"""Largest factor by which a trend grows a rate: a line through noise may have any slope. Chosen."""
 
 _SAMPLES_MIN = 3
 
 
 class Trend:
-    """Fits the recent trend of a rate; cycles of a control loop may come unevenly.
+    """Fits the recent trend of a rate; the times between values may differ.
 
-    `look_back_s`: how far back the line goes, seconds; it says nothing before half of that was
-    seen.
+    `look_back_s`: time that the line covers, seconds; there is no trend before half of it was seen.
 
     References
     ----------
-    PSPS III describes DABS-Storm's forecast as a regression over intervals, which
-    `headgate_lab.rivals.regression.Regression` is; differs in that times are given.
+    PSPS III describes DABS-Storm's forecast as a regression over intervals of one length; see
+    `headgate_lab.rivals.regression.Regression`. Differs: each value has its own time.
     """
 
     def __init__(self, look_back_s: float) -> None:
@@ -29,7 +28,7 @@ class Trend:
         self._seen: deque[tuple[float, float]] = deque()
 
     def observe(self, time_s: float, rate: float) -> None:
-        """Take in a rate, in records per second, seen at `time_s`; times ascend."""
+        """Add the rate at `time_s`, in records per second; times ascend."""
         self._seen.append((time_s, rate))
         while self._seen[0][0] < time_s - self._look_back_s:
             self._seen.popleft()
@@ -37,7 +36,7 @@ class Trend:
     def growth(self, ahead_s: float) -> float:
         """Return the factor by which the rate will have grown `ahead_s` from now.
 
-        Between 1 and 2: a falling rate is believed when it has fallen.
+        Between 1 and 2: a fall of the rate is never forecast.
         """
         if len(self._seen) < _SAMPLES_MIN:
             return 1.0

@@ -1,7 +1,7 @@
 """Decides about many queries on one cluster: the slots that each may use.
 
-Belongs here: the policies of a fleet (henge, unified_fleet), their input and output (view), the names
-that they are found by (registry), the budget (ledger), and what each query may use of it (grant,
+Belongs here: the policies of a fleet (henge, unified_fleet), their arithmetic (arithmetic, juice), their
+input and output (view), their names (registry), the budget (ledger), and the grant of each query (grant,
 granted). Does not belong here: the choice of a query within its grant (slots), Spark's side of a fleet
 (spark.fleet).
 """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from headgate.control.fleet.view import FleetJob, Slots
 
 _ROUNDING = 1e-9
-"""(0.9 / 0.3 - 1) x 10 is 20 and 10 x (1 - 0.8) is 2, also in floating point."""
+"""Tolerance of `ceil`, in slots: (0.9 / 0.3 - 1) x 10 is 20 and 10 x (1 - 0.8) is 2, also in float64."""
 
 
 def extra_slots(congestion: float, threshold: float, per_unit: float) -> int:
@@ -16,19 +16,19 @@ def extra_slots(congestion: float, threshold: float, per_unit: float) -> int:
 
     References
     ----------
-    Henge 5.1, equation 4, with threshold 0.3 and 10 per unit. The paper leaves the rounding open;
-    up, so that every congested operator gets at least one.
+    Henge 5.1, equation 4, with threshold 0.3 and 10 per unit. The paper does not say how to round;
+    rounding up gives every congested operator at least one slot.
     """
     return max(0, math.ceil((congestion / threshold - 1.0) * per_unit - _ROUNDING))
 
 
 def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
-    """Return `wanted`, cut down in proportion where it exceeds `room`.
+    """Return `wanted`, cut down in proportion if its sum exceeds `room`.
 
-    Operators that get something, with what they get; largest remainders are rounded up.
+    The result has the slots of each operator that gets any; the largest remainders are rounded up.
 
-    `wanted`: slots wanted, by operator; >= 0. `room`: how many there are; nothing is given where it
-    is negative.
+    `wanted`: slots wanted, by operator; >= 0. `room`: number of free slots; no operator gets slots
+    where it is negative.
     """
     total, room = sum(wanted.values()), max(room, 0)
     if total <= room:
@@ -45,13 +45,13 @@ def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
 def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[str, int]:
     """Return the operators of `job` that lose slots, with the slots that each keeps.
 
-    `congested`: by operator; congested ones keep what they have. `cut`: the share that is taken
-    away, in (0, 1).
+    `congested`: by operator; a congested operator keeps its slots. `cut`: the share of slots that an
+    operator loses, in (0, 1).
 
     References
     ----------
-    Henge 5.2: un-congested operators except spouts lose 80 %. What is kept is rounded up and is at
-    least one slot, on which the paper is silent.
+    Henge 5.2: un-congested operators except spouts lose 80 %. The rest is rounded up and is at least
+    one slot; the paper does not say this.
     """
     kept = {}
     for name, operator in job.operators.items():

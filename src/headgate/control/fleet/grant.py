@@ -11,13 +11,13 @@ class Grant:
     """Holds the most slots, or active replicas, that each operator of a job may hold."""
 
     slots: Mapping[str, int] = field(default_factory=dict)
-    """By operator, each at least 1; one that is not named may hold whatever its job allows."""
+    """By operator, each at least 1; for an operator without an entry only its job's limit counts."""
     by: str = ""
     reason: str = ""
-    """`by`, `reason`: who granted it and why, for the journal."""
+    """`by`, `reason`: who made the grant, and why, for the journal."""
 
     def most(self, operator: str, otherwise: int) -> int:
-        """Return the most slots of an operator, of which its job allows `otherwise`."""
+        """Return the most slots of an operator; `otherwise` is the limit of its job."""
         return max(1, min(self.slots.get(operator, otherwise), otherwise))
 
 

@@ -1,4 +1,4 @@
-"""Runs a policy within a fleet's grant: limits its slots, and finds its request and the excess.
+"""Runs a policy within a fleet's grant: limits its slots, and computes its request and the excess.
 
 The request is the number of slots that the policy would use without the grant. The excess is the number
 of slots above the grant, which the job gives up.
@@ -26,8 +26,8 @@ AnyPolicy = TypeVar("AnyPolicy", Policy, ReplicaPolicy)
 
 
 _KEPT_S = 10.0
-"""Seconds for which a request is remembered: a policy may request slots in one cycle and balance in the
-next. Chosen."""
+"""Seconds for which a request lasts; some policies request slots in one cycle and balance in the next.
+Chosen."""
 
 
 _ASKED_MOST = 64
@@ -35,7 +35,7 @@ _ASKED_MOST = 64
 
 
 class _Requests:
-    """Remembers the largest wish of each operator within the last `_KEPT_S`, while its grant is spent."""
+    """Remembers the largest wish of each operator in the last `_KEPT_S`, while it uses all its grant."""
 
     def __init__(self) -> None:
         self._wishes: dict[str, list[tuple[float, int]]] = {}
@@ -60,18 +60,18 @@ class _Requests:
 
 
 class Granted(Decorator):
-    """Shows a policy no more slots than are granted, and finds how many the policy would use.
+    """Limits the slots of a policy to its grant, and computes how many it would use without a grant.
 
-    Where an operator holds more than its grant, its least loaded slots are merged before anything else
-    is decided. Where an operator holds all of its grant, a copy of the policy is asked for its decision
-    without a grant: the slots that it wants above the grant are the request. The policy itself never
-    hears that question, so a request changes nothing about its later decisions.
+    Where an operator holds more than its grant, the decision merges its least loaded slots, and the
+    policy is not called. Where an operator holds all of its grant, a copy of the policy decides without
+    a grant: the slots that the copy wants above the grant are the request. The policy itself does not
+    see this, so a request does not change its later decisions.
 
     Attributes
     ----------
     grant : Grant    Replaced with each new grant of the fleet; used from the next decision on.
     requests : dict of str to int
-        By operator: slots that the policy would like, each more than granted. Replaced, never changed.
+        By operator: slots that the policy would use, each more than granted. Replaced, never changed.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -98,14 +98,14 @@ class Granted(Decorator):
         decision = asked(self._policy, replace(observation, operators=within))
         full = {n for n in bounded if _after(decision, n, observation) >= most[n]}
         wishes = _wishes(free, observation, full) if full else {}
-        # an operator that is changing is not observed now, and keeps its earlier request
+        # an operator with a change under way is not observed, and keeps its earlier request
         unseen = self.requests.keys() - observation.operators.keys()
         self.requests = self._requested.note(observation.time_s, wishes, most, full | unseen)
         return decision
 
 
 class GrantedPools:
-    """Shows a policy over pools no more replicas than are granted, and finds how many it would use.
+    """Limits the replicas of a policy over pools to its grant, and computes how many it would use.
 
     As `Granted`, for pools of replicas: a pool is as large as its grant.
 
@@ -113,7 +113,7 @@ class GrantedPools:
     ----------
     grant : Grant    Replaced with each new grant of the fleet; used from the next decision on.
     requests : dict of str to int
-        By stage: replicas that the policy would like, each more than granted. Replaced, never changed.
+        By stage: replicas that the policy would use, each more than granted. Replaced, never changed.
     """
 
     def __init__(self, policy: ReplicaPolicy) -> None:
@@ -152,7 +152,7 @@ class GrantedPools:
 
 
 def _copy_of(policy: AnyPolicy) -> AnyPolicy | None:
-    """Return a copy of a policy as it is now; None of one that cannot be copied."""
+    """Return a copy of a policy as it is now; None for a policy that cannot be copied."""
     try:
         return copy.deepcopy(policy)
     except Exception:  # a user's policy that cannot be copied: its requests stay unknown
@@ -160,9 +160,9 @@ def _copy_of(policy: AnyPolicy) -> AnyPolicy | None:
 
 
 def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> dict[str, int]:
-    """Return the slots that a policy would use in the end for operators whose grant is spent.
+    """Return the slots that a policy would use for the operators in `full`, which use all their grant.
 
-    A policy may add one slot at a time; the copy is called again with the added slot until it adds none.
+    A policy may add one slot at a time, so it is called with each added slot until it adds none.
     """
     wishes: dict[str, int] = {}
     for _ in range(_ASKED_MOST if policy is not None else 0):
@@ -186,10 +186,10 @@ def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> 
 
 
 def _under(view: OperatorView, change: Change) -> OperatorView:
-    """Return the view after a change, with all rates as they are.
+    """Return the view after a change, with unchanged rates.
 
-    A new slot gets rate and latency of the slot that its key groups come from; without a named source,
-    those of the slot with the highest rate.
+    A new slot gets service rate and latency of the change's source; without a source, those of the slot
+    with the highest rate.
     """
     origin = change.source if change.source is not None else int(np.argmax(view.slot_rate))
     kept = [origin if old is None else old for old in change.survivors]
@@ -225,14 +225,14 @@ def _given_up(over: Mapping[str, OperatorView], most: Mapping[str, int]) -> Deci
 
 
 def merged(view: OperatorView, slots: int) -> Change:
-    """Return the change to `slots` slots, fewer than there are, by the best merges one after another.
+    """Return the change to `slots` slots, fewer than now, by a sequence of best merges.
 
-    Where nothing is known of the slots' service rates, or no two slots can merge since all have a
-    share of one split key group, key groups are spread evenly instead.
+    Where a slot's service rate is unknown, or no two slots can merge since all have a share of one
+    split key group, the change gives all slots equally many key groups instead.
 
     References
     ----------
-    StreamSwitch 3.4, Algorithm 1, as many times as it takes.
+    StreamSwitch 3.4, Algorithm 1, repeated.
     """
     change: Change | None = None
     known = bool((view.service_rate > 0.0).all())

@@ -28,8 +28,8 @@ class Goal(StrEnum):
     """The sum of all jobs' utilities (Henge's own choice)."""
 
     MAX_MIN = "max-min"
-    """The smallest share of its maximum that any job attains. Differs from Henge 2, which speaks of
-    the minimum utility: a job of low priority would be the minimum for ever."""
+    """The smallest share of its maximum that any job attains. Differs from Henge 2, which names the
+    minimum utility: a job of low priority would always be the minimum."""
 
 
 class ClusterState(StrEnum):
@@ -41,10 +41,10 @@ class ClusterState(StrEnum):
 
 
 _FALLING = 1e-3
-"""A job that lost a larger share of its utility within a round is falling."""
+"""Share of its utility that a falling job loses within a round, at least."""
 
 _ROUNDING_S = 1e-6
-"""Times are sums of batch lengths: 0.1 s a hundred times over is 10 s."""
+"""Tolerance of times, in seconds. Times are sums of batch lengths: a hundred times 0.1 s is 10 s."""
 
 
 def capacity(operator: FleetOperator) -> float:
@@ -54,49 +54,50 @@ def capacity(operator: FleetOperator) -> float:
 
 @dataclass(frozen=True)
 class HengeParameters:
-    """Holds the parameters of `Henge`; ranges are checked when they are made."""
+    """Holds the parameters of `Henge`, and checks their ranges."""
 
     goal: Goal = Goal.TOTAL
-    """What is maximised."""
+    """The objective that Henge maximises."""
     round_s: float = 10.0
     """Time between two rounds, in seconds; > 0. Henge 5.1."""
     observe_s: float = 900.0
-    """How long a new fleet is only watched, in seconds; >= 0. Henge 8."""
+    """Time for which a new fleet is only watched, in seconds; >= 0. Henge 8."""
     fresh_s: float = 300.0
-    """How long statistics must flow again after a gap, in seconds; >= 0. Henge 8.4.2."""
+    """Time for which statistics must come again after a gap, in seconds; >= 0. Henge 8.4.2."""
     settle_s: float = 60.0
-    """How long utilities are left alone after an action, in seconds; >= 0. Henge 5.1: about a minute;
-    also the length of the windows they are measured over."""
+    """Time between an action and its judgement, at least, in seconds; >= 0. Henge 5.1: about a
+    minute, which is also the length of the windows of the measured values."""
     settle_max_s: float = 300.0
-    """When an action is judged although utilities still move, in seconds; chosen, not tuned."""
+    """Time between an action and its judgement, at most, in seconds; chosen, not tuned."""
     settle_tolerance: float = 0.01
-    """Two rounds closer than this are settled, and a smaller loss is no drop; at most 0.99."""
+    """Relative change of the objective in a round up to which it has settled; a smaller loss is no
+    drop; at most 0.99."""
     congestion_threshold: float = 0.3
-    """An operator above it is congested; > 0. Henge 5.1."""
+    """Congestion above which an operator is congested; > 0. Henge 5.1."""
     slots_per_unit: float = 10.0
-    """Slots given per threshold of excess congestion; > 0. Henge 5.1, equation 4."""
+    """Slots added per threshold of excess congestion; > 0. Henge 5.1, equation 4."""
     gain: float = 0.05
-    """Delta: a job that gains less from slots is passed over for a while; >= 0. Henge 5.1."""
+    """Delta: relative gain from new slots below which a late job is blacklisted; >= 0. Henge 5.1."""
     blacklist_s: float = 3600.0
-    """For how long, in seconds; >= 0. Henge 5.1."""
+    """Time on the blacklist, in seconds; >= 0. Henge 5.1."""
     stable_rounds: int = 4
     """Rounds at the maximum before the cluster counts as converged; >= 0. Henge 5.1."""
     reduction: float = 0.8
     """Share of its slots that a reduced operator loses; above 0, at most 0.99. Henge 5.2."""
     drop: float = 0.05
-    """A larger loss in a converged cluster means that the workload changed; above 0, at most 0.99.
-    Henge 5.3."""
+    """Relative loss of a converged cluster above which the workload has changed; above 0, at most
+    0.99. Henge 5.3."""
     input_change: float = 0.1
-    """A larger change of a job's input allows another reduction; >= 0. Chosen, not tuned."""
+    """Relative change of a job's input above which another reduction is allowed; >= 0. Chosen."""
     input_steady: float = 0.02
-    """A job whose input changed by more while an action took effect says nothing about it; >= 0.
-    Chosen, not tuned."""
+    """Relative change of a job's input, while an action takes effect, above which the job does not
+    count in the judgement; >= 0. Chosen, not tuned."""
     blame_falling: bool = True
-    """Whether a job that was losing utility before an action, or bound to, counts in its judgement.
-    Where changes lose nothing, what waits at a late job makes it later in every round, and for a while
-    also once it has the slots that it needs."""
+    """Whether a job that was losing utility before an action, or bound to, counts in the judgement.
+    Use False where changes lose no records: the backlog of a late job makes it later in every round,
+    for a while even with enough slots."""
     patience_rounds: int = 2
-    """Rounds in a row for which a miss or a drop must last to count, so that a burst within one
+    """Successive rounds for which a miss or a drop must last to count, so that a burst within one
     sub-window causes no action (Henge 6); >= 1."""
     measure: Callable[[FleetOperator], float] = capacity
     """Congestion of an operator; another measure (queue length, ...) needs its own threshold."""
@@ -118,7 +119,7 @@ class HengeParameters:
 
 @dataclass(frozen=True)
 class Indicators:
-    """Holds the figures about the cluster that Henge shows to a human operator.
+    """Holds the figures about the cluster that Henge shows to people.
 
     References
     ----------
@@ -127,11 +128,11 @@ class Indicators:
 
     state: ClusterState
     touched: Mapping[str, int]
-    """Reconfigurations per job, most first: the hungry ones."""
+    """Reconfigurations per job, the largest number first."""
     blacklisted: Mapping[str, float]
-    """Jobs passed over, with the time in seconds at which they are candidates again."""
+    """Jobs on the blacklist, with the time in seconds at which they are candidates again."""
     oversubscribed: bool
-    """Whether the cluster converged and still some job misses its SLO."""
+    """Whether the cluster has converged although some job misses its SLO."""
     satisfaction: float
     """Mean share of the maximum total utility over the last hour of rounds, in [0, 1]."""
     action_s: Mapping[str, float]
@@ -140,7 +141,7 @@ class Indicators:
 
 @dataclass(frozen=True)
 class _Pending:
-    """Holds an action whose effect is not judged yet; `jobs_before` is what was seen at the action."""
+    """Holds an action that is not judged yet; `jobs_before` are the jobs as they were at the action."""
 
     action: Action
     jobs: tuple[str, ...]
@@ -166,29 +167,29 @@ class _Record:
 class Henge:
     """Shares a budget of slots among jobs so that their total utility is as high as possible.
 
-    Once per round, never while an earlier action is unjudged: of the jobs that miss their SLO the
-    one of highest priority (then of lowest utility) gets slots for its congested operators. Once
-    utilities have settled the action is judged. After a drop, jobs that meet their SLO are reduced
-    if the cluster is congested and they have not been yet; otherwise the best configuration on
-    record is restored. A job that hardly gained is passed over for a while.
+    Once per round Henge takes one action, but never before the last action is judged. Of the jobs that
+    miss their SLO, the job of highest priority (then of lowest utility) gets slots for its congested
+    operators. Henge judges the action once utilities have settled. After a drop, it reduces the jobs that
+    meet their SLO, if the cluster is congested and no reduction was made for this input; otherwise it
+    restores the best configuration on record. A job that hardly gained goes on a blacklist.
 
     References
     ----------
-    Henge 5. Differs, where the paper is silent or Spark is no Storm:
+    Henge 5. Differs, where the paper is silent or Spark differs from Storm:
 
-    - A request that does not fit into the budget counts as congestion; where not even one slot is
-      left, a reduction or reversion follows at once.
-    - A job that misses its SLO without a congested operator below its maximum is passed over. If
-      that leaves no candidate, no action can help: the cluster converges on its best record.
-    - A drop after a reconfiguration is that of the jobs whose input stayed as it was (and, without
-      `blame_falling`, that were not falling before or bound to): what the others lost is not due to
-      the action, and then what is on record no longer applies.
-    - Forgetting history includes the blacklist. Jobs, their operators, intents or
-      priorities, or the budget changing counts as a change of workload: history is forgotten.
-    - A job with a policy of its own gets what that asks for, as its model knows how much it needs; what
-      such a job does not spend may be taken back by the fleet. Free slots that a converged cluster did
-      not have let it go on.
-    - A job that has never reported is left out until it does. A job that stops reporting stops all
+    - A request that does not fit into the budget counts as congestion. If no slot is left, a reduction
+      or reversion follows at once.
+    - A job that misses its SLO, but has no congested operator below its maximum, gets no slots. Without
+      a candidate no action can help: the cluster converges on its best record.
+    - Only jobs with a steady input count for a drop after a reconfiguration (and, without
+      `blame_falling`, only jobs that were not falling before, or bound to). If the other jobs lost
+      utility, the action is not the cause, and the records no longer apply.
+    - Forgetting history includes the blacklist. If jobs, their operators, intents or priorities, or the
+      budget change, the workload has changed, and Henge forgets its history.
+    - A job with a policy of its own gets at least the slots that this policy requests, since the policy
+      knows the need. The fleet may take back slots that such a job does not use. A converged cluster goes
+      on if more slots become free.
+    - A job that has never reported is left out until it reports. A job that stops reporting stops all
       actions, since the total is unknown.
     - The bound of theorem 1 holds with each job's logarithm rounded up: N ceil(log(F)) + 2 steps.
     """
@@ -230,7 +231,7 @@ class Henge:
 
     @property
     def indicators(self) -> Indicators:
-        """Return the figures about the cluster; reading them has no cost and no effect."""
+        """Return the figures about the cluster; the call changes nothing."""
         kept = self._satisfaction
         return Indicators(
             state=self._state,
@@ -242,7 +243,7 @@ class Henge:
         )
 
     def decide(self, view: FleetView) -> FleetDecision:
-        """Return the one action of this round, or why there is none."""
+        """Return the action of this round, or no action and the reason."""
         if self._started_s is None:
             self._started_s = self._next_round_s = view.time_s
         if view.time_s < self._next_round_s - _ROUNDING_S:
@@ -272,7 +273,7 @@ class Henge:
             self._state = ClusterState.NOT_CONVERGED
         return self._act(view)
 
-    # What is remembered from round to round.
+    # The state from round to round.
 
     def _forget(self) -> None:
         """Forget all past actions: they no longer apply to the present cluster."""
@@ -295,12 +296,12 @@ class Henge:
                 self._state = ClusterState.NOT_CONVERGED
             self._known, self._budget = known, budget
         if self._pending is not None and self._acted:
-            # Rounds are skipped while a change is under way: it took until about now.
+            # The fleet skips rounds while a change is under way, so the change lasted until about now.
             since_s = max(self._pending.since_s, view.time_s - self._p.round_s)
             self._pending = replace(self._pending, since_s=since_s)
         self._acted = False
         if view.slots != self._slots_expected:
-            # Changed by hand, or granted differently than asked: what was measured is of before.
+            # A person changed slots, or the fleet granted others: the measurements are older than that.
             self._slots_expected = view.slots
             self._recent.clear()
             if self._pending is not None:
@@ -322,10 +323,10 @@ class Henge:
             self._accepted.discard(name)
 
     def _bound_to_fall(self, view: FleetView) -> set[str]:
-        """Return the jobs that cannot keep up with all the slots that they ever had.
+        """Return the jobs that cannot keep up with the most slots that they ever had.
 
-        They become late whatever is done for others. One that was reduced is not among them: it may
-        have been made so.
+        They become later whatever happens to other jobs. A reduced job is not among them, since the
+        reduction may be the cause.
         """
         slots = {name: sum(operators.values()) for name, operators in view.slots.items()}
         known = self._slots_most
@@ -348,7 +349,7 @@ class Henge:
         return min((job.attained / job.utility.maximum for job in jobs), default=0.0)
 
     def _missing(self, view: FleetView) -> list[str]:
-        """Return the jobs that have missed their SLO for long enough, in the order of help."""
+        """Return the jobs that have missed their SLO for long enough, the next to get slots first."""
         late = [n for n in view.jobs if self._missed_rounds[n] >= self._p.patience_rounds]
 
         def rank(name: str) -> tuple[float, float, str]:
@@ -362,7 +363,7 @@ class Henge:
     # Not converged: reconfiguration.
 
     def _act(self, view: FleetView) -> FleetDecision:
-        """Return the next reconfiguration, or converge where none is left."""
+        """Return the next reconfiguration, or converge if no job can get slots."""
         if all(job.met for job in view.jobs.values()):
             self._stable_rounds += 1
             if self._stable_rounds > self._p.stable_rounds:
@@ -447,7 +448,7 @@ class Henge:
             return self._relieve(view, "drop", why, congested=congested)
         whole = self._worth(pending.jobs_before.values())
         if self._objective(view) < whole * (1.0 - self._p.settle_tolerance):
-            # Lost with the input: what is on record is of another workload (5.3).
+            # Other jobs lost utility by their input: the records are of another workload (5.3).
             self._history.clear()
             self._record(view)
         job = view.jobs[pending.jobs[0]]
@@ -482,7 +483,7 @@ class Henge:
         return not moved or waited_s >= self._p.settle_max_s
 
     def _relieve(self, view: FleetView, rule: str, why: str, *, congested: bool) -> FleetDecision:
-        """Reduce jobs where possible, otherwise go back to the best configuration on record."""
+        """Reduce jobs if possible; otherwise restore the best configuration on record."""
         changes = self._reducible(view) if congested and self._may_reduce(view) else {}
         if not changes:
             return self._revert(view, rule, why)
@@ -493,7 +494,7 @@ class Henge:
         return self._start(view, pending, decision)
 
     def _may_reduce(self, view: FleetView) -> bool:
-        """Return whether no reduction was made for the input as it is now."""
+        """Return whether there was no reduction for the present input."""
         then = self._rates_reduced
         return then is None or any(
             abs(job.input_rate - then[name]) > self._p.input_change * then[name]
@@ -510,10 +511,10 @@ class Henge:
         return {name: operators for name, operators in kept.items() if operators}
 
     def _revert(self, view: FleetView, rule: str, why: str) -> FleetDecision:
-        """Go back to the best configuration on record, and converge."""
+        """Restore the best configuration on record, and converge."""
         now = self._objective(view)
         granted = view.slots_max - view.slots_free
-        # Jobs may have come with more slots than there are; what they gave back stays theirs no more.
+        # Jobs may have entered with more slots than the budget; slots that they gave back are gone.
         room = max(view.slots_max, granted)
         held = [record for record in reversed(self._history) if record.size <= room]
         best = max(held, key=lambda r: r.objective, default=None)
@@ -541,17 +542,17 @@ class Henge:
         self._free = view.slots_free
 
     def _disturbed(self, view: FleetView) -> bool:
-        """Return whether a converged cluster has to be looked at again."""
+        """Return whether a converged cluster needs actions again."""
         now = self._objective(view)
         self._reference = max(self._reference, now)
         low = now < self._reference * (1.0 - self._p.drop)
         self._low_rounds = self._low_rounds + 1 if low else 0
         if self._low_rounds >= self._p.patience_rounds:
-            # Nothing was changed, so the workload must have changed.
+            # There was no action, so the workload must have changed.
             self._forget()
             return True
         if view.slots_free > self._free:
-            # jobs gave back what they did not spend: who was accepted as late may be helped now
+            # jobs gave back unused slots: jobs that were accepted as late may get them now
             self._accepted.clear()
             self._blacklist.clear()
         self._free = view.slots_free
@@ -560,7 +561,7 @@ class Henge:
 
 
 def _total(view: FleetView) -> tuple[float, float]:
-    """Return the total utility, attained and at most."""
+    """Return the attained and the maximum total utility."""
     jobs = view.jobs.values()
     return sum(job.attained for job in jobs), sum(job.utility.maximum for job in jobs)
 

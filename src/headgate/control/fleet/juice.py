@@ -18,28 +18,28 @@ class Flow:
     parent: str
     child: str
     """`parent`, `child`: an operator without parents is a spout. Where records wait in front of a
-    job, make the source the spout and let its flow say how many arrived and how many were read."""
+    job, the source is the spout, and its flow has the records that arrived and that were read."""
     sent: float
     """Records the parent sent to this child, counted at the parent, so that losses show."""
     executed: float
-    """Records of this parent that the child processed, whatever it made of them."""
+    """Records of this parent that the child processed, whatever their results."""
     waiting: float = 0.0
-    """Records of this parent that the child has yet to process at the end of the window."""
+    """Records of this parent that still wait at the child at the end of the window."""
 
 
 def operator_juice(flows: Sequence[Flow]) -> dict[str, float]:
     """Return the juice of each operator, summed over the spouts.
 
-    By operator, parents before children; >= 0, at most the number of spouts.
+    The result is by operator, parents before children; each juice is in [0, number of spouts].
 
     `flows`: one per edge of an acyclic graph. Raises `ConfigError`: the graph has a cycle.
 
     References
     ----------
     Henge 6, equation 5: J_o = sum over parents p of J_p E_o^p / T^p, where T^p is what p sent to
-    *all* its children. Differs where the paper is silent: what an edge executed counts up to what
-    was sent along it (a queue that drains is no gain); and a parent that sent nothing shares its
-    juice evenly among the children for which nothing of it waits.
+    *all* its children. Differs where the paper is silent: an edge's executed records count at most as
+    many as it sent (a queue that drains is no gain); the juice of a parent that sent no record goes to
+    its children in equal parts, except to a child that served none while records waited.
     """
     into: dict[str, list[Flow]] = defaultdict(list)
     out_of: dict[str, list[Flow]] = defaultdict(list)
@@ -59,15 +59,15 @@ def job_juice(flows: Sequence[Flow], sink_weights: Mapping[str, float] | None = 
     """Return the juice of a job, in [0, 1].
 
     `flows`: one per edge of an acyclic graph; none for a job of one operator, whose juice is 1.
-    `sink_weights`: how much a record counts at each sink; > 0, 1 where a sink is not named. Raises
-    `ConfigError`: the graph has a cycle, a weight is not above 0, or it names an operator that is
-    no sink.
+    `sink_weights`: weight of a record at each sink; > 0, and 1 for a sink without an entry. Raises
+    `ConfigError`: the graph has a cycle, a weight is not above 0, or an entry names an operator that
+    is no sink.
 
     References
     ----------
     Henge 6, equation 6: the sum over sinks and spouts, divided by the number of spouts. With
     weights (observation 3) the divisor is the weighted sum of an undisturbed job, so that such a
-    job has juice 1; without weights that is the number of spouts.
+    job has juice 1; without weights this sum is the number of spouts.
     """
     parents = {flow.parent for flow in flows}
     sinks = {flow.child for flow in flows} - parents
@@ -87,7 +87,7 @@ def job_juice(flows: Sequence[Flow], sink_weights: Mapping[str, float] | None = 
 
 
 def _edge_share(flow: Flow, siblings: Sequence[Flow]) -> float:
-    """Return E/T: the share of all records that the parent sent that was processed along `flow`."""
+    """Return E/T: records processed along `flow`, as a share of all records that the parent sent."""
     sent = sum(sibling.sent for sibling in siblings)
     if sent > 0.0:
         return min(flow.executed, flow.sent) / sent

@@ -1,4 +1,4 @@
-"""Keeps the budget of a fleet: the grant of each job, and the time at which a grant may grow."""
+"""Keeps the budget of a fleet: the grant of each job, and the grants that wait for free slots."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Ledger:
     """Grants slots of one budget to jobs, so that their slots never exceed it.
 
     A grant falls at once, and the job gives up slots at its next boundary; until then these slots count
-    as taken. A grant grows only into free room. So a decision that moves slots from one job to another
-    is carried out in two parts, and at no time do both jobs have the slots. Jobs that come with more
-    slots than there is room for keep one slot per operator, whatever the budget.
+    as taken. A grant grows only if enough slots are free. So a decision that moves slots from one job to
+    another has two parts, and both jobs never have the slots at the same time. A job that enters with
+    more slots than are free gets the free slots, but at least one per operator, whatever the budget.
 
     `budget`: slots of all jobs together; >= 1.
 
@@ -59,8 +59,8 @@ class Ledger:
     def enter(self, job: str, held: Mapping[str, int], taken: int) -> dict[str, int]:
         """Enter a job with the slots that it holds, up to the free slots; return its grant.
 
-        `held`: slots that it comes with, by operator. `taken`: slots of the budget that others
-        have.
+        `held`: slots that the job comes with, by operator. `taken`: slots of the budget that other
+        jobs have.
         """
         extra = {operator: slots - 1 for operator, slots in held.items()}
         room = self.budget - taken - len(held)
@@ -74,16 +74,16 @@ class Ledger:
         self._accounts.pop(job, None)
 
     def want(self, slots: Slots) -> None:
-        """Take note of other grants that are wanted; `settle` says when they are given."""
+        """Take note of the grants that a policy wants; `settle` brings them into force."""
         for job, operators in slots.items():
             account = self._accounts.get(job)
             if account is not None:
                 known = {op: max(1, n) for op, n in operators.items() if op in account.granted}
                 account.wanted |= known
-        self.cut(self._accounts)  # what was decided before the budget shrank does not undo that
+        self.cut(self._accounts)  # a decision may be older than a cut of the budget
 
     def keep(self, job: str, operators: Mapping[str, int]) -> None:
-        """Lower the grant of a job that refused more slots to the slots that it holds."""
+        """Lower the grant of a job that refused slots to the slots that the job holds."""
         account = self._accounts.get(job)
         if account is not None:
             for operator, slots in operators.items():
@@ -117,16 +117,16 @@ class Ledger:
         return changed
 
     def give_up(self) -> dict[str, dict[str, int]]:
-        """Forget the grants that wait for room, and return them: there will be none."""
+        """Forget the grants that wait for free slots, and return them; they never come into force."""
         forgotten = self.waiting
         for account in self._accounts.values():
             account.wanted.clear()
         return forgotten
 
     def cut(self, order: Iterable[str]) -> None:
-        """Want less for jobs, the first of `order` first, until the budget suffices for all.
+        """Lower the wanted grants, those of the first job in `order` first, until the budget suffices.
 
-        An operator keeps one slot.
+        Each operator keeps at least one slot.
         """
         over = -self.budget
         for account in self._accounts.values():
@@ -141,7 +141,7 @@ class Ledger:
                     over -= less
 
     def taken(self, held: Slots, but: Iterable[str] = ()) -> int:
-        """Return the slots of the budget that jobs have: granted, or held still; without some jobs."""
+        """Return the slots that jobs take: granted, or still held if more; without the jobs in `but`."""
         left_out = set(but)
         return sum(
             max(slots, held.get(job, {}).get(operator, 0))

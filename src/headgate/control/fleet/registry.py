@@ -1,7 +1,7 @@
 """Finds fleet policies by name, and scales their times to the length of a round.
 
-The papers' times fit rounds of 10 s on a cluster where a change takes minutes. Jobs in micro-batches
-are steered in rounds of any length; what takes a number of rounds in the paper takes as many here.
+The papers' times fit rounds of 10 s on a cluster where a change takes minutes. Here rounds have any
+length, and a time of so many rounds in the paper is a time of as many rounds here.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _BLACKLIST_ROUNDS = 360
 
 _AHEAD_ROUNDS = 12
 _CATCH_UP_ROUNDS = 30
-"""The 120 s and 300 s of `UnifiedFleet` likewise."""
+"""The 120 s and 300 s of `UnifiedFleet` in rounds of 10 s."""
 
 _FREE_MARGIN, _FREE_KEPT = 0.1, 1
-"""`epsilon` and `kept` of `UnifiedFleet` where a change of slots stops no job, so that nothing is kept
-for fear of one: `Unified`'s own margin."""
+"""`epsilon` and `kept` of `UnifiedFleet` where a change of slots stops no job, so that jobs need no
+reserve to avoid changes. The margin is that of `Unified`."""
 
 _INPUT_STEADY = 0.2
 _INPUT_CHANGE = 0.3
-"""Above the noise of an input rate over six rounds of batches: up to 10 % either way where a round is
-4 s (measured)."""
+"""Relative changes of an input rate above its noise: up to 10 % either way over six rounds of 4 s
+(measured)."""
 
 
 def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any) -> HengeParameters:
@@ -44,7 +44,7 @@ def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any)
     ----------
     round_s : float    Time between two rounds, in seconds.
     observe_s : float, optional
-        How long a new fleet is only watched; 90 rounds where it is not given.
+        Time for which a new fleet is only watched, in seconds; 90 rounds by default.
     **changes
         Other fields of `HengeParameters`.
     """
@@ -85,7 +85,7 @@ def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -
 
 
 _Make = Callable[[float, float | None, Goal], FleetPolicy]
-"""From a round and what is only watched, in seconds, and what is maximised."""
+"""Takes the length of a round and the time of watching, in seconds, and the goal; makes a policy."""
 
 _POLICIES: Mapping[str, _Make] = {
     "henge": lambda round_s, observe_s, goal: henge(round_s, observe_s=observe_s, goal=goal),
@@ -99,10 +99,10 @@ def names() -> tuple[str, ...]:
 
 
 def check(name: str, goal: str = Goal.TOTAL) -> None:
-    """Refuse a name that no fleet policy has, and a goal that is not the policy's.
+    """Refuse a name that no fleet policy has, and a goal that the policy does not have.
 
-    Raises `ConfigError`: there is no such policy or goal, only Henge has that goal, or what another
-    distribution brings cannot be loaded.
+    Raises `ConfigError`: there is no such policy or goal, only Henge has that goal, or the policy of
+    another distribution cannot be loaded.
     """
     others = {} if name in _POLICIES else installed(FLEET_POLICIES)
     if name in others:
@@ -123,17 +123,17 @@ def check(name: str, goal: str = Goal.TOTAL) -> None:
 def fleet_policy(
     name: str, round_s: float, *, observe_s: float | None = None, goal: str = Goal.TOTAL
 ) -> FleetPolicy:
-    """Return the fleet policy of a name.
+    """Make the fleet policy that `name` names.
 
     Raises `ConfigError`: as `check`.
 
     Parameters
     ----------
     name : str
-        One of `names`, or one that another distribution brings (`headgate.core.installed`).
+        One of `names`, or the name of another distribution's policy (`headgate.core.installed`).
     round_s : float    Time between two rounds, in seconds.
     observe_s : float, optional
-        How long a new fleet is only watched, by policies that watch first; 90 rounds by default.
+        Time for which headgate's policies only watch a new fleet, in seconds; 90 rounds by default.
     goal : str    What Henge maximises: *total* or *max-min*.
     """
     check(name, goal)

@@ -20,16 +20,16 @@ from headgate.control.limits import check_range
 from headgate.core.utility import Metric
 
 _MANY = 1e9
-"""More slots than any operator may have: a number to round, where hardly any time is left."""
+"""Cap on a number of slots before it is rounded: more than any operator may have."""
 
 _ROUNDING = 1e-9
 
 _HURRY = 3.0
-"""How much sooner slots are divided again while an operator cannot keep up."""
+"""Divisor of the time between two divisions while an operator cannot keep up; larger: sooner."""
 
 _KEPT_WORTH = 4.0
-"""How much more a job is worth that is served already: who is served changes only for a gain, since a job
-that was late has first to be rid of what waits. Tuned on two draws of `fleet-loads`."""
+"""Factor on the worth of a job that is served already. Larger: the served jobs change less often; a job
+that was late must first serve its backlog. Tuned on two draws of `fleet-loads`."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,24 @@ class UnifiedFleetParameters:
     """Holds the parameters of `UnifiedFleet`."""
 
     epsilon: float = 0.4
-    """As of `Unified`: how much more than is needed is given, so that the next change is far away; a
-    change of a job may stop it."""
+    """Margin of granted slots, as in `Unified`. Larger: fewer changes, which may each stop a job, and
+    more slots."""
     ahead_s: float = 120.0
-    """How far the input of a job is forecast, seconds; >= 0: as long as a change takes to show."""
+    """How far ahead inputs are forecast, seconds; >= 0. A change takes about so long to show."""
     look_back_s: float = 120.0
-    """What its trend is taken over, seconds; > 0."""
+    """Time over which trends are taken, seconds; > 0."""
     observe_s: float = 900.0
-    """How long a new fleet is only watched, seconds; >= 0. Henge 8."""
+    """Time for which a new fleet is only watched, seconds; >= 0. Henge 8."""
     settle_s: float = 60.0
-    """How long a job is left alone after a change, seconds; >= 0. Henge 5.1."""
+    """Time after a change in which a job keeps its slots, seconds; >= 0. Henge 5.1."""
     catch_up_s: float = 300.0
-    """Time within which waiting records are to be served, seconds; > 0. Chosen: Henge's longest wait
-    for an action to take effect."""
+    """Time within which the backlog is to be served, seconds; > 0. Chosen: Henge's longest wait for
+    an action to take effect."""
     kept: int = 2
-    """How many times what it needs an operator keeps when it gives slots back; >= 1. To be short of
-    slots costs a change."""
+    """Multiple of its need that an operator keeps when it gives slots back; >= 1. Larger: less often
+    short of slots, which costs a change."""
     bound_s: float = 1.0
-    """The bound on a job's waiting where no intent of it says one, seconds; > 0."""
+    """Bound on the latency of a job without an intent for it, seconds; > 0."""
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "ahead_s", "observe_s", "settle_s"):
@@ -66,22 +66,22 @@ class UnifiedFleetParameters:
 
 @dataclass
 class _Known:
-    """Holds the trends and costs that were learned of one job.
+    """Holds the trends and costs of one job, as measured so far.
 
     Attributes
     ----------
     rate : Trend
-        Trend of the operator's input.
+        Trend of the job's input.
     costs : dict of str to Trend
-        By operator, of the time that a record takes a slot.
+        By operator: trend of the time that a slot needs for a record.
     beside_s : dict of str to float
-        By operator, the least that the job took beside what is projected for the operator.
+        By operator: least latency of the job beyond the operator's projected latency, in seconds.
     work_s : dict of str to float
-        Slot-seconds of work that waited in the round before, by operator; empty after a change.
+        By operator: slot-seconds of work that waited in the last round; empty after a change.
     service_rates : dict of str to float
-        By operator, the records of the job's input that a slot serves per second, last measured.
+        By operator: records of the job's input that a slot serves per second, last measured.
     seen_s, changed_s : float
-        When that round was, and the last change, in seconds.
+        Times of the last round and of the last change, in seconds.
     """
 
     rate: Trend
@@ -95,7 +95,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Need:
-    """Holds the load that an operator of a job will have to serve, and the operator's present slots.
+    """Holds the forecast load of an operator, and its present slots.
 
     Attributes
     ----------
@@ -103,11 +103,11 @@ class _Need:
     rate : float
         Records per second of the job's input; forecast.
     waiting : float
-        Records that wait.
+        Waiting records of the job's input.
     mu : float
         Records per second that a slot serves; forecast.
     within_s : float
-        The bound, without what no slot can change.
+        The bound, minus the latency that no slot can change.
     rate_now, mu_now : float
         `rate` and `mu` without the forecast.
     """
@@ -126,26 +126,26 @@ class _Need:
         return replace(self, rate=self.rate_now, mu=self.mu_now)
 
     def slots(self, epsilon: float, catch_up_s: float) -> int:
-        """Return the slots that serve the arrivals and the backlog, with a share `epsilon` to spare.
+        """Return the slots that serve the arrivals and the backlog, with the margin `epsilon`.
 
         References
         ----------
-        StreamSwitch 4.2, of slots with the same load.
+        StreamSwitch 4.2, for slots with the same load.
         """
         operator = self.operator
         rate = (self.rate + self.waiting / catch_up_s) / (1.0 - epsilon)
         spare = 1.0 / self.within_s if self.within_s * self.mu > 1.0 else 0.0
         wanted = math.ceil(min(rate / (self.mu - spare), _MANY) - _ROUNDING)
-        # a job's own policy knows better how many it can spend
+        # `room` respects the request of the job's own policy, which knows its need better
         most = operator.slots + operator.room
         return max(operator.slots_min, min(max(wanted, 1), most))
 
 
 @dataclass(frozen=True)
 class _Tier:
-    """Holds one way to divide slots: the margin of jobs that get slots, and the rest of those that give.
+    """Holds one way to move slots: the margin of jobs that get slots, and what giving jobs keep.
 
-    The tiers are tried in order; the first that fits into the budget is taken.
+    The policy tries the tiers in sequence, and takes the first that fits into the budget.
 
     Attributes
     ----------
@@ -154,9 +154,9 @@ class _Tier:
     catch_up_s : float
         Time within which a job that gets slots serves its backlog, in seconds.
     kept : int
-        Multiple of its need that a job that gives slots keeps.
+        Multiple of its need that a giving job keeps.
     left : float
-        The least share of its slots that a giving job keeps, since its need may rise again soon.
+        Least share of its slots that a giving job keeps, since its need may soon rise again.
     """
 
     epsilon: float
@@ -171,18 +171,18 @@ Needs = Mapping[str, Mapping[str, _Need]]
 class UnifiedFleet:
     """Divides one budget of slots among jobs by the forecast need of every job.
 
-    Each round the policy forecasts the arrivals and the backlog of every operator, and the time that a
-    record takes a slot. An operator needs the fewest slots with which that load is projected to be
-    within the job's bound. All jobs that hold less get their need and a margin in one decision, before
+    Each round the policy forecasts the arrivals of every operator, and the time that a slot needs for a
+    record. An operator needs the fewest slots with which these arrivals and its backlog are projected to
+    be within the job's bound. All jobs that hold less get their need and a margin in one decision, before
     they miss their SLO.
 
-    - While the budget suffices nothing is taken back, since a change may stop a job.
-    - Where it does not suffice, other jobs give back slots: first those beyond twice their need, then
-      their margin; then the margins of all shrink.
-    - Where not even the bare needs fit, the jobs that are worth most per slot are served. The others
-      share the rest in proportion to their needs, so that a job is late, but falls behind no more than
-      it must. Where the arrivals alone need more than all slots, some jobs stay late whatever is done:
-      then the served jobs get slots to be rid of their backlog soon, and after them one job at a time.
+    - While the budget suffices, no other job gives back slots, since a change may stop a job.
+    - If it does not suffice, other jobs give back slots: first slots beyond twice their need, then their
+      margin. Then the margins of all jobs shrink.
+    - If not even the needs without margin fit, the jobs that are worth most per slot are served. The
+      other jobs share the remaining slots in proportion to their needs, so that each falls behind as
+      little as possible. If the arrivals alone need more than all slots, some jobs stay late in any case.
+      Then the served jobs get slots to serve their backlog soon, and after them one job at a time.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class UnifiedFleet:
     References
     ----------
     Ours. Henge 5 (rounds, utility, watching first), StreamSwitch 4.2 (projection), PSPS IV (forecast).
-    Congestion of hosts is not looked at: the budget bounds the slots of all jobs.
+    The policy ignores the congestion of hosts: the budget bounds the slots of all jobs.
     """
 
     def __init__(self, parameters: UnifiedFleetParameters | None = None) -> None:
@@ -207,7 +207,7 @@ class UnifiedFleet:
         return f"unified-fleet({self._p.epsilon:g}, {self._p.ahead_s:g})"
 
     def decide(self, view: FleetView) -> FleetDecision:
-        """Return the slots of all jobs that will need others."""
+        """Return the new slots of all jobs that change."""
         if self._started_s is None:
             self._started_s = view.time_s
         self._known = {
@@ -224,7 +224,7 @@ class UnifiedFleet:
         return self._granted(view, needs)
 
     def _needs(self, name: str, job: FleetJob, time_s: float) -> dict[str, _Need]:
-        """Return the forecast need of each operator of a job, sources left out."""
+        """Return the forecast need of each operator of a job, without sources."""
         known = self._known[name]
         assert job.values is not None  # it has reported
         bound_s, latency_s = self._bound(job, job.values)
@@ -262,7 +262,7 @@ class UnifiedFleet:
         return min(latencies, default=(self._p.bound_s, 0.0))
 
     def _granted(self, view: FleetView, needs: Needs) -> FleetDecision:
-        """Return the decision for which the budget has room."""
+        """Return the first decision that fits into the budget, or a division of all slots."""
         short = [name for name, operators in needs.items() if self._short(name, operators, view)]
         if not short:
             return FleetDecision(rule="projected within", reason="No job needs more slots.")
@@ -302,7 +302,7 @@ class UnifiedFleet:
         return self._changed(view, changes, reason, "short -> division")
 
     def _short(self, name: str, operators: Mapping[str, _Need], view: FleetView) -> bool:
-        """Return whether a job needs more slots than it holds, and may be changed."""
+        """Return whether a job needs more slots than it holds, and may change now."""
         late = [need for need in operators.values() if self._late(need)]
         if not self._settling(name, view.time_s):
             return bool(late)
@@ -319,7 +319,7 @@ class UnifiedFleet:
         return need.slots(0.0, self._p.catch_up_s)
 
     def _wish(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
-        """Return the slots that a job should get; a job that changes anyway gives back spare slots."""
+        """Return the slots that a job should get; the job also gives back spare slots."""
         slots = self._spare(operators, replace(tier, kept=self._p.kept, left=0.0))
         for op, need in operators.items():
             if self._late(need):
@@ -327,7 +327,7 @@ class UnifiedFleet:
         return slots
 
     def _spare(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
-        """Return the slots that suffice for the operators that hold more."""
+        """Return the slots that each operator keeps, for the operators that hold more."""
         enough = {
             op: max(
                 tier.kept * need.slots(tier.epsilon, self._p.catch_up_s),
@@ -338,9 +338,9 @@ class UnifiedFleet:
         return {op: slots for op, slots in enough.items() if slots < operators[op].operator.slots}
 
     def _divided(self, view: FleetView, needs: Needs) -> dict[str, Mapping[str, int]]:
-        """Return a division where not all needs fit: changed operators only.
+        """Return a division of the slots where not all needs fit: only the operators that change.
 
-        Slots are divided again within a minute, so nothing is forecast.
+        The next division follows within a minute, so this one uses no forecast.
         """
         needs = {name: {op: need.now for op, need in ops.items()} for name, ops in needs.items()}
         least = {
@@ -355,7 +355,7 @@ class UnifiedFleet:
             for name in needs
         }
         room = view.slots_free + _sum(held) - _sum(slots)
-        # Who was served last time may still work on what has waited, and holds less than that takes.
+        # A job that was served last time may still have a backlog, and hold fewer slots than that needs.
         served = self._served
         worth = {
             name: view.jobs[name].utility.maximum
@@ -405,7 +405,7 @@ def _covers(held: Mapping[str, int], least: Mapping[str, int]) -> bool:
 
 
 def _top_up(slots: dict[str, int], needs: Mapping[str, _Need], catch_up_s: float, room: int) -> int:
-    """Give a job's operators at most `room` slots to serve its backlog in time; return how many."""
+    """Give a job's operators at most `room` slots to serve its backlog in time; return the number."""
     added = 0
     for op, need in needs.items():
         more = max(0, min(need.slots(0.0, catch_up_s) - slots[op], room - added))
@@ -415,7 +415,7 @@ def _top_up(slots: dict[str, int], needs: Mapping[str, _Need], catch_up_s: float
 
 
 def _share(slots: dict[str, dict[str, int]], least: Slots, room: int) -> None:
-    """Give `room` slots to operators of `least`, one by one: to whom has the least of its need."""
+    """Give `room` slots one by one, each to the operator with the least share of its need `least`."""
     lacking = [(name, op) for name, operators in least.items() for op in operators]
     for _ in range(room):
         open_ = [at for at in lacking if slots[at[0]][at[1]] < least[at[0]][at[1]]]
@@ -426,16 +426,16 @@ def _share(slots: dict[str, dict[str, int]], least: Slots, room: int) -> None:
 
 
 def fitting(view: FleetView, wishes: Slots, spare: Slots) -> dict[str, Mapping[str, int]]:
-    """Return the wishes that a budget has room for, and the slots that others give back for them.
+    """Return the wishes that fit into the budget, and the changes of jobs that give back slots.
 
     Parameters
     ----------
     view : FleetView
     wishes : mapping of str to mapping of str to int
-        Slots by job and operator. The jobs with most utility per slot come first; a wish is granted
+        Slots by job and operator. Jobs with most utility per slot come first; a wish is granted as a
         whole or not at all.
     spare : mapping of str to mapping of str to int
-        What operators of other jobs could do with; they give it back only if that makes a wish fit.
+        Slots that suffice for operators of other jobs, which give back slots only for a wish.
     """
     extra = {name: _difference(view.jobs[name], slots) for name, slots in wishes.items()}
     gain = {name: -_difference(view.jobs[name], slots) for name, slots in spare.items()}
@@ -459,7 +459,7 @@ def fitting(view: FleetView, wishes: Slots, spare: Slots) -> dict[str, Mapping[s
 
 
 def _left(slots: dict[str, int], job: FleetJob, most: int) -> int:
-    """Leave up to `most` slots with the operators that would give them back; return how many."""
+    """Leave up to `most` slots with operators that would give them back; return the number."""
     left = 0
     for op, count in slots.items():
         more = min(most - left, job.operators[op].slots - count)
@@ -481,17 +481,17 @@ def _service_rate(
 ) -> float:
     """Return the records of the job's input that a slot of an operator can serve per second.
 
-    The input over the slots' worth of work that it is: the work that the slots have done, and where they
-    always work, the growth of the work that waits since the last round, `round_s` ago. The growth is
-    negative while an operator catches up. Where it is unknown, right after a change, the rate is that of
-    before: the input of slots that always work says nothing of their speed.
+    This is the input rate over the slots that its work needs. That work is the work that the slots did,
+    and for saturated slots also the growth of the waiting work since the last round, `round_s` ago. The
+    growth is negative while an operator catches up. Right after a change the growth is unknown, and the
+    result is the last rate: the input of saturated slots does not show their speed.
     """
     work = operator.slots * operator.capacity
     if operator.capacity > SATURATED:
         if work_before_s is None:
             return input_rate / work if rate_before is None else rate_before
         work += (operator.backlog_s * operator.slots - work_before_s) / round_s
-        if not work > 0.0:  # records were lost, or the counters are of different moments
+        if not work > 0.0:  # records were lost, or the counters are of different times
             return (
                 input_rate / (operator.slots * operator.capacity)
                 if rate_before is None

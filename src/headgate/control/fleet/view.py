@@ -12,10 +12,10 @@ from headgate.core.errors import NotReady
 from headgate.core.utility import Utility
 
 Slots = Mapping[str, Mapping[str, int]]
-"""How many slots each operator of each job has: job -> operator -> slots."""
+"""Number of slots of each operator of each job: job -> operator -> slots."""
 
 SATURATED = 0.98
-"""An operator that works for a larger share of the time than this cannot keep up, or only just."""
+"""Capacity above which an operator cannot keep up, or only just."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class FleetOperator:
     capacity: float
     """Share of the time that its busiest slot works, in [0, 1]; see `operator_capacity`."""
     backlog_s: float = 0.0
-    """How long the waiting records would keep the operator busy, in seconds."""
+    """Time for which the waiting records would keep the operator busy, in seconds."""
     source: bool = False
-    """Whether it is a source (Henge's spout), which is never reduced."""
+    """Whether the operator is a source (Henge's spout), which no reduction takes slots from."""
     slots_min: int = 1
     slots_max: int = 128
-    """`slots_min`, `slots_max`: how many slots it may have; ``1 <= slots_min <= slots_max``."""
+    """`slots_min`, `slots_max`: limits on the slots; ``1 <= slots_min <= slots_max``."""
     request: int | None = None
-    """Of a job whose own policy spends what is granted: the slots that it would like, `slots` where
-    these are enough. None of a job that holds what it is granted."""
+    """Slots that the job's own policy would use; `slots` if these are enough. None for a job without
+    a policy of its own, which holds all granted slots."""
 
     @property
     def requested(self) -> int:
@@ -54,10 +54,10 @@ class FleetJob:
     """Holds the utility, the measured values and the operators of one job."""
 
     utility: Utility
-    """Its intents and its priority, as they are now."""
+    """The present intents and priority of the job."""
     values: tuple[float, ...] | None
-    """What was measured for each intent over the last window (one minute). A job with nothing to do
-    reports what that is worth: latency 0, juice 1. None, or NaN, where nothing is known."""
+    """Measured value of each intent over the last window (one minute). A job without records to
+    process reports latency 0 and juice 1. None, or NaN, where a value is unknown."""
     operators: Mapping[str, FleetOperator]
     input_rate: float = 0.0
     """Records per second that arrive at its sources."""
@@ -89,9 +89,9 @@ class FleetView:
     """Time since the fleet started, in seconds."""
     jobs: Mapping[str, FleetJob]
     slots_max: int
-    """The budget: how many slots all operators of all jobs may have together."""
+    """The budget: most slots of all operators of all jobs together."""
     hosts: int = 1
-    """How many hosts there are."""
+    """Number of hosts."""
     hosts_congested: int = 0
     """Hosts whose slot tasks were runnable (running, or waiting for a core) for longer than cores x
     interval."""
@@ -111,7 +111,7 @@ class FleetView:
         return self.slots_max - granted
 
     def only(self, names: Iterable[str]) -> FleetView:
-        """Return the view without the other jobs, whose slots are taken off the budget."""
+        """Return the view of these jobs only; the slots of the other jobs leave the budget."""
         jobs = {name: self.jobs[name] for name in names}
         kept = sum(op.slots for job in jobs.values() for op in job.operators.values())
         return replace(self, jobs=jobs, slots_max=self.slots_free + kept)
@@ -122,9 +122,9 @@ class FleetView:
 
         References
         ----------
-        Henge 5.2. Differs: Henge calls a machine congested when its CPU load exceeds its cores;
-        Spark runs one task per core, so that surplus slots wait without raising the load: which hosts
-        are congested is told by the time for which their tasks ran or waited.
+        Henge 5.2. Differs: Henge calls a machine congested when its CPU load exceeds its cores. Spark
+        runs one task per core, so that surplus slots wait without raising the load. So here a host is
+        congested by the time for which its tasks ran or waited.
         """
         return 2 * self.hosts_congested > self.hosts
 
@@ -146,11 +146,11 @@ class FleetDecision:
     slots: Slots = field(default_factory=dict)
     """New number of slots, by job and operator, of the operators that change."""
     reason: str = ""
-    """One sentence that somebody on call understands, with its numbers."""
+    """One sentence, with its numbers, that an engineer on call understands."""
     rule: str = ""
-    """The rule that fired, a short name: ``drop -> reversion``."""
+    """Short name of the rule that led to the decision: ``drop -> reversion``."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """The figures behind it."""
+    """The figures that led to the decision, by name."""
 
     def __bool__(self) -> bool:
         return bool(self.slots)
@@ -159,8 +159,8 @@ class FleetDecision:
 class FleetPolicy(Protocol):
     """Decides how many slots each operator of each job is granted.
 
-    Deterministic, without clock or I/O. `decide` is called at the end of every round, and not while
-    a change is under way.
+    Deterministic, without clock or I/O. The fleet calls `decide` at the end of every round, but not
+    while a change is under way.
     """
 
     @property
@@ -174,11 +174,11 @@ class FleetPolicy(Protocol):
 def operator_capacity(worked_s: Collection[float], window_s: float) -> float:
     """Return the share of a window for which the busiest slot of an operator worked.
 
-    In [0, 1]; 0 where no slot did anything.
+    The result is in [0, 1]; 0 where no slot worked.
 
-    `worked_s`: how long each slot worked in the window, in seconds: the records that it executed
-    times the mean time that each took. A rate-limited slot takes 1 / rate. `window_s`: length of
-    the window, in seconds; > 0.
+    `worked_s`: time that each slot worked in the window, in seconds: its executed records times their
+    mean time. The time of a record at a rate-limited slot is 1 / rate. `window_s`: length of the
+    window, in seconds; > 0.
 
     References
     ----------

@@ -14,7 +14,7 @@ GROUPINGS = {
     "as-printed": "the replica of lowest load, by what it processed in the last interval, as PSPS has it",
     "least-work": "the replica that would be done with it first, by what waits and its own speed",
 }
-"""Where the next row goes, by name of the grouping."""
+"""The replica that gets the next row, by name of the grouping."""
 
 DEFAULT = "load-aware"
 
@@ -24,15 +24,15 @@ class Groupings:
     """Holds the grouping of each stage of a query."""
 
     default: str = DEFAULT
-    """Of stages that are not named."""
+    """Grouping of the stages without an entry in `stages`."""
     stages: Mapping[str, str] = field(default_factory=dict)
-    """By stage."""
+    """Name of the stage -> its grouping."""
 
     @classmethod
     def parse(cls, text: str) -> Groupings:
         """Return the groupings of a text: ``least-work``, or ``round-robin, map-1: shuffle``.
 
-        Raises `ConfigError`: a name is unknown, or said twice.
+        Raises `ConfigError`: a name is unknown, or a stage is named twice or has no name.
         """
         default, stages = None, {}
         for part in text.split(","):
@@ -52,7 +52,7 @@ class Groupings:
         return self.stages.get(stage, self.default)
 
     def check(self, stages: Iterable[str]) -> None:
-        """Raise ConfigError where a stage is named that is not among `stages`."""
+        """Raise ConfigError where a stage with a grouping is not among `stages`."""
         known = list(stages)
         for stage in self.stages:
             if stage not in known:

@@ -11,13 +11,13 @@ from headgate.control.pools.replicas import Interval, ReplicaDecision, refuse_st
 from headgate.core.errors import ConfigError
 
 Edge = tuple[str, str]
-"""A predecessor and its successor."""
+"""The names of a predecessor and its successor."""
 
 INPUT = ""
-"""The input data, as the predecessor of the initial operators."""
+"""Name of the input data, as the predecessor of the initial operators."""
 
 _ROUNDING = 1e-9
-"""Thirty events of 100 ms are 3 replicas for 1 s, also in floating point."""
+"""Tolerance of `ceil`: thirty events of 100 ms need 3 replicas in 1 s, also in floating point."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Prediction:
     """
 
     theta: float
-    """Events it receives per event of the input data; above 1 behind one that replicates."""
+    """Events received per event of the input data; above 1 behind an operator that replicates."""
     received: float
-    """Events it will receive, rounded up."""
+    """Events that the operator will receive, rounded up."""
     queued: float
-    """Events it has received and not processed."""
+    """Events that the operator has received and not processed."""
 
     @property
     def total(self) -> float:
@@ -45,13 +45,13 @@ class Prediction:
 def edge_shares(interval: Interval, before: Mapping[Edge, float]) -> dict[Edge, float]:
     """Return theta_i^p of every edge: events sent along it per event its predecessor processed.
 
-    `before`: the shares of the last interval, kept where a predecessor processed nothing; 1 where
-    it never has.
+    `before`: the shares of the last interval. They stay where a predecessor processed no event in this
+    interval; a share is 1 before the first event.
 
     References
     ----------
-    PSPS IV, equation 2c, which does not say what holds where mu_p = 0. The paper has one initial
-    operator, whose theta is 1; of several each has its share of the input data.
+    PSPS IV, equation 2c, which does not define the share for mu_p = 0. The paper has one initial
+    operator, whose theta is 1; each of several initial operators has its share of the input data.
     """
     shares = {}
     initial = [name for name, operator in interval.operators.items() if not operator.received]
@@ -85,15 +85,15 @@ def predict(
     Parameters
     ----------
     shares : mapping of Edge to float    See `edge_shares`.
-    input_events : float    lambda_G: events the input data will send.
+    input_events : float    lambda_G: events that the input data will send.
     predecessor_queues : bool
-        Whether what waits upstream counts as received in the next interval, too (PSPS VI names it
-        as future work).
+        Whether events that wait upstream also count as received in the next interval (PSPS VI names
+        this as future work).
 
     References
     ----------
-    PSPS IV, equations 2 to 4: everything follows from the input, so that more replicas upstream do
-    not ripple down. Received events are rounded up, as in Table II b.
+    PSPS IV, equations 2 to 4: all predictions follow from the input, so that more replicas upstream do
+    not change the predictions downstream. Received events are rounded up, as in Table II b.
     """
     theta = {INPUT: 1.0}
     upstream = {INPUT: 0.0}
@@ -111,7 +111,7 @@ def predict(
 
 
 def replicas_needed(events: float, event_s: float, duration_s: float) -> int:
-    """Return how many replicas process `events` within an interval: ceil(events et / td).
+    """Return the number of replicas that process `events` in an interval: ceil(events et / td).
 
     References
     ----------
@@ -140,17 +140,17 @@ def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str,
 class Psps:
     """Keeps as many replicas active as the events of the next interval will need.
 
-    Monitor: the interval as the engine measured it. Analyse: `edge_shares` and `predict`, from the
-    first operator to the last. Plan: `plan`. Execute: the engine activates and deactivates replicas
-    of the pool, without a restart.
+    Monitor: the engine measures the interval. Analyse: `edge_shares` and `predict`, from the first
+    operator to the last. Plan: `plan`. Execute: the engine activates and deactivates replicas of the
+    pool, without a restart.
 
-    `forecaster`: forecasts lambda_G; PSPS's own takes the last value. `predecessor_queues`: see
-    `predict`.
+    `forecaster`: forecasts lambda_G; None forecasts the last value, as PSPS does.
+    `predecessor_queues`: see `predict`.
 
     References
     ----------
-    PSPS IV. Stateless operators only; the interval must be longer than one event needs through the
-    job.
+    PSPS IV. Stateless operators only; the interval must be longer than the time that one event needs
+    through the job.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class Psps:
         return f"psps({self._forecaster.name})"
 
     def decide(self, interval: Interval) -> ReplicaDecision:
-        """Return the replicas that have to be active in the next interval.
+        """Return the replicas that must be active in the next interval.
 
-        An interval with a sample that is missing or absurd changes nothing. Raises
-        `UnsupportedQuery`: an operator keeps state; `ConfigError`: the first valid interval is not
-        longer than one event needs through the job, or the graph has a cycle.
+        An interval with a missing or invalid count changes nothing. Raises `UnsupportedQuery`: an
+        operator keeps state; `ConfigError`: the first valid interval is not longer than one event needs
+        through the job, or the graph has a cycle.
         """
         if not interval.valid:
             return ReplicaDecision(reason="A sample is missing or absurd: nothing is changed.")
@@ -195,7 +195,7 @@ class Psps:
 
 
 def check_interval(interval: Interval, policy: str = "psps") -> None:
-    """Raise where `policy` cannot run a job: state, or an interval shorter than an event's way."""
+    """Raise where `policy` cannot run a job: it keeps state, or an event needs a whole interval."""
     refuse_stateful(policy, interval)
     through_s = interval.event_through_s
     if interval.duration_s <= through_s:

@@ -18,7 +18,7 @@ class OperatorInterval:
     active: int
     """Active replicas; 1 <= active <= `pool`."""
     pool: int
-    """Replicas allocated at the start, active or not."""
+    """Replicas of the pool, active or not, allocated at the start."""
     event_s: float
     """et: mean time of one event, in seconds; > 0."""
     processed: float
@@ -30,9 +30,9 @@ class OperatorInterval:
     queued: float = 0.0
     """q: events received and not processed at the end, over all its replicas, also inactive ones."""
     stateful: bool = False
-    """Whether it keeps state from event to event."""
+    """Whether the operator keeps state from event to event."""
     least: int = 1
-    """Replicas that stay active whatever the load; 1 <= least <= `pool`."""
+    """Least number of active replicas; 1 <= least <= `pool`."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Interval:
 
     @property
     def upstream_first(self) -> list[str]:
-        """The operators, predecessors before successors; ConfigError where there is a cycle."""
+        """The operators, predecessors first; raises ConfigError where the graph has a cycle."""
         graph = {name: list(operator.received) for name, operator in self.operators.items()}
         try:
             return list(TopologicalSorter(graph).static_order())
@@ -85,7 +85,7 @@ class ReplicaDecision:
     active: Mapping[str, int] = field(default_factory=dict)
     """Active replicas of the operators that change."""
     restart: bool = False
-    """Whether the change restarts the job, which loses what is queued (DABS); a pool never does."""
+    """Whether the change restarts the job, which loses queued events (DABS); pools never restart."""
     reason: str = ""
     """One sentence with its numbers."""
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class ReplicaPool:
 
     References
     ----------
-    PSPS IV, figure 2. Which replica is (de)activated is left open there.
+    PSPS IV, figure 2. The paper does not say which replica is activated or deactivated.
     """
 
     active: tuple[bool, ...]
@@ -123,11 +123,11 @@ class ReplicaPool:
             raise ConfigError(msg)
 
     def resized(self, wanted: int, queued: Sequence[float]) -> ReplicaPool:
-        """Return the pool with `wanted` active replicas, as few of them changed as possible.
+        """Return the pool with `wanted` active replicas, with the fewest changes.
 
-        `wanted`: clamped to 1 and the size of the pool. `queued`: events waiting at each replica.
-        The fullest are activated first and the emptiest deactivated first, lower numbers first; a
-        deactivated replica keeps and serves its queue.
+        `wanted`: clamped to 1 and the size of the pool. `queued`: events waiting at each replica. A
+        replica with more queued events is activated earlier and deactivated later; of equal ones the
+        lower number is active. A deactivated replica keeps and serves its queue.
         """
         wanted = max(1, min(wanted, len(self.active)))
         numbers = range(len(self.active))

@@ -19,19 +19,19 @@ from headgate.control.slots.unified import Unified
 from headgate.core.assignment import spread
 
 _CLEAR = 9.0
-"""Intervals within which what waits is to be served. In one, bursts of seconds have replicas made for
-them that are idle once they are there. Chosen on PSPS's raw tweets and DNS flows."""
+"""Intervals within which the backlog is to be served. With 1, bursts of seconds activate replicas that
+then are idle. Chosen on PSPS's raw tweets and DNS flows."""
 
 
 class UnifiedPools:
     """Shows `Unified` with ``even=1`` each pool as an operator whose slots are its active replicas.
 
-    The arrivals of the next interval follow from a forecast of the job's input by PSPS's equations, so
-    that replicas upstream do not ripple down; `Unified` decides how many replicas they need.
+    PSPS's equations give the arrivals of the next interval from a forecast of the job's input, so that
+    replicas upstream do not change them. `Unified` decides how many replicas these arrivals need.
 
     Parameters
     ----------
-    bound_s : float    The bound on the mean time in an operator, seconds; > 0.
+    bound_s : float    Bound on the mean time of an event in an operator, seconds; > 0.
     epsilon : float    See `Unified`.
     forecaster : Forecaster, optional    Forecasts the input; default: `burst_blend`.
 
@@ -56,7 +56,7 @@ class UnifiedPools:
         return f"unified-pools({self._bound_s:g})"
 
     def decide(self, interval: Interval) -> ReplicaDecision:
-        """Return the replicas that have to be active in the next interval.
+        """Return the replicas that must be active in the next interval.
 
         Raises `UnsupportedQuery`, `ConfigError`: as `check_interval`.
         """
@@ -78,10 +78,11 @@ class UnifiedPools:
 
 
 def burst_blend() -> Blend:
-    """Return a forecast for intervals of some seconds: of bursts their slope, of noise a level.
+    """Return a forecast for intervals of some seconds: the slope of bursts, or the level of noise.
 
-    Bursts that are over within an interval say nothing of the next one: what is right then is the slow
-    level. Which of these a stream has, a hundred intervals say. Chosen on PSPS's tweets and DNS flows.
+    A burst that ends within an interval does not show the next interval; the slow level is then the best
+    forecast. The blend learns over a hundred intervals what the stream has. Chosen on PSPS's tweets and
+    DNS flows.
     """
     levels = [Smoothed(0.5), Smoothed(0.05)]
     return Blend([Naive(), *levels, LastChange()], memory=0.99, power=12.0)
@@ -90,7 +91,7 @@ def burst_blend() -> Blend:
 def _view(
     operator: OperatorInterval, expected: Prediction, interval_s: float, bound_s: float
 ) -> OperatorView:
-    """Return a pool as an operator: a key group per replica, all alike."""
+    """Return a pool as an operator with one key group per replica, each with equal load."""
     groups, active = operator.pool, operator.active
     rate = expected.received / interval_s
     return OperatorView(

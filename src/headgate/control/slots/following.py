@@ -17,62 +17,62 @@ from headgate.control.slots.splitting import best_split, best_whole, hottest_at,
 from headgate.control.slots.strategies import UnitStrategy, change_of
 
 _FIRST = "what half the bound needs, the most in 30 bounds, and 40% more"
-"""The rule at the start: it holds what a burst asked for."""
+"""Text of the rule at the start: this rule holds the slots that a burst needed."""
 
 _WATCH_S = 30.0
-"""Seconds that are watched before another rule is chosen. Chosen."""
+"""Seconds of load before the policy leaves the first rule; longer: a surer, later choice. Chosen."""
 
 _CHANGE_SLOT_S = 10.0
-"""Seconds of a slot that a change is worth avoiding. Chosen."""
+"""Price of a change, in slot-seconds; larger prefers rules with fewer changes. Chosen."""
 
 _DEAR = 2.0
-"""Twice the misses that are allowed are worth it for a quarter of the slots: this power. Chosen."""
+"""Exponent of misses in a price, up to `_HOPELESS` times the allowed ones; larger: more slots. Chosen."""
 
 _HOPELESS, _CHEAP = 1.5, 0.7
-"""So many times the misses allowed, beyond which the bound is lost: misses count this power. Chosen."""
+"""Multiple of the allowed misses that loses the bound, and the exponent of misses beyond it. Chosen."""
 
 _SAFE, _SAFER = 0.4, 1.5
-"""A rule that has had this share of the misses allowed is safe, since the next hour is not the last one;
-one that has had all of them must need so many times fewer slots. 1 would aim at what is just allowed.
+"""Share of the allowed misses up to which a rule is safe, and the factor on the price of a rule that has
+all of them: the future may be worse than the past. A factor of 1 would aim at the allowed misses.
 Tuned on loads of heavy-tailed cost, `headgate loads --part tails`."""
 
 _BETTER = 0.08
-"""Share by which another rule must be cheaper to be followed. Chosen."""
+"""Share by which another rule must be cheaper to be followed; larger: rarer changes. Chosen."""
 
 _NOW = 0.1
-"""Share of windows missed in the short memory that no rule may have, if another has not. Chosen."""
+"""Share of misses in the short memory that excludes a rule, unless no rule has fewer. Chosen."""
 
 _OFF = (0.4, 4.0)
-"""How far misses that were measured correct those that were expected. Chosen."""
+"""Least and largest factor of measured misses over expected misses that is believed. Chosen."""
 
 _CALM = 0.9
-"""Load of a slot up to which it is left alone. Chosen."""
+"""Load of a slot up to which no balance relieves it; larger: fewer balances. Chosen."""
 
 _UNEVEN = 1.1
-"""A slot with so many times the mean load is relieved. Chosen."""
+"""Multiple of the mean load from which on a balance relieves a slot; larger: fewer balances. Chosen."""
 
 _GAIN = 0.75
-"""If the busiest slot ends with at most so much of its load. With 0.95 most changes relieved a slot of
-what chance had brought it. Chosen."""
+"""Largest load of the busiest slot after a balance, as a share of its load before. With 0.95 most
+balances relieved a slot of load that it had by chance. Chosen."""
 
 _READABLE = 10.0
 """A larger share is told as a multiple: 93 times, in place of 9300%."""
 
 _SOON = 4.0
-"""A slot that will be rid of what waits within so many times a change's own time, or within a bound, is
-not relieved. Chosen."""
+"""A slot that clears its backlog within so many times the duration of a change, or within a bound, is
+not relieved. Larger: fewer balances. Chosen."""
 
 _USUAL, _CLEAR = 0.5, 3.0
-"""Share of the bound that waiting records of each slot may be worth, and bounds within which unexpected
-records beyond that are to be served. Not tuned."""
+"""Backlog of a slot that counts as usual, as a share of the bound, and the number of bounds in which the
+slots must serve the backlog beyond it. Not tuned."""
 
 _BATCHES_WITHIN = 3.0
-"""Batches that fit into a bound. A leap of the load is seen one batch late, the answer is in force one
-batch later, and that batch has to serve. More cost slots. Compared on the same loads: two thirds
-of the bound kept 92.3 % of windows, a third 97.1, a quarter 98.0 with 2.2 slots more; see note 0176."""
+"""Batches that must fit into a bound: a leap of the load is seen one batch late, the change is in force
+one batch later, and that batch must serve the leap. More batches need more slots. On the same loads, 1.5
+batches kept 92.3 % of windows, 3 kept 97.1, and 4 kept 98.0 with 2.2 slots more; see note 0176."""
 
 _TOOK_S, _TOOK_GAIN = 0.3, 0.25
-"""What a change is taken to take at first, seconds, and the weight of one that was measured."""
+"""Assumed duration of a change at first, in seconds, and the weight of each measured duration."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class RuleChange:
 class FollowsRules:
     """Chooses the slots of one operator by following the best rule.
 
-    `view`: the first one. `epsilon`: share of the load that every rule has to spare, at least.
+    `view`: the operator's first view. `epsilon`: least margin of every rule, as a share of the load.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class FollowsRules:
         self._chosen_s = self._moved_s = self._added_s = -math.inf
 
     def aim(self, goal: float) -> None:
-        """Aim at a share of windows within the bound, below 1."""
+        """Set the share of windows that is to be within the bound, below 1."""
         self._missed = 1.0 - goal
         self._hindsight.missed = _SAFE * self._missed
 
@@ -123,7 +123,7 @@ class FollowsRules:
             return None
         self._last_s, self._elapsed_s = time_s, elapsed_s
         hindsight = self._hindsight
-        # Where every record waits for a batch, a change that takes no longer stops nobody.
+        # Every record waits for the floor anyway: a change that takes no longer delays no record.
         stop_s = max(0.0, self._took_s - view.floor_s)
         hindsight.watch(time_s, elapsed_s, view, stop_s, self._chosen)
         if hindsight.cost.mean_s <= 0.0:
@@ -144,7 +144,7 @@ class FollowsRules:
         return self._balance(time_s, view)
 
     def _choose(self) -> None:
-        """Follow the rule with the best of slots, changes and misses."""
+        """Follow the rule with the lowest price of slots, changes and misses."""
         score = self._hindsight.score
         least, most = _OFF
         missed = self._missed / min(max(self._hindsight.off, least), most)
@@ -157,18 +157,18 @@ class FollowsRules:
             self._chosen = best
 
     def _slots(self, view: OperatorView) -> int:
-        """Return the rule's slots and those that the backlog needs, within the operator's limits."""
+        """Return the slots of the rule plus those for the backlog, within the operator's limits."""
         slots = int(self._hindsight.slots[self._chosen])
         slots += self._room(view, slots)
         most = min(max(view.slots_max, view.slots_min), view.assignment.key_groups)
         return max(1, min(max(slots, view.slots_min), most))
 
     def _room(self, view: OperatorView, slots: int) -> int:
-        """Return the slots that the backlog needs beyond the backlog that the rule expects.
+        """Return the slots that the backlog needs beyond the slots of the rule.
 
-        In batches these are the slots that keep the next batch short, whatever the rule expects. That
-        batch serves the records left over by budgets and those that came during the last batch, which
-        no counter has yet.
+        With micro-batches these slots keep the next batch short, whatever backlog the rule expects. That
+        batch serves the records that budgets left over, and the records that came during the last batch,
+        which no counter has yet.
         """
         hindsight = self._hindsight
         waiting_s = float(view.backlog.sum()) * hindsight.cost.mean_s
@@ -182,7 +182,7 @@ class FollowsRules:
             return self._extra
         usual_s = max(hindsight.waiting_s(self._chosen), _USUAL * within_s * slots)
         excess = (waiting_s - usual_s) / (_CLEAR * within_s)
-        # What the slots that there are clear in time is not chased.
+        # A backlog that the present slots clear in time adds no slots.
         if excess > max(1.0, slots - hindsight.rules.now):
             self._extra = max(self._extra, math.ceil(min(excess, view.assignment.key_groups)))
         elif waiting_s < usual_s:
@@ -191,7 +191,7 @@ class FollowsRules:
 
     def _rescale(self, view: OperatorView, slots: int) -> RuleChange | None:
         hindsight = self._hindsight
-        # What waits moves along, and is load for as long as it is served.
+        # The backlog moves with its key groups; it counts as load, spread over ten bounds.
         load = hindsight.load + view.backlog / (10.0 * view.bound_s)
         change = repacked(view, slots, load)
         if change is None:
@@ -223,11 +223,11 @@ class FollowsRules:
         return RuleChange(change, f"hindsight, {rule}", reason, numbers)
 
     def _balance(self, time_s: float, view: OperatorView) -> RuleChange | None:
-        """Return the change that relieves the busiest slot, with as many slots as there are."""
+        """Return the change that relieves the busiest slot and keeps the number of slots."""
         if view.slots == 1 or time_s - self._moved_s < REST * view.bound_s:
             return None
         cost_s = self._hindsight.cost.mean_s
-        # What waits is load for two bounds: a group that has just become hot shows first by its queue.
+        # The backlog counts as load, spread over two bounds: it is the first sign of a hot group.
         load = (self._hindsight.load + view.backlog / (2.0 * view.bound_s)) * cost_s
         by_slot, waiting_s = view.by_slot(load), view.by_slot(view.backlog) * cost_s
         worst, mean = int(np.argmax(by_slot)), float(by_slot.mean())
@@ -252,7 +252,7 @@ class FollowsRules:
         return RuleChange(change, "hindsight, balance", reason, numbers)
 
     def _split(self, view: OperatorView) -> RuleChange | None:
-        """Return the split of the hottest key group that no slot can serve, or the end of one."""
+        """Return the split of the hottest key group that no slot can serve, or the end of a split."""
         rates, cost_s = share_rate(view), self._hindsight.cost.mean_s
         hopeless = projected_latency_s(rates, 1.0 / cost_s) > _within_s(view)
         # where one record alone takes longer than the bound, no split divides it
@@ -281,7 +281,7 @@ class FollowsRules:
 
 
 def misses_price(misses: F64) -> F64:
-    """Return the factor on slots for missed windows, in multiples of the allowed misses."""
+    """Return the factor on a rule's price for `misses`, in multiples of the allowed misses."""
     unsafe = np.clip(misses / _SAFE, 1.0, 1.0 / _SAFE)
     over = np.maximum(1.0, misses)
     price: F64 = unsafe ** (math.log(_SAFER) / -math.log(_SAFE))
@@ -299,5 +299,5 @@ def _multiple(share: float) -> str:
 
 
 def _within_s(view: OperatorView) -> float:
-    """Return the seconds above the floor that records may take, or a tenth of a bound at the least."""
+    """Return the latency above the floor that the bound allows, in seconds, at least 0.1 bounds."""
     return max(view.bound_s - view.floor_s, 0.1 * view.bound_s)

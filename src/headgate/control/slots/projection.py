@@ -22,7 +22,7 @@ def projected_latency_s(
     service_rate : float64[...]
         mu: records per second that the server can complete; >= 0. Broadcast against `rate`.
     epsilon : float
-        Safety margin in [0, 1): the share of the service rate that is not to be used.
+        Safety margin in [0, 1): the share of the service rate that stays unused.
 
     References
     ----------
@@ -37,10 +37,10 @@ def projected_latency_s(
 def pressure(rate: npt.ArrayLike, service_rate: npt.ArrayLike, epsilon: float = 0.0) -> F64:
     """Return a number that orders servers by projected latency, and overloaded ones as well.
 
-    Projected latencies compare as ``lambda - (1 - epsilon) mu``, which is negative; overloaded
-    servers, whose latencies are all infinite, compare by ``lambda / mu``, which is not. For one
-    service rate it never falls as the rate grows. Result: float64[...]: no unit: for comparison
-    only. Infinite where `service_rate` is 0.
+    Where the projected latency is finite, the number is ``lambda - (1 - epsilon) mu``, which is
+    negative. In overload, where all latencies are infinite, it is ``lambda / mu``, which is not. For
+    one service rate the number never falls as the rate grows. Result: float64[...], without a unit,
+    for comparison only. Infinite where `service_rate` is 0.
 
     `rate`, `service_rate`, `epsilon`: as for `projected_latency_s`.
     """

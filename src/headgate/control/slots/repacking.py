@@ -1,4 +1,4 @@
-"""Distributes an operator's key groups evenly over a number of slots, and moves few of them."""
+"""Distributes the load of an operator's key groups evenly over slots, and moves few key groups."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from headgate.core.assignment import Assignment
 F64 = npt.NDArray[np.float64]
 
 _SILENT, _LEAST_LOAD = 0.1, 1e-9
-"""What all key groups together count beside their load, as a share of it; and where there is none."""
+"""Weight of all key groups together besides their load, as a share of it; and the least total load."""
 
 _OVER = 0.05
-"""Excess over the even share above which a slot sheds groups, as a share of it. Chosen."""
+"""Excess above which a slot sheds groups, as a fraction of the even share; more moves fewer. Chosen."""
 
 
 def repacked(view: OperatorView, wanted: int, load: F64) -> Change | None:
-    """Return the change to `wanted` slots that moves few key groups and leaves no slot overloaded.
+    """Return the change to `wanted` slots that moves few key groups and spreads the load evenly.
 
-    Slots that go are those with the least load. A slot sheds groups, the heaviest that fit first,
-    while it has more than its even share and a bit; a group that is more than that alone is left
-    alone there. What was shed goes to the least loaded slots, the heaviest first (LPT). None where
-    nothing would change.
+    Removes the slots with the least load. A slot with more than the even share plus `_OVER` sheds
+    groups, the heaviest that fit first. A group that alone exceeds the even share stays, and its slot
+    sheds the other groups. The shed groups go to the least loaded slots, the heaviest first (LPT).
+    None where nothing would change.
 
-    `wanted`: from 1 to the number of key groups. `load` (float64[G]): what each key group brings,
-    in any unit.
+    `wanted`: from 1 to the number of key groups. `load` (float64[G]): load of each key group, in any
+    unit.
 
     References
     ----------
     LPT: Graham (1969). StreamSwitch 3.4 moves the groups of one slot to one other.
     """
     before = view.slots
-    # Each group a bit, so that silent ones are spread as well.
+    # Every group gets some weight, so that groups without load are spread as well.
     weight = load + max(float(load.sum()), _LEAST_LOAD) * _SILENT / len(load)
     split = view.assignment.split
     for group, shares in split.items():
@@ -92,7 +92,7 @@ def _shed(
     groups: list[int], shed: list[int], weight: F64, total: float, share: float, most: float
 ) -> float:
     """Move groups, the heaviest first, from `groups` to `shed` until a slot has no more than `most`."""
-    place = 1 if groups and weight[groups[0]] > share else 0  # the one that is too heavy stays
+    place = 1 if groups and weight[groups[0]] > share else 0  # the group that is too heavy stays
     while total > most and len(groups) > max(place, 1):
         over = total - share
         while place < len(groups) - 1 and weight[groups[place]] > over:

@@ -1,4 +1,4 @@
-"""Gives policies that choose only a number of slots their shared functions."""
+"""Makes the changes of policies that choose only a number of slots."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headgate.core.assignment import rescale
 
 
 def rescaled(view: OperatorView, slots: float) -> Change | None:
-    """Return the change to about `slots` evenly loaded slots, moving few key groups.
+    """Return the change to about `slots` slots with equally many key groups, moving few of them.
 
-    None where the operator has that number already. Slots keep their numbers; those above the new
-    number vanish.
+    None where the operator has that number already. Slots keep their numbers; a scale-in removes the
+    highest numbers.
 
-    `slots`: how many slots are wanted, a whole number or infinite; brought within what the operator
-    may have and its number of key groups.
+    `slots`: wanted number of slots, a whole number or infinite; clipped to the operator's limits and
+    its number of key groups.
     """
     most = min(view.slots_max, view.assignment.key_groups)
     wanted = int(max(1, min(max(slots, view.slots_min), most)))
@@ -33,12 +33,12 @@ def scaled(
     rule: str = "scale",
     numbers: Mapping[str, float] | None = None,
 ) -> Decision:
-    """Return the decision that gives operators about `slots` evenly loaded slots each.
+    """Return the decision that rescales each operator in `slots` to about that number.
 
     Empty where every operator has its number already.
 
-    `slots`: wanted numbers, by operator of the observation; as `rescaled` takes them. `reason`,
-    `rule`, `numbers`: see `Decision`.
+    `slots`: wanted number of slots by operator of the observation, see `rescaled`. `reason`, `rule`,
+    `numbers`: see `Decision`.
     """
     operators = observation.operators
     changes = {
@@ -50,7 +50,7 @@ def scaled(
 
 
 def mean_service_rate(view: OperatorView) -> float:
-    """Return the mean of mu_i over the slots where it is known, records per second; 0 if none."""
+    """Return the mean of all mu_i above 0, in records per second; 0 if there is none."""
     known = [rate for rate in view.service_rate.tolist() if rate > 0.0]
     return sum(known) / len(known) if known else 0.0
 

@@ -1,9 +1,9 @@
 """Computes splits: the fewest slots over which the records of one hot key group are within the bound.
 
-Pure functions over an `OperatorView`, as `strategies`. A split is for a key group that no slot can serve
-alone, which no move can cure. The records of the group are dealt to several slots, each slot merges its
-own records, and the group's owner merges the results. Only aggregates can be merged so; a view says
-whether its operator can.
+Pure functions over an `OperatorView`, as in `strategies`. A split helps a key group that no slot can
+serve alone, where no move helps. A split deals the records of the group to several slots. Each slot
+merges its own records, and the group's owner merges the results. Only aggregates can be merged so;
+`OperatorView.splittable` says whether an operator can be split.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from headgate.control.slots.projection import F64, pressure, projected_latency_s
 from headgate.control.slots.strategies import Flags, UnitStrategy
 
 _SPARE = 1.25
-"""A split ends where the group would fit on fewer slots with so many times its load. Chosen, not tuned:
-without it the end of one split is the reason for the next."""
+"""A split ends if the group fits on fewer slots even with so many times its load. Larger: splits last
+longer; at 1, the end of one split would cause the next. Chosen, not tuned."""
 
 
 _WINDOWS = 5
-"""So many windows of the SLO has a split to be more than is needed before it ends. Chosen, not tuned."""
+"""Windows of the SLO for which a split must have too many shares before it ends. Chosen, not tuned."""
 
 _DOUBLED_MOST = 6
-"""How often that time doubles: to 320 windows."""
+"""Most doublings of that time; 6 give 320 windows."""
 
 
 class Patience:
     """Decides how long a split must be unneeded before it ends; the time doubles after an early end.
 
-    Ending a split and beginning it again stops a hot key twice, and a lull is soon over. So a split ends
-    only after it was more than needed in every cycle of five windows. Where a key group gets more shares
-    again after it was given fewer, the end was too early, and the time of that key group doubles.
+    The end of a split and its return stop a hot key twice, and a low load may soon be over. So a split
+    ends only if it had too many shares in every cycle of five windows. Where a key group gets more shares
+    again after it got fewer, the end was too early, and the time of that key group doubles.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Patience:
         self._doubled: dict[tuple[str, int], int] = {}
 
     def observe(self, operator: str, view: OperatorView) -> None:
-        """Take note of the shares that there are now."""
+        """Take note of the shares that each key group has now."""
         known = {group for name, group in self._shares if name == operator}
         for group in known | view.assignment.split.keys():
             key, shares = (operator, group), len(view.assignment.shares_of(group))
@@ -55,11 +55,11 @@ class Patience:
             self._shares[key] = shares
 
     def needed(self, operator: str) -> None:
-        """Take note that now the split is not more than is needed."""
+        """Take note that no split of the operator has too many shares now."""
         self._since_s.pop(operator, None)
 
     def left_s(self, operator: str, group: int, time_s: float, window_s: float) -> float:
-        """Return how long a split that is more than is needed at `time_s` still has to be so."""
+        """Return the seconds that a split with too many shares must still last; <= 0: it may end."""
         since_s = self._since_s.setdefault(operator, time_s)
         wait_s = _WINDOWS * window_s * 2.0 ** self._doubled.get((operator, group), 0)
         return since_s + wait_s - time_s
@@ -74,7 +74,7 @@ def share_rate(view: OperatorView) -> F64:
 
 
 def hottest_at(view: OperatorView, slot: int, which: Flags) -> int | None:
-    """Return the key group among `which`, bool[G], that weighs most on a slot; None without one."""
+    """Return the key group in `which` (bool[G]) with the largest share at a slot; None without one."""
     assignment = view.assignment
     there = [*assignment.groups_of(slot), *assignment.shares_at(slot)]
     candidates = [group for group in there if which[group]]
@@ -83,12 +83,12 @@ def hottest_at(view: OperatorView, slot: int, which: Flags) -> int | None:
 
 
 def best_split(view: OperatorView, epsilon: float, group: int) -> UnitStrategy | None:
-    """Return the split of a key group over the fewest slots on which it is within the bound.
+    """Return the split of a key group over the fewest slots on which the group is within the bound.
 
-    Slots that have a share keep it; others get one that are within the bound with it, those with
-    the least load first; new slots are added where these are too few and more are allowed. Where no
-    number of slots is enough, it is the split whose busiest share is best off. None where no slot
-    can be had, or where none of that helps.
+    Slots that have a share keep it. Other slots that stay within the bound with a share get one, the
+    least loaded first. If these are too few, new slots are added as far as `slots_max` allows. Where no
+    number of slots is enough, return the split with the least pressure at its busiest slot. None where
+    no slot is free, or no split helps.
     """
     held = view.assignment.shares_of(group)
     most = min(view.slots_max, view.assignment.key_groups)
@@ -106,7 +106,7 @@ def best_split(view: OperatorView, epsilon: float, group: int) -> UnitStrategy |
 def _split_over(
     view: OperatorView, epsilon: float, group: int, shares: int, most: int
 ) -> tuple[UnitStrategy | None, bool, float]:
-    """Return the split over `shares` slots, whether its shares fit, and the largest pressure of them."""
+    """Return the split over `shares` slots, whether it is within the bound, and its largest pressure."""
     held = view.assignment.shares_of(group)
     owner, mu = held[0], view.service_rate
     part = float(view.group_rate[group]) / shares
@@ -119,7 +119,7 @@ def _split_over(
     slots = [*held, *room][:shares]
     new = min(shares - len(slots), max(most - view.slots, 0))
     if len(slots) + new < shares:
-        # no slot more is allowed: those that are too busy for it have to do
+        # no further new slot is allowed: slots that are too busy for a share get one, too
         slots += [slot for slot in free if slot not in slots][: shares - len(slots) - new]
     if len(slots) + new < shares:
         return None, False, np.inf
@@ -129,7 +129,7 @@ def _split_over(
     rates[list(chosen)] += part
     rates[owner] += merging
     latency = projected_latency_s(rates, mu, epsilon)
-    # what else its owner has can move away; the shares of others were chosen with what is there
+    # the owner's other key groups can move away; the other slots must bear a share beside their load
     alone = view.floor_s + float(projected_latency_s(part + merging, mu[owner], epsilon))
     helpers = view.floor_s + latency[list(chosen[1:])]
     fits = alone <= view.bound_s and bool(np.all(helpers <= view.bound_s))
@@ -147,9 +147,10 @@ def _split_over(
 
 
 def best_whole(view: OperatorView, epsilon: float) -> UnitStrategy | None:
-    """Return the split that can do with fewer slots, or end, where one can, with some load to spare.
+    """Return the strategy that ends a split or takes slots from it; None where no split can spare any.
 
-    Its load is what arrives of the key group, and what waits of it, to be served within the bound.
+    The group must be within the bound on the remaining slots with `_SPARE` times its load. Load is here
+    the group's arrivals, plus its backlog served within the time of the bound.
     """
     for group, held in sorted(view.assignment.split.items()):
         others = _without(view, group)
@@ -182,7 +183,7 @@ def best_whole(view: OperatorView, epsilon: float) -> UnitStrategy | None:
 
 
 def _without(view: OperatorView, group: int) -> F64:
-    """Return the arrivals per second at each slot without those of a key group, shape [N]."""
+    """Return the arrivals per second at each slot without the records of a key group, shape [N]."""
     held = view.assignment.shares_of(group)
     others = view.slot_rate
     others[list(held)] -= float(view.group_rate[group]) / len(held)

@@ -1,4 +1,4 @@
-"""Keeps a fixed number of slots, evenly loaded: the baseline of every figure."""
+"""Keeps a fixed number of slots: the rival that other policies are compared with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headgate.control.slots.rescaling import rescaled
 class Static:
     """Keeps every operator at n slots.
 
-    `n`: slots per operator, at least 1; None for what each operator has.
+    `n`: slots per operator, at least 1; None: each operator keeps its number.
 
     References
     ----------
-    StreamSwitch 6, "static solutions". Key groups are spread by number, not by load.
+    StreamSwitch 6, "static solutions". Each slot gets about as many key groups, whatever their load.
     """
 
     def __init__(self, n: int | None = None) -> None:
@@ -44,7 +44,7 @@ class Static:
         return Decision(changes, reason, "static", {"slots": float(slots)})
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Keep nothing."""
+        """Do nothing: this policy has no state."""
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing."""
+        """Do nothing: this policy has no state."""

@@ -1,8 +1,8 @@
 """Finds the best way to move key groups from one slot to one other: StreamSwitch's unit strategies.
 
 Pure functions over an `OperatorView`. Each returns a `UnitStrategy`, or None where no strategy helps; a
-policy decides whether a strategy is worth its cost. Slots compare by `pressure`: by projected latency,
-and where that is infinite by load. Ties go by number.
+policy decides whether a strategy is worth its cost. `pressure` orders slots: by projected latency, and
+where that is infinite, by load. Of equal slots the lower number comes first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _NO_SLOT_YET = -1
-"""Identity of a slot that is only thought of."""
+"""Identity of a planned slot, which does not exist yet."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class UnitStrategy:
     """K: the key groups that move, in the order in which they were chosen."""
     source: int
     destination: int
-    """`source`, `destination`: s and d, by the numbers that hold now; a new slot has the next
+    """`source`, `destination`: s and d, as numbers of the present assignment; a new slot has the next
     number."""
     survivors: tuple[int | None, ...]
-    """As `Change.survivors`: the old number of each slot that there is afterwards."""
+    """As `Change.survivors`: the old number of each slot of the new assignment."""
     latency_s: F64
-    """float64[len(survivors)]: projected latency of each slot that there is afterwards."""
+    """float64[len(survivors)]: projected latency of each slot of the new assignment, in seconds."""
     split: Mapping[int, tuple[int, ...]] | None = None
-    """For a split, and for its end: what is split afterwards, and over which slots. None: as
-    before."""
+    """Split key groups of the new assignment, and the slots of each; None: the splits stay as they
+    are."""
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Holds the first groups of a source, to be moved."""
+    """Holds the key groups that move away from a source: the first of its groups in some sequence."""
 
     groups: tuple[int, ...]
     rate: float
@@ -71,7 +71,7 @@ def change_of(view: OperatorView, strategy: UnitStrategy) -> Change:
     if split is None:
         merged = strategy.kind is ChangeKind.SCALE_IN
         split = {
-            # shares of a slot that goes move with what else it had
+            # shares of a removed slot move together with its key groups
             group: tuple(
                 number[strategy.destination if merged and slot == strategy.source else slot]
                 for slot in shares
@@ -85,10 +85,10 @@ def change_of(view: OperatorView, strategy: UnitStrategy) -> Change:
 
 
 def view_after(view: OperatorView, strategy: UnitStrategy) -> OperatorView:
-    """Return the view after `strategy`, with all rates as they are.
+    """Return the view that would follow `strategy`, with unchanged rates.
 
-    Records that wait move with their key groups: a new slot is as late as its source, and one that
-    another merges into as late as the later of the two.
+    The backlog moves with its key groups. A new slot has the latency of its source, and after a merge
+    the destination has the larger latency of the two slots.
     """
     change = change_of(view, strategy)
     origins = [strategy.source if old is None else old for old in strategy.survivors]
@@ -109,7 +109,7 @@ def view_after(view: OperatorView, strategy: UnitStrategy) -> OperatorView:
 
 
 def joined(first: Change, second: Change) -> Change:
-    """Return one change for two in the same epoch; `second` starts from the result of `first`."""
+    """Return two changes as one change of one epoch; `second` starts from the result of `first`."""
     kind = first.kind if second.kind is ChangeKind.BALANCE else second.kind
     survivors = tuple(None if slot is None else first.survivors[slot] for slot in second.survivors)
     return replace(first, kind=kind, assignment=second.assignment, survivors=survivors)
@@ -124,10 +124,10 @@ def best_prefix(
     *,
     fixed: Flags | None = None,
 ) -> Prefix | None:
-    """Return the groups to move from `source` so that the worse of the two slots is best off.
+    """Return the groups to move from `source` that minimise the larger pressure of the two slots.
 
-    The shortest of the best; None where nothing may move: some group always stays, as moving all of
-    them would replace the slot.
+    Of equally good prefixes, the shortest. None where no group may move. At least one group stays:
+    moving all groups would only replace the slot.
 
     Parameters
     ----------
@@ -139,9 +139,9 @@ def best_prefix(
     References
     ----------
     StreamSwitch 3.4, Algorithm 2, FindOptimalSubstreams: groups by mean latency, ascending, those
-    without completions first. Differs: printed, the loop keeps the group that made it worse, stops
-    at the first group that does not help (so it finds nothing where the source stays overloaded
-    after one group) and assigns where it should add and subtract.
+    without completions first. Differs: the printed loop keeps the group that makes the result worse,
+    stops at the first group that does not help (and so fails where the source stays overloaded after
+    one group), and assigns where it should add and subtract.
     """
     best = _best_prefixes(
         view, epsilon, source, np.array([mu_destination]), np.array([rate_destination]), fixed
@@ -152,7 +152,7 @@ def best_prefix(
 def best_balance(
     view: OperatorView, epsilon: float, source: int, *, fixed: Flags | None = None
 ) -> UnitStrategy | None:
-    """Return the best move from `source` to another slot; None where none relieves it.
+    """Return the best move from `source` to another slot; None where no move relieves the source.
 
     `view`, `epsilon`, `source`, `fixed`: as for `best_prefix`.
 
@@ -183,13 +183,13 @@ def best_balance(
 def best_scale_out(
     view: OperatorView, epsilon: float, source: int, *, fixed: Flags | None = None
 ) -> UnitStrategy | None:
-    """Return the best move from `source` to a new slot; None where none relieves it.
+    """Return the best move from `source` to a new slot; None where no move relieves the source.
 
     `view`, `epsilon`, `source`, `fixed`: as for `best_prefix`.
 
     References
     ----------
-    StreamSwitch 3.4: the service rate of the new slot is taken to be that of its source.
+    StreamSwitch 3.4: the new slot is assumed to have the service rate of its source.
     """
     mu_source = float(view.service_rate[source])
     prefix = best_prefix(view, epsilon, source, mu_source, 0.0, fixed=fixed)
@@ -210,15 +210,15 @@ def best_scale_out(
 
 
 def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
-    """Return the best merge of one slot into another; None where there is one slot only.
+    """Return the best merge of one slot into another; None where there is only one slot.
 
-    None as well where all slots have a share of one split key group: that has to end first.
+    Also None where all slots have a share of one split key group: that split must end first.
 
     References
     ----------
-    StreamSwitch 3.4, Algorithm 1: of all ordered pairs, the one whose projected latencies, sorted
-    in descending order, come first lexicographically. Differs: printed, it starts from the vector
-    of doing nothing, so that equal slots never merge; here it starts from none.
+    StreamSwitch 3.4, Algorithm 1: of all ordered pairs, the pair whose projected latencies, sorted
+    in descending order, come first lexicographically. Differs: the printed search starts from the
+    vector without a merge, so that equal slots never merge; this search starts from no vector.
     """
     slots = view.slots
     if slots < 2:  # noqa: PLR2004
@@ -226,7 +226,7 @@ def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
     rates = view.slot_rate
     now = pressure(rates, view.service_rate, epsilon)
     merged = pressure(rates[:, None] + rates[None, :], view.service_rate[None, :], epsilon)
-    # Of slots that are alike the first two stand for all: one to merge, one to merge into.
+    # Of equal slots only the first two are candidates: one to merge, and one to merge into.
     alike = (rates[:, None] == rates) & (view.service_rate[:, None] == view.service_rate)
     for shares in view.assignment.split.values():
         has_share = np.isin(np.arange(slots), shares)
@@ -234,7 +234,7 @@ def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
     stands = np.tril(alike, -1).sum(axis=1) < 2  # noqa: PLR2004
     pairs = stands[:, None] & stands & ~np.eye(slots, dtype=bool)
     for shares in view.assignment.split.values():
-        pairs[np.ix_(shares, shares)] = False  # one of them would have two shares
+        pairs[np.ix_(shares, shares)] = False  # a merged slot would have two shares
     if not pairs.any():
         return None
     source, destination = _least_pair(now, merged, pairs)
@@ -258,7 +258,7 @@ def _best_prefixes(
 ) -> tuple[int, Prefix] | None:
     """Return the first of the best destinations, and the groups to move to it.
 
-    None where nothing may move, or where there is no destination. `mu` and `rate` are float64[D].
+    None where no group may move, or where there is no destination. `mu` and `rate` are float64[D].
     """
     groups = np.flatnonzero(np.asarray(view.assignment.slot_of) == source)
     stays = np.zeros(len(groups), dtype=bool) if fixed is None else fixed[groups]
@@ -270,10 +270,10 @@ def _best_prefixes(
     latency = view.group_latency_s[movable]
     order = movable[np.argsort(np.where(np.isnan(latency), -np.inf, latency), kind="stable")]
     moved = np.cumsum(view.group_rate[order])
-    # One sum for all, so that moving groups without arrivals is no improvement, not even a tiny one.
+    # One sum for all prefixes: so moving groups without arrivals improves nothing, not even a bit.
     total = moved[-1] + view.group_rate[groups[stays]].sum()
     if view.assignment.split:
-        # of split groups a slot has shares, of others' as well as of its own
+        # a slot has shares of its own split groups, and of split groups that other slots own
         total = max(float(view.slot_rate[source]), float(moved[-1]))
     kept, moved = (total - moved)[:longest], moved[:longest]
     mu_source = float(view.service_rate[source])
@@ -295,14 +295,14 @@ def _best_lengths(
 ) -> tuple[I64, F64]:
     """Return, per destination, how many groups to move and the larger pressure that results.
 
-    The source's pressure falls and the destination's grows with every group, so the best prefix is
-    the last one before they cross or the first one after: a binary search, for all destinations at
-    once, with at most ``log2(K) + 4`` projections of each.
+    With every group the source's pressure falls and the destination's grows. So the best prefix is the
+    last one before they cross, or the first one after. A binary search finds both for all destinations
+    at once, with at most ``log2(K) + 4`` projections of each.
 
     Parameters
     ----------
     kept, moved : float64[K]
-        What the source keeps and gives away with 1, 2, ... K groups moved; K >= 1.
+        Arrivals per second that stay at the source, and that move, with 1, 2, ... K groups; K >= 1.
     mu, rate : float64[D]    Service rate and present arrival rate of each destination.
 
     Returns
@@ -327,7 +327,7 @@ def _best_lengths(
         low = np.where(crossed | (low >= high), low, middle + 1)
         high = np.where(crossed, middle, high)
     after = np.minimum(low, longest)
-    # Groups without arrivals change nothing: of equal prefixes the shortest.
+    # Groups without arrivals do not change the pressures: take the shortest of equal prefixes.
     before = np.searchsorted(-kept, -kept[np.maximum(low - 2, 0)], side="left") + 1
     before = np.minimum(before, after)
     score_after, score_before = (np.maximum(*pressures(n)) for n in (after, before))
@@ -336,13 +336,13 @@ def _best_lengths(
 
 
 def _least_pair(now: F64, merged: F64, pairs: Flags) -> tuple[int, int]:
-    """Return the pair (source, destination) with the lexicographically least descending vector.
+    """Return the pair (source, destination) whose pressures, descending, are lexicographically least.
 
     Parameters
     ----------
     now : float64[N]    Pressure of each slot.
-    merged : float64[N, N]    Entry (s, d): pressure of d with all of s.
-    pairs : bool[N, N]    Entry (s, d): whether the pair is to be looked at.
+    merged : float64[N, N]    Entry (s, d): pressure of d with the load of s added.
+    pairs : bool[N, N]    Entry (s, d): whether the pair is a candidate.
     """
     slots = len(now)
     source, destination = np.nonzero(pairs)
@@ -350,11 +350,11 @@ def _least_pair(now: F64, merged: F64, pairs: Flags) -> tuple[int, int]:
     order = np.argsort(-now, kind="stable")
     rank = np.argsort(order, kind="stable")
     first, second = np.sort((rank[source], rank[destination]), axis=0)
-    # One element of all vectors at a time, largest first: few pairs survive the first ones.
+    # Compare one element of all vectors at a time, largest first: few pairs survive the first elements.
     ranked = np.append(now[order], (-np.inf, -np.inf))
     above = np.full(len(new), np.inf)
     for place in range(slots - 1):
-        # The slots that are left as they are skip two ranks; the merged one falls in among them.
+        # The unchanged slots skip the two ranks of the pair; the merged slot takes its place among them.
         others = ranked[place + (place >= first) + (place + 1 >= second)]
         values = np.maximum(others, np.minimum(above, new))
         keep = np.flatnonzero(values == values.min())

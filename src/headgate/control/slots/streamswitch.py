@@ -34,16 +34,16 @@ from headgate.control.slots.strategies import (
 I64 = npt.NDArray[np.int64]
 
 _EPSILON_MAX = 0.99
-# The paper says below 1; with so little left, any load is too much.
+# The paper says below 1; above 0.99 hardly any service rate is left.
 _STEPS_MAX = 1024
 
 _SCALE_IN = "good -> scale-in"
 _CALM = ("good", "moderate", _SCALE_IN)
-"""Rules beside which a split may end: what is severe comes first."""
+"""Rules with which a split may end; the treatment of a severe slot comes first."""
 
 
 _ALERT_RECORDS = 3.0
-"""Records in whose service time a slot is not late yet: M/M/1 at a load of two thirds. Chosen."""
+"""Least alert threshold, in service times of a record: M/M/1's latency at a load of 2/3. Chosen."""
 
 
 class Health(IntEnum):
@@ -65,7 +65,7 @@ class _Diagnosis:
 
 
 class StreamSwitch:
-    """Moves the key groups of one slot at a time: balance, else scale out; scale in when all is well.
+    """Balances or scales out for one severe slot at a time; scales in when all slots are good.
 
     A slot is *severe* if its latency l_i is above the alert threshold l **and** its projected
     latency L_i is above the bound L, *good* if neither is, else *moderate*. An operator is severe
@@ -74,45 +74,46 @@ class StreamSwitch:
     - severe: balance the severe slot with the largest L_i if no slot is severe under the projected
       latencies, else scale it out by one slot;
     - good: scale in by one slot if all stay good;
-    - moderate: nothing.
+    - moderate: no change.
 
-    When load rises L_i is above L before any record was slow, and the alert waits for the first that
-    is; when it falls l_i stays high until the backlog is gone, which holds a scale-in back.
+    When load rises, L_i exceeds L before any record is slow, and the alert threshold makes the policy
+    wait for slow records. When load falls, l_i is high until the backlog is gone and prevents a scale-in.
 
     Parameters
     ----------
     epsilon : float
-        Safety margin in [0, 0.99]: the share of a slot's service rate that is not to be used. More is
-        safer and needs more slots; 0.2 is the paper's baseline.
+        Safety margin in [0, 0.99]: the share of a slot's service rate that stays unused. A larger margin
+        is safer and needs more slots; 0.2 is the paper's baseline.
     steps : int
-        Unit strategies per decision, from 1, which is the paper's. With more, the next is chosen as
-        if the last had been carried out, for as long as there is one in the same direction: a load
-        that needs six more slots has them after one change instead of six.
+        Most unit strategies per decision, from 1; the paper has 1. With more, each next strategy is
+        chosen as if the one before were in force, and must have the same direction. A load that needs
+        six more slots then gets them in one change instead of six.
     alert_s : float
-        The alert threshold l in seconds, in place of the SLO's; 0, the default, for that one.
+        Alert threshold l in seconds; 0, the default, for the threshold of the SLO.
     split : int
-        1, the default, where a key group that no slot can serve alone is split over several, of
-        operators whose records can be merged; 0 for the paper's treatments alone.
+        1, the default: splits a key group that no slot can serve alone over several slots, if the
+        operator can merge their results; 0: only the paper's treatments.
 
     References
     ----------
     StreamSwitch 3.1 to 3.4. Differs:
 
-    - l is compared with l_i above the engine's floor, and L with the floor plus L_i: a micro-batch
-      has a latency that no slot can go below;
-    - l is at least three times what a slot takes for one record, though at most half the bound: where a
-      record takes longer than the threshold, no slot would ever be good, and none could be given back;
-    - a slot that completed nothing counts as below the alert threshold if nothing waits there, and
-      as moderate if something does;
-    - a key group that alone is above the bound on any slot cannot be cured, and would only wander.
-      It stays where it is, its slot is relieved of the other groups, and what remains severe for
-      its sake neither makes a balance look insufficient nor asks for more slots;
-    - before that, where its operator can merge, it is split over the fewest slots on which its shares
-      are within the bound: a fourth treatment, *split*. It ends, or has fewer slots, when these would
-      be within the bound with a quarter more of its load and all that waits of it, have been so for
-      five windows, longer where that was too soon before, and nothing else is to be done;
-    - where the largest severe slot cannot be relieved, the next one is;
-    - with as many slots as there may be, a balance is taken if it cures its source.
+    - l is compared with l_i minus the engine's floor, and L with L_i plus the floor: no slot can bring
+      the latency of a micro-batch below the floor;
+    - l is at least three service times of a record, or half the bound if that is less: where a record
+      takes longer than l, no slot would ever be good, and no slot could be removed;
+    - a slot that completed nothing counts as below the alert threshold if no record waits there, and
+      as moderate if one waits;
+    - no move helps a key group that is above the bound on every slot, even alone. Such a group stays
+      where it is, and its slot is relieved of the other groups. Its slot may stay severe; that neither
+      makes a balance insufficient nor adds slots;
+    - before that, if its operator can merge, such a group is split over the fewest slots on which its
+      shares are within the bound: a fourth treatment, *split*. A split ends, or gets fewer slots, when
+      these could serve its backlog and a quarter more than its load within the bound for five windows
+      (longer after an end that came too soon), and the policy has nothing else to do;
+    - where the worst severe slot cannot be relieved, the policy relieves the next one;
+    - where no more slots are allowed, a balance must bring only its source and destination within the
+      bound.
     """
 
     def __init__(
@@ -161,13 +162,13 @@ class StreamSwitch:
         return Decision(changes, " ".join(reasons), ", ".join(rules), numbers)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Keep nothing: the next observation shows it."""
+        """Do nothing: the next observation shows the new assignment."""
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing: the next observation shows it."""
+        """Do nothing: the next observation shows the failure."""
 
     def _go_on(self, view: OperatorView, diagnosis: _Diagnosis) -> tuple[Change, str]:
-        """Return the change of a diagnosis and of the diagnoses that would follow it, and the reason."""
+        """Return one change for a diagnosis and those that would follow it, and the reason."""
         assert diagnosis.strategy is not None
         strategy, steps = diagnosis.strategy, 1
         change = change_of(view, strategy)
@@ -185,9 +186,9 @@ class StreamSwitch:
         return change, f"{diagnosis.reason}; with {more}, {change.assignment.slots} slots"
 
     def _patient(self, name: str, view: OperatorView, time_s: float) -> _Diagnosis:
-        """Return the diagnosis of an operator, or the end of a split that has long not been needed.
+        """Return the diagnosis of an operator, or the end of a split that has long been unneeded.
 
-        That is judged by what arrives and waits and not by latency, of which the split itself is a part.
+        Arrivals and backlog say whether a split is needed; latency does not, as the split changes it.
         """
         self._patience.observe(name, view)
         diagnosis = self._diagnose(view)
@@ -211,7 +212,7 @@ class StreamSwitch:
         health = healthiness(view, latency_seen_s(view), projected)
         overall = int(health.max())  # NumPy compares with plain numbers ten times faster
         good = overall == Health.GOOD
-        # Where all are good all projections are finite, and say the same as pressures.
+        # If all slots are good, all projections are finite and order the slots as pressures do.
         worst = projected if good else pressure(rates, view.service_rate, self._epsilon)
         worst_slot = int(np.argmax(worst if good else np.where(health == overall, worst, -np.inf)))
         numbers = _numbers(view, worst_slot, float(rates[worst_slot]), float(projected[worst_slot]))
@@ -225,7 +226,7 @@ class StreamSwitch:
         about = _about(view, worst_slot, numbers)
         if overall == Health.MODERATE:
             return _Diagnosis("moderate", f"{about} is moderate; nothing to do", numbers)
-        # Largest pressure first; ties by number.
+        # Largest pressure first; of equal ones the lower number first.
         severe = np.flatnonzero(health == overall)
         order = severe[np.argsort(-worst[severe], kind="stable")]
         return self._relieve(view, order.tolist(), numbers, about)
@@ -268,7 +269,7 @@ class StreamSwitch:
     def _split_of(
         self, view: OperatorView, source: int, which: Flags, numbers: dict[str, float]
     ) -> _Diagnosis | None:
-        """Return the split of the hottest of some key groups at a severe slot; None where none helps."""
+        """Return the split of the hottest key group in `which` at a severe slot; None if none helps."""
         group = hottest_at(view, source, which) if self._split and view.splittable else None
         split = None if group is None else best_split(view, self._epsilon, group)
         if group is None or split is None or split.split is None:
@@ -286,9 +287,9 @@ class StreamSwitch:
     def _suffices(
         self, view: OperatorView, balance: UnitStrategy, hopeless: Flags, *, alone: bool
     ) -> bool:
-        """Return whether no slot that could be cured is severe after a balance.
+        """Return whether no slot is severe after a balance, except slots that no move can help.
 
-        With `alone`, its source and destination have to end within the bound, and no other.
+        With `alone`, only its source and destination have to end within the bound.
         """
         slot_of = np.array(view.assignment.slot_of)
         slot_of[list(balance.groups)] = balance.destination
@@ -304,7 +305,7 @@ class StreamSwitch:
         slots = view.slots
         if slots > max(view.slots_min, 1) and self._one_fewer_may_do(view, rates):
             merge = best_scale_in(view, self._epsilon)
-            # None where all slots have a share of one key group
+            # `merge` is None where all slots have a share of one key group
             if merge is not None and np.all(view.floor_s + merge.latency_s <= view.bound_s):
                 numbers |= {"moved_groups": float(len(merge.groups))}
                 reason = (
@@ -318,9 +319,9 @@ class StreamSwitch:
         return _Diagnosis("good", f"all {slots} slots are good, and {few}", numbers)
 
     def _one_fewer_may_do(self, view: OperatorView, rates: F64) -> bool:
-        """Return whether some slot stays within the bound with another slot's load on top.
+        """Return whether some slot stays within the bound with the load of another slot added.
 
-        The best merge is good if and only if any is, so this spares the search most of the time.
+        The best merge is good if and only if any merge is good, so this check often saves the search.
         """
         least, second = np.partition(rates, 1)[:2]
         other = np.where(np.arange(len(rates)) == np.argmin(rates), second, least)
@@ -329,7 +330,7 @@ class StreamSwitch:
 
 
 def latency_seen_s(view: OperatorView) -> F64:
-    """Return l_i: 0 for a slot with nothing to do, NaN for a slot that has work and completed none."""
+    """Return l_i: 0 for a slot without records, NaN for a slot with records that completed none."""
     silent = np.isnan(view.latency_s)
     if not silent.any():
         return view.latency_s
@@ -338,7 +339,7 @@ def latency_seen_s(view: OperatorView) -> F64:
 
 
 def alert_s(view: OperatorView) -> F64:
-    """Return l of each slot, in seconds: as set, but no less than a few records take."""
+    """Return l of each slot, in seconds: the view's, or a few service times of a record if more."""
     with np.errstate(divide="ignore", over="ignore"):
         records_s = np.where(view.service_rate > 0.0, _ALERT_RECORDS / view.service_rate, 0.0)
     threshold_s: F64 = np.maximum(view.alert_s, np.minimum(records_s, view.bound_s / 2.0))
@@ -352,7 +353,7 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
     ----------
     view : OperatorView    Gives l, L and the floor.
     latency_s : float64[n]
-        l_i, one entry per slot that there would be; where it is NaN the slot is not good.
+        l_i of each present or planned slot; a slot with NaN is not good.
     projected_s : float64[n]    L_i(x) of the same slots.
 
     References
@@ -360,7 +361,7 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
     StreamSwitch 3.3: both above is severe, neither is good.
     """
     alerts_s = alert_s(view)
-    if len(alerts_s) != len(latency_s):  # other slots than there are
+    if len(alerts_s) != len(latency_s):  # these are planned slots
         alerts_s = np.broadcast_to(alerts_s.min(), latency_s.shape)
     severe = (latency_s - view.floor_s > alerts_s) & (view.floor_s + projected_s > view.bound_s)
     good = (latency_s - view.floor_s <= alerts_s) & (view.floor_s + projected_s <= view.bound_s)
@@ -370,7 +371,7 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
 
 
 def _inward(view: OperatorView, strategy: UnitStrategy) -> bool:
-    """Return whether a strategy takes slots or shares away."""
+    """Return whether a strategy removes slots or shares."""
     if strategy.split is None:
         return strategy.kind is ChangeKind.SCALE_IN
     before = sum(map(len, view.assignment.split.values()))
@@ -378,7 +379,7 @@ def _inward(view: OperatorView, strategy: UnitStrategy) -> bool:
 
 
 def _share_of_load(view: OperatorView, group: int) -> float:
-    """Return the share of an operator's records that are a key group's."""
+    """Return a key group's share of the arrivals at its operator."""
     total = float(view.group_rate.sum())
     return float(view.group_rate[group]) / total if total > 0.0 else 0.0
 

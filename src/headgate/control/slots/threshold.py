@@ -11,14 +11,14 @@ from headgate.control.slots.rescaling import arrival_rate, mean_service_rate, re
 class Threshold:
     """Brings the load of an operator to `target` when it leaves the band from `low` to `high`.
 
-    Load is demand over capacity, lambda / (N mu), so that it exceeds 1 in overload: measured
-    utilisation cannot, and would ask for too few slots.
+    Load is demand over capacity, lambda / (N mu), which exceeds 1 in overload. Measured utilisation
+    cannot exceed 1 and would ask for too few slots.
 
     `high`, `target`, `low`: as `Band`.
 
     References
     ----------
-    STRETCH 8.4, Q4: 90 %, 70 %, 45 %.
+    STRETCH 8.4, Q4: the defaults 90 %, 70 %, 45 %.
     """
 
     def __init__(self, high: float = 0.9, target: float = 0.7, low: float = 0.45) -> None:
@@ -53,7 +53,7 @@ class Threshold:
         return Decision(changes, "; ".join(reasons) + ".", "threshold", numbers)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Keep nothing."""
+        """Do nothing: this policy has no state."""
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing."""
+        """Do nothing: this policy has no state."""

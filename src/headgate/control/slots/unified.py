@@ -13,45 +13,44 @@ from headgate.control.slots.following import FollowsRules
 from headgate.control.slots.rescaling import arrival_rate, mean_service_rate, rescaled
 
 _LOOK_BACK_S = 5.0
-"""What the trend of arrivals is taken over. Chosen on figure 5's workload, as the defaults below."""
+"""Seconds over which trends are taken; more smooth more. Chosen on figure 5's load, as the defaults."""
 
 _EPSILON_MAX, _GOAL_MAX = 0.99, 0.9999
 
 _MANY = 1e9
-"""More slots than any operator may have: a number to round, where hardly any time is left."""
+"""Cap on a number of slots before it is rounded: more than any operator may have."""
 
 _LEAST_RATE = 1e-9
 """Records per second below which a service rate counts as unknown."""
 
 _ROUNDING = 1e-9
-"""Thirty events of 100 ms are 3 replicas for 1 s, also in floating point."""
+"""Tolerance of `ceil`, in slots: thirty events of 100 ms in 1 s need 3, also in floating point."""
 
 
 class Unified:
     """Chooses the number of slots that would have met the SLO on recent load, and no more.
 
-    Where key groups stop while they move, hundreds of rules for the number of slots are played on the
-    measured load, on virtual slots: constants, and rules that follow the load with something to spare and
-    hold it for a while. The policy follows the rule that would have kept the bound with the fewest slots
-    and changes (`headgate.control.slots.hindsight`, `headgate.control.slots.following`): near a constant
-    where a constant is best, close to the load where the load is slow.
+    By default the policy replays the measured load on virtual slots under hundreds of rules for the
+    number of slots: constants, and rules that follow the load with a margin and hold slots for a while.
+    The policy follows the rule that would have kept the bound with the fewest slots and changes
+    (`headgate.control.slots.hindsight`, `headgate.control.slots.following`). That rule is near a constant
+    where a constant is best, and close to the load where the load changes slowly.
 
-    With ``even=1`` moves are free. The policy then takes at once the fewest evenly loaded slots with
-    which all arrivals, and the backlog, are projected to be within the bound. Moves are free between
-    slots that share memory (STRETCH), and between slots any of which takes any record (PSPS's replicas,
-    Henge's operators).
+    ``even=1`` says that moves are free: slots share memory (STRETCH), or every slot takes any record
+    (PSPS's replicas, Henge's operators). The policy then takes at once the fewest slots with which all
+    arrivals and the backlog are projected to be within the bound, if the slots have equal load.
 
-    The fleet decides how many slots there are in all.
+    In a fleet, the fleet decides the total number of slots.
 
     Parameters
     ----------
     epsilon : float
-        The margin that is kept free, as a share of the load. With `even`, a share of the slots when slots
-        are added; slots are removed once that margin would be left with a share of `epsilon` fewer.
+        Margin, as a share of the load. With `even`, a change makes the slots enough for arrivals over
+        1 - `epsilon`, and slots are removed only if more than a share of `epsilon` of them goes.
     ahead_s : float
-        With `even`, how far arrivals and the time of a record are forecast, seconds; 0: not at all.
+        With `even`, how far ahead arrivals and service rates are forecast, seconds; 0: no forecast.
     even : int
-        1 where moves are free; 0, the default, where they are not.
+        1 where moves are free; 0, the default, where key groups stop while they move.
     look_back_s : float
         With `even`, the time over which the trends are taken, seconds; > 0.
     goal : float
@@ -62,9 +61,9 @@ class Unified:
 
     References
     ----------
-    Ours. Without `even`: follow-the-leader among experts that see everything (Cesa-Bianchi and Lugosi
-    2006, 2 and 3.2). With it: StreamSwitch 4.2 (projection), PSPS IV (forecast, the backlog counts),
-    STRETCH 8.4 and 8.5 (all slots in one step, predicted work).
+    Ours. Without `even`: follow-the-leader among experts with full information (Cesa-Bianchi and Lugosi
+    2006, 2 and 3.2). With `even`: StreamSwitch 4.2 (projection), PSPS IV (forecast, the backlog counts),
+    STRETCH 8.4 and 8.5 (all slots in one change, predicted work).
     """
 
     def __init__(
@@ -112,10 +111,10 @@ class Unified:
             self._laws[operator].applied(took_s)
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing: the next observation shows it."""
+        """Do nothing: the next observation shows the failure."""
 
     def _followed(self, observation: Observation) -> Decision:
-        """Return the changes of all operators whose rule has another number of slots."""
+        """Return the changes that the rules of the operators want."""
         changes: dict[str, Change] = {}
         reasons: list[str] = []
         rules: dict[str, None] = {}
@@ -136,7 +135,7 @@ class Unified:
         )
 
     def _expected(self, name: str, time_s: float, view: OperatorView) -> OperatorView:
-        """Return the view with forecast arrivals, where moves are free."""
+        """Return the view with forecast arrivals and service rates."""
         trend = self._rates.setdefault(name, Trend(self._look_back_s))
         trend.observe(time_s, arrival_rate(view))
         foreseen = replace(view, group_rate=view.group_rate * trend.growth(self._ahead_s))
@@ -148,7 +147,7 @@ class Unified:
         return replace(foreseen, service_rate=view.service_rate / cost.growth(self._ahead_s))
 
     def _evenly(self, operators: dict[str, OperatorView]) -> Decision:
-        """Return the change of each operator that has too few slots, or more than it needs."""
+        """Return the change of each operator that has too few slots, or too many."""
         changes: dict[str, Change] = {}
         reasons: list[str] = []
         numbers: dict[str, float] = {}
@@ -168,16 +167,16 @@ class Unified:
 
 
 def even_slots(view: OperatorView, epsilon: float, clear: float) -> int | None:
-    """Return how many evenly loaded slots an operator should have; None where it may keep its own.
+    """Return the number of slots, equally loaded, that an operator should have; None for no change.
 
-    What waits is to be served within `clear` windows. Slots are too few if they are not projected to be
-    within the bound, and are made as many as would do with a share of `epsilon` more; they are too many
-    if a share of more than `epsilon` of them is spare even then.
+    The backlog is to be served within `clear` windows. Slots are too few if their projected latency is
+    above the bound. They are too many if arrivals over 1 - `epsilon` leave more than a share of `epsilon`
+    of the slots unused. Both changes make the slots enough for arrivals over 1 - `epsilon`.
 
     References
     ----------
-    StreamSwitch 4.2, of slots with the same load. Differs: the margin is one of arrivals, since a slower
-    service would also make each record's own time longer.
+    StreamSwitch 4.2, for slots with the same load. Differs: the margin is on arrivals; a margin on the
+    service rate would also make the service time of a record longer.
     """
     mu = mean_service_rate(view)
     if mu < _LEAST_RATE:
@@ -191,6 +190,6 @@ def even_slots(view: OperatorView, epsilon: float, clear: float) -> int | None:
 
 
 def _fewest(rate: float, mu: float, within_s: float) -> int:
-    """Return the fewest slots that are projected to be within a bound, or that keep up if none are."""
+    """Return the fewest slots whose projected latency is in a bound; if none, the fewest that keep up."""
     most = mu - 1.0 / within_s if within_s * mu > 1.0 else mu
     return math.ceil(min(rate / most, _MANY) - _ROUNDING)

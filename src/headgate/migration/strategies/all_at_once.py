@@ -1,4 +1,4 @@
-"""Moves all key groups in one batch, while the others flow on (OTFS)."""
+"""Moves key groups all together, while slots serve the other groups (OTFS)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.migration.strategy import Situation, together
 
 @dataclass(frozen=True)
 class AllAtOnce(Base):
-    """Holds the moving groups until all of them are installed; the other groups are served meanwhile.
+    """Holds the moving groups until all of them are installed; slots serve the other groups meanwhile.
 
     References
     ----------
@@ -24,11 +24,11 @@ class AllAtOnce(Base):
 
     @property
     def resume(self) -> bool:
-        """Every group waits for the last one."""
+        """Return False: every group waits for the last one."""
         return False
 
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Admit all together."""
+        """Admit all sets together."""
         return together(phase, waiting, situation)

@@ -29,7 +29,7 @@ class Base:
 
     @property
     def awaits_prefetch(self) -> bool:
-        """Return False: nothing is prefetched."""
+        """Return False: there is no prefetch."""
         return False
 
     @property

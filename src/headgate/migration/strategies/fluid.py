@@ -14,12 +14,12 @@ from headgate.migration.strategy import Situation
 
 @dataclass(frozen=True)
 class Fluid(Base):
-    """Moves groups one by one in ascending order, each served again on arrival.
+    """Moves groups one by one, ascending; a slot serves each group again as soon as it is installed.
 
     References
     ----------
-    DRRS II-B, figure 1c and V-A: Megaphone with one group per time-stamped step, its input
-    blocked, strictly serial.
+    DRRS II-B, figure 1c and V-A: Megaphone with one group per time-stamp, strictly serial; the input of
+    that group is blocked.
     """
 
     name: ClassVar[str] = "fluid"

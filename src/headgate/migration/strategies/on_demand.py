@@ -14,7 +14,7 @@ from headgate.migration.strategy import Situation
 
 @dataclass(frozen=True)
 class OnDemand(Base):
-    """Routes all groups at once; installs groups that records wait for, and of the rest one at a time.
+    """Routes all groups at once; installs groups that records wait for, then the others one by one.
 
     References
     ----------
@@ -27,7 +27,7 @@ class OnDemand(Base):
 
     @property
     def deferred_max(self) -> int:
-        """DRRS leaves Meces without the buffer: it would fetch more wildly (V-A)."""
+        """Return 0: DRRS gives Meces no buffer, which would make its fetches more erratic (V-A)."""
         return 0
 
     def divide(
@@ -37,13 +37,13 @@ class OnDemand(Base):
         return [Subscale((group,), *moves[group]) for group in sorted(moves)]
 
     def path(self, *, across: bool) -> Sequence[Phase]:
-        """Return the phases after a hold: nothing is held."""
+        """Return the phases from the route on: there is no hold."""
         return (Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)
 
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Install demanded groups; another group only when none is being installed."""
+        """Install demanded groups; without any, one other group while no group is being installed."""
         if phase is not Phase.INSTALL:
             return waiting
         demanded = [p for p in waiting if not situation.demanded.isdisjoint(p.groups)]

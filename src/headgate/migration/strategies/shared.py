@@ -1,4 +1,4 @@
-"""Changes owners only: slots of one host share state and waiting records, so nothing moves (STRETCH)."""
+"""Changes only owners: slots of one host share state and backlog, so no data moves (STRETCH)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headgate.migration.strategy import ALL_PHASES
 
 @dataclass(frozen=True)
 class Shared(Base):
-    """Routes all groups at the next boundary, and nothing else.
+    """Routes all groups at the next boundary; there is no other phase.
 
     References
     ----------
     STRETCH 5, algorithm 4 and theorem 4: all slots switch at one point, without state transfer.
-    Differs: the point is a boundary, not the first watermark above gamma. If a host dies in
-    between, what is then apart is moved as all-at-once would.
+    Differs: the point is a boundary, not the first watermark above gamma. If a host dies meanwhile,
+    groups that then must move between hosts take the phases of all-at-once.
     """
 
     name: ClassVar[str] = "shared"
@@ -37,5 +37,5 @@ class Shared(Base):
         )
 
     def path(self, *, across: bool) -> Sequence[Phase]:
-        """Return the route alone within a host."""
+        """Return only the route for a move within a host."""
         return ALL_PHASES if across else (Phase.ROUTE,)

@@ -1,4 +1,4 @@
-"""Stops, rewrites and starts, as mainstream engines do."""
+"""Stops all key groups, moves some of them, and starts again, as mainstream engines do."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class StopRestart(Base):
 
     References
     ----------
-    DRRS I, stop-checkpoint-restart. Differs: the time to start again is the engine's business; an
-    engine that really stops does so when all are held.
+    DRRS I, stop-checkpoint-restart. Differs: the engine decides how long a start takes; an engine that
+    really stops does so when all groups are held.
     """
 
     name: ClassVar[str] = "stop-restart"
 
     @property
     def deferred_max(self) -> int:
-        """A stopped slot serves nothing."""
+        """Return 0: a stopped slot serves no record."""
         return 0
 
     @property
     def resume(self) -> bool:
-        """All start together."""
+        """Return False: all groups start together."""
         return False
 
     def divide(
         self, moves: Mapping[int, tuple[int, int]], stay: Mapping[int, int]
     ) -> Sequence[Subscale]:
-        """Return one set per pair of slots; a slot is a pair with itself."""
+        """Return one set per pair of slots; groups that stay have their slot as both."""
         everything = {**moves, **{group: (slot, slot) for group, slot in stay.items()}}
         return [Subscale(groups, *pair) for pair, groups in pairs(everything).items()]
 
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Admit all together."""
+        """Admit all sets together."""
         return together(phase, waiting, situation)

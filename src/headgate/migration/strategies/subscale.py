@@ -25,30 +25,30 @@ class Subscales(Base):
 
     References
     ----------
-    DRRS III and IV-A. Differs: signals, alignment and channels are an engine's; the limit of
-    running subscales does not follow the load (III-C); a subscale whose state is there waits for
-    boundaries only, so it no longer counts for the limit, and one within a host never does.
+    DRRS III and IV-A. Differs: signals, alignment and channels belong to the engine; the limit of
+    running subscales does not follow the load (III-C). A subscale counts for the limit until its state
+    is on the new host, since then it only waits for boundaries. Moves within a host need no limit.
     """
 
     name: ClassVar[str] = "subscale"
 
     decoupling: bool = True
-    """On: the old slot serves until the new host has caught up. Off: groups are held from their
-    start until they are installed."""
+    """On: the old slot serves a group until the new host has caught up. Off: groups are held from
+    the start of their subscale until they are installed."""
     scheduling: bool = True
     """On: a slot serves its ready groups first, and defers at most `deferred` records. Off: a slot
     with a group that is not ready serves nothing."""
     division: bool = True
-    """On: independent sets, scheduled by fewest held groups. Off: one set."""
+    """On: independent sets, scheduled by fewest held groups. Off: all sets together."""
     early_route: bool = False
-    """Route a group at once instead of when it caught up; needs `decoupling`."""
+    """On: a group is routed at once, before the new host has caught up; needs `decoupling`."""
     share: bool = True
-    """Moves within a host are routed only, as `shared` does; off to measure the mechanisms on one
-    host."""
+    """On: moves within a host are only routed, as in `shared`. Off: they take all phases, to measure
+    the mechanisms on one host."""
     deferred: int = UNBOUNDED
-    """Records a slot may defer before it serves nothing; >= 1. DRRS has 200, the default no bound."""
+    """Records a slot may defer before it stops; >= 1. DRRS has 200, the default is no bound."""
     per_host: int = PER_HOST_MAX
-    """Subscales a host takes part in at once while their state is brought; >= 1."""
+    """Most subscales of a host whose state is brought to or from it at once; >= 1."""
     groups_min: int = SUBSCALE_GROUPS_MIN
     """Least groups of a subscale; >= 1."""
 
@@ -64,27 +64,27 @@ class Subscales(Base):
 
     @property
     def deferred_max(self) -> int:
-        """0 without record scheduling."""
+        """Return `deferred`, or 0 without record scheduling."""
         return self.deferred if self.scheduling else 0
 
     @property
     def awaits_prefetch(self) -> bool:
-        """Return whether the confirm waits for the catch-up."""
+        """Return whether the route (DRRS: the confirm barrier) waits for the catch-up."""
         return self.decoupling and not self.early_route
 
     @property
     def supersedable(self) -> bool:
-        """DRRS IV-B1: a later request ends the running one and takes its place."""
+        """Return True: a later request replaces the migration under way (DRRS IV-B1)."""
         return True
 
     def divide(
         self, moves: Mapping[int, tuple[int, int]], stay: Mapping[int, int]
     ) -> Sequence[plan.Subscale]:
-        """Return independent sets, or one per pair that move together."""
+        """Return independent sets, or without `division` one set per pair of slots."""
         return plan.divide(moves, self.groups_min) if self.division else super().divide(moves, stay)
 
     def path(self, *, across: bool) -> Sequence[Phase]:
-        """Return the phases: prefetched, or held, or only routed."""
+        """Return the phases: with prefetch, with hold, or only the route."""
         if self.share and not across:
             return _ROUTE_ONLY
         return _PREFETCHED if self.decoupling else ALL_PHASES
@@ -92,7 +92,7 @@ class Subscales(Base):
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Start by fewest held groups, within the limit per host; a started subscale goes on."""
+        """Start subscales, fewest held groups first, up to the limit per host; started ones go on."""
         if not self.division:
             return together(phase, waiting, situation)
         hosts, held = situation.hosts, list(situation.held)
@@ -111,9 +111,9 @@ class Subscales(Base):
 
     @property
     def _brought_in(self) -> Phase:
-        """The phase in which state is brought."""
+        """Return the last phase in which state comes to the new host."""
         return Phase.PREFETCH if self.awaits_prefetch else Phase.INSTALL
 
     def _stays(self, progress: SubscaleProgress, hosts: Sequence[str]) -> bool:
-        """Return whether the groups of `progress` need not be brought anywhere."""
+        """Return whether the groups of `progress` are only routed within a host."""
         return self.share and hosts[progress.source] == hosts[progress.destination]

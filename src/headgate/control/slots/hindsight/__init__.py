@@ -1,6 +1,5 @@
-"""Scores rules for the number of slots on the load that was measured, with virtual slots.
+"""Scores rules for the number of slots: plays the measured load on virtual slots under each rule.
 
-Belongs here: the rules, the virtual slots on which the rules are played, and the scores of the rules.
-Does not belong here: the choice of the rule to follow and the change that it causes, which is a policy's
-part (`headgate.control.slots.following`).
+Belongs here: the rules, the virtual slots, and the scores of the rules. Does not belong here: the choice
+of the rule to follow and the change that this rule wants (`headgate.control.slots.following`).
 """

@@ -1,8 +1,8 @@
-"""Plays all rules over the arrivals of an engine in micro-batches.
+"""Plays the arrivals of an engine in micro-batches on the virtual slots of all rules.
 
-Only an operator that is alone in its batches is played so. Where it reads another operator, and where
-slots serve a fixed rate, rules are played on slots that serve at once. A dear record is drawn by itself;
-a dear key group is known by its load only.
+Only for an operator that is alone in its batches. For an operator that reads another operator, or whose
+slots serve at a fixed rate, `kernels.play` plays slots that serve at once. Costly records are drawn one
+by one; a costly key group shows only in its load.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headgate.control.slots.hindsight.demand import F64
 from headgate.control.slots.hindsight.kernels import I64, play_batches
 
 _WORLDS = 4
-"""How often each cycle is played, with dear records at other places: a long batch is rare, and makes all
-records late. More are slower. Not tuned."""
+"""Number of plays of each cycle, with costly records at other times: a long batch is rare and makes all
+records late. A larger number is more exact and slower. Not tuned."""
 
 _GOLDEN = 0.6180339887498949
-"""Multiples of it, without their whole parts, lie evenly between 0 and 1."""
+"""Fractional part of the golden ratio: the fractional parts of its multiples lie evenly in [0, 1)."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Cycle:
     Attributes
     ----------
     elapsed_s, within_s : float
-        How long it was, and the latency that records may have.
+        Length of the cycle, and the latency that records may have, in seconds.
     active : int64[n]
         Key groups with arrivals.
     records, weight : float64[n]
-        Of each: how many, and what it counts.
+        Of each active group: number of its records, and its weight.
     wanted, leap : float64[R]
-        As `play_batches` has them.
+        As in `play_batches`.
     rest_s : float
     most : int
     packing : int64[most + 1, G]
@@ -56,12 +56,12 @@ class Cycle:
 
 
 class VirtualBatches:
-    """The batches of every rule, in several worlds that differ in where dear records come.
+    """Plays the batches of every rule in several worlds, which differ in the times of costly records.
 
     Parameters
     ----------
     rules, most : int
-        How many rules there are, and how many slots one has at the most.
+        Number of rules, and most slots of a rule.
     """
 
     def __init__(self, rules: int, most: int) -> None:
@@ -81,19 +81,19 @@ class VirtualBatches:
         slots: I64,
         calm_s: F64,
     ) -> tuple[F64, F64]:
-        """Live through a cycle with every rule.
+        """Play the arrivals of one cycle on every rule.
 
         Parameters
         ----------
         slower : float
-            Seconds that a virtual slot takes for a second of `cost`.
+            Factor on `cost`: seconds that a virtual slot takes for a second of cost.
         slots, calm_s : int64[R], float64[R]
             Changed in place.
 
         Returns
         -------
         float64[R], float64[R]
-            The weight of what would be late, and 1 where the number of slots has changed.
+            Weight of the groups whose records would be late, and 1 where the number of slots changed.
         """
         late, mean_late, changed = np.zeros(len(slots)), np.zeros(len(slots)), np.zeros(len(slots))
         read_s = batch.record_s * float(cycle.records.sum())

@@ -1,4 +1,4 @@
-"""Estimates the cost of a record: its mean, weighted by its certainty, and its variability."""
+"""Estimates the useful time that a record costs: its mean, and its variability."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _LEAST_RATE = 1e-9
 """Records per second below which a service rate counts as unknown."""
 
 _POOL = 2048
-"""Measured costs that virtual records draw from."""
+"""Number of stored costs that virtual records draw from; more remember a longer past."""
 
 _MEMORY_S = 60.0
-"""Seconds after which a measured cost counts a third in the mean. Chosen."""
+"""Seconds after which a measured cost counts about a third; longer: later, less noise. Chosen."""
 
 _SURE = 3.0
-"""Standard errors that the newest costs must differ by to be believed at once. Chosen."""
+"""Standard errors from the mean beyond which the mean of the newest costs replaces it. Chosen."""
 
 
 class RecordCost:
     """Estimates the useful seconds of a record, and draws costs like the measured ones.
 
-    The mean is all useful time over all records. A mean of rates, as the smoothed service rate is,
-    would count cheap records too often. The mean forgets slowly, since few costly records make much of
-    it, unless the newest measurements differ by more than chance explains.
+    The mean is all useful time over all records. A mean of rates, such as the smoothed service rate,
+    would count cheap records too often. The mean forgets slowly, since a few costly records make up much
+    of it, unless the newest measurements differ by more than chance explains.
 
     References
     ----------
-    Differs from StreamSwitch 4.2, whose mu is the smoothed mean of each tick's completions over its
-    useful time.
+    Differs from StreamSwitch 4.2, whose mu is the smoothed ratio of a tick's completions to its useful
+    time.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class RecordCost:
     def add(self, elapsed_s: float, view: OperatorView, stretch: float = 1.0) -> None:
         """Add the costs that a view has measured since the last view.
 
-        In micro-batches a cost is that of a task of many records. `stretch` says how much longer a slot
-        takes for such a task than its records do.
+        In micro-batches a cost is measured over the many records of a task. `stretch`: factor on these
+        costs, the time of a whole batch over its serving time (`BatchTimes.stretch`).
         """
         rate = mean_service_rate(view)
         if view.batch is not None:
@@ -77,7 +77,7 @@ class RecordCost:
             self.mean_s = 1.0 / rate
 
     def _take(self, elapsed_s: float, new: F64) -> None:
-        """Take measurements into the mean, and into the pool that is drawn from."""
+        """Add measurements to the mean and to the pool of costs."""
         kept = math.exp(-elapsed_s / _MEMORY_S)
         self._records = self._records * kept + float(new[:, 0].sum())
         self._useful_s = self._useful_s * kept + float((new[:, 0] * new[:, 1]).sum())
@@ -92,31 +92,31 @@ class RecordCost:
         records, each_s = newest[:, 0], newest[:, 1]
         total = float(records.sum())
         now_s = float((records * each_s).sum()) / total
-        # of the mean, from how measurements scatter around it
+        # the standard error of the mean, from the scatter of the measurements around it
         off = float((records * (each_s - now_s)).dot(records * (each_s - now_s)))
         error_s = math.sqrt(off) / total
         return now_s if abs(now_s - mean_s) > _SURE * error_s else mean_s
 
     @property
     def variability(self) -> float:
-        """The squared coefficient of variation of a record's cost; 0 while nothing was measured."""
+        """The squared coefficient of variation of a record's cost; 0 before the first measurement."""
         if not self._held or self.mean_s <= 0.0:
             return 0.0
         records, each_s = self._pool[: self._held].T
         off_s = each_s - self.mean_s
-        # of n together, the mean varies by the nth part
+        # the variance of the mean cost of n records is the nth part of a record's variance
         return float((records * off_s * off_s).mean()) / self.mean_s**2
 
     @property
     def dear_s(self) -> float:
-        """Return the dearest of ten tasks' time beyond the mean, for dear records; of tasks only."""
+        """Return the 0.9-quantile of a task's useful time beyond the mean: the part of costly records."""
         if not self._held:
             return 0.0
         together, each_s = self._pool[: self._held].T
         return float(np.quantile(together * np.maximum(each_s - self.mean_s, 0.0), 0.9))
 
     def drawn(self, counts: F64) -> F64:
-        """Return the mean cost of `counts` records each: drawn in turn from the measured costs."""
+        """Return the mean cost of each number of records in `counts`, from the measured costs in turn."""
         if not self._held:
             return np.full(len(counts), self.mean_s)
         places = (self._drawn + np.arange(len(counts))) % self._held
@@ -127,12 +127,12 @@ class RecordCost:
         return cost_s
 
     def dealt(self, counts: F64) -> tuple[F64, F64]:
-        """Return the usual cost of a record of each of some key groups, and what dear ones add.
+        """Return the usual cost of a record of each key group, and the extra cost of costly records.
 
-        Which of its records made a task dear nobody knows, and mostly it was one. So what a task
-        took beyond the mean falls to a single record, the one in the middle of its task, and all
-        others cost alike; records are counted through the tasks, over and over again. Result:
-        float64[n], float64[n]: seconds of each record, and seconds of a group besides.
+        A task does not tell which of its records was costly, and mostly it was one. So the record in the
+        middle of a task gets all its time beyond the mean, and all other records cost the same. The
+        records of `counts` pass through the stored tasks in turn, again and again. Result: float64[n],
+        float64[n]: seconds of a usual record, and extra seconds of the group.
         """
         if not self._held or not self._of_tasks:
             return self.drawn(counts), np.zeros(len(counts))

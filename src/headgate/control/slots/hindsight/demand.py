@@ -11,14 +11,14 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 _SURE = 2.0
-"""Standard deviations that a count within less than a window is taken to be too high by."""
+"""Standard deviations that are taken off a count, as chance may raise it; larger: fewer bursts count."""
 
 _LEAST, _GROWTH, _BUCKETS = 0.01, 1.04, 300
-"""Slots of the first bucket of the histogram, and how its buckets grow: from 0.01 to 1,300."""
+"""Buckets of the histogram: first edge in slots, ratio of edges, and number; 0.01 to 1,240 slots."""
 
 
 class Mean:
-    """Computes the mean of a rate over the last `window_s` seconds.
+    """Computes the mean work per second over the last `window_s` seconds.
 
     `window_s`: seconds; > 0.
     """
@@ -42,12 +42,12 @@ class Mean:
 
     @property
     def slots(self) -> float:
-        """Work per second: how many slots it keeps busy."""
+        """Seconds of work per second: the number of slots that the load keeps busy."""
         return self._work_s / self._span_s if self._span_s else 0.0
 
     @property
     def surely(self) -> float:
-        """The least that it is where chance made the count as high as it may well be."""
+        """Lower estimate of `slots`, with the count of records lowered by `_SURE` deviations."""
         if self._records <= 0.0:
             return 0.0
         sure = max(0.0, self._records - _SURE * math.sqrt(self._records))
@@ -62,7 +62,7 @@ class Most:
         self._seen: deque[tuple[float, float]] = deque()
 
     def add(self, time_s: float, value: float) -> float:
-        """Take in a value, and return the most."""
+        """Add a value, and return the maximum."""
         seen = self._seen
         while seen and seen[-1][1] <= value:
             seen.pop()
@@ -75,7 +75,7 @@ class Most:
 class Quantiles:
     """Computes quantiles of a value over time; older values count less.
 
-    `memory_s`: seconds after which a time counts a third; all of a shorter past counts the same.
+    `memory_s`: seconds after which the time of a value counts about a third.
     """
 
     def __init__(self, memory_s: float) -> None:
@@ -84,7 +84,7 @@ class Quantiles:
         self._edges: F64 = _LEAST * _GROWTH ** np.arange(_BUCKETS, dtype=np.float64)
 
     def add(self, elapsed_s: float, value: float) -> None:
-        """Take in a value that held for so long."""
+        """Add a value that lasted for `elapsed_s` seconds."""
         place = 0
         if value > _LEAST:
             place = min(math.ceil(math.log(value / _LEAST) / math.log(_GROWTH)), _BUCKETS - 1)
@@ -92,7 +92,7 @@ class Quantiles:
         self._weight[place] += elapsed_s
 
     def at(self, shares: F64) -> F64:
-        """Return the values below which it was for these shares of the time."""
+        """Return the quantiles of the value at these shares of the time."""
         upto = np.cumsum(self._weight)
         places = np.searchsorted(upto, shares * upto[-1])
         values: F64 = self._edges[np.minimum(places, _BUCKETS - 1)]

@@ -15,49 +15,49 @@ from headgate.control.slots.hindsight.kernels import I64, pack, play
 from headgate.control.slots.hindsight.rules import Rules
 
 _SLOTS_MOST = 128
-"""Virtual slots of a rule, at the most."""
+"""Most virtual slots of a rule; more need more time and memory."""
 
 _CONSTANTS = 64
-"""Constant rules: 1 to so many slots."""
+"""Most slots of a constant rule: there is one rule for each number from 1."""
 
 _LONG_S, _SHORT_S = 1800.0, 20.0
-"""Memories of how rules did, seconds. Chosen."""
+"""Time constants of the scores of rules, in seconds: long and short memory. Chosen."""
 
 REST = 5.0
-"""Bounds for which slots that were added are kept. Chosen."""
+"""Bounds for which added slots stay; larger: fewer changes and more slots. Chosen."""
 
 _LEARNING_S = 20.0
-"""Seconds after the start that say nothing of the rules: what groups bring is not known. Chosen."""
+"""Seconds at the start without scores: the rates of the key groups are not known yet. Chosen."""
 
 _GROUP_S, _LEAP_S = 30.0, 4.0
-"""Memories of how much each key group brings, seconds, and of a leap of it. Chosen."""
+"""Time constants of a key group's rate and of its leaps, in seconds; longer: less noise. Chosen."""
 
 _SURE = 2.0
-"""Standard deviations by which a leap must be more than chance."""
+"""Standard deviations by which a leap must exceed chance; larger: fewer leaps count."""
 
 _AS_EXPECTED_S = 120.0
-"""Seconds that count as having been as expected. Chosen."""
+"""Seconds of misses as expected that are assumed in advance; more correct more slowly. Chosen."""
 
 _ROWS = 2
-"""Numbers of slots for which a cycle computes a new assignment of key groups. Chosen."""
+"""Number of rows of the packing that a cycle computes anew; more: newer rows, more time. Chosen."""
 
 _MOST = 1e3
-"""The most that a silent key group counts, of one that has records all the time."""
+"""Largest weight of a rarely active key group; a group that is always active has 1."""
 
 _NOW_S = 2.0
-"""Memory of what is late just now, seconds. Chosen."""
+"""Time constant of the misses that correct the speed of virtual slots, in seconds. Chosen."""
 
 _SLOWER_PER_S, _FASTER_PER_S = 0.01, 0.0005
-"""How fast virtual slots become slower than measured, and as fast again. Chosen."""
+"""Share per second by which virtual slots become slower than measured, or faster again. Chosen."""
 
 _SUDDEN = 5.0
-"""How many times the misses that are allowed make virtual slots slower. Chosen."""
+"""Virtual slots become slower if misses exceed twice the expected ones by this times `missed`. Chosen."""
 
 _SLOWER_LEAST, _SLOWER_MOST = 1.0, 1.5
-"""How much slower they are, at the least and at the most. Chosen."""
+"""Least and largest factor on a record's cost at virtual slots. Chosen."""
 
 _WHOLE_BOUND = 0.8
-"""Share of a bound that is at or below the floor which is taken to be left for waiting."""
+"""Latency above the floor that is allowed where the bound is not above the floor, in bounds."""
 
 
 @dataclass(frozen=True)
@@ -66,27 +66,27 @@ class RuleScores:
 
     late: F64
     late_now: F64
-    """`late`, `late_now`: float64[R]: Share of key groups' time in which records would have been
-    late, in the long memory and in the short one."""
+    """`late`, `late_now`: float64[R]: share of the key groups' time in which records would have been
+    late, in the long and in the short memory."""
     slots: F64
     """float64[R]: mean number of slots."""
     changes_per_s: F64
-    """float64[R]."""
+    """float64[R]: changes of the number of slots per second."""
 
 
 class Hindsight:
-    """Plays all rules over the arrivals of one operator.
+    """Plays the arrivals of one operator on the virtual slots of all rules.
 
-    `view`: the first one. `epsilon`: share of the load that every rule has to spare, at least.
+    `view`: the operator's first view. `epsilon`: least margin of every rule, as a share of the load.
 
     Attributes
     ----------
     load : float64[G]    Records per second of each key group.
-    slots : int64[R]    Of each rule, now.
+    slots : int64[R]    Number of slots of each rule now.
     slower : float
-        How much more a record takes for virtual slots: more than 1 where they did better than real ones.
-    watched_s : float    Since the start, seconds.
-    missed : float    The share of windows that may be late with safety.
+        Factor on a record's cost at virtual slots; above 1 where virtual slots did better than real ones.
+    watched_s : float    Time since the start, seconds.
+    missed : float    Share of windows that may be late for a safe rule.
     """
 
     def __init__(self, view: OperatorView, epsilon: float) -> None:
@@ -116,7 +116,7 @@ class Hindsight:
         self._weight = self._weight_now = self._time_s = 0.0
         self._judged_s: F64 = np.zeros(groups)
         self._really: F64 = np.zeros(4)
-        """Decayed: late weight and weight of what was measured, and of what the rule followed gave."""
+        """Decayed sums: late weight and weight, as measured; both again, of the rule in use."""
         self._really_now: F64 = np.zeros(4)
         """The same in the short memory."""
         self.slower = 1.0
@@ -141,7 +141,7 @@ class Hindsight:
     ) -> None:
         """Play the arrivals of the last `elapsed_s` seconds.
 
-        `stop_s`: how long a change stops slots, seconds. `rule`: the one that is followed.
+        `stop_s`: time for which a change stops slots, seconds. `rule`: index of the rule in use.
         """
         batch = view.batch
         stretch = 1.0 if batch is None else batch.stretch(view.bound_s)
@@ -245,7 +245,7 @@ class Hindsight:
         self._time_s = self._time_s * kept + elapsed_s
 
     def _compare(self, elapsed_s: float, view: OperatorView, late: float, weight: float) -> None:
-        """Compare the real share of late records with the share that the followed rule expects."""
+        """Add the measured share of late key groups and the share that the rule in use expects."""
         if self.watched_s < 2.0 * self._learning_s:
             return
         kept = math.exp(-elapsed_s / _LONG_S)
@@ -261,7 +261,7 @@ class Hindsight:
         self._really_now = self._really_now * math.exp(-elapsed_s / _NOW_S) + new
 
     def _correct(self, elapsed_s: float) -> None:
-        """Make virtual slots slower while records are late against expectation, else faster again."""
+        """Make virtual slots slower while many more records are late than expected, else faster again."""
         late, judged, expected, weight = self._really_now
         if judged <= 0.0 or weight <= 0.0:
             return
@@ -299,7 +299,7 @@ class Hindsight:
             pack(order, load, self._next, self._packing[self._next], self._come_s)
 
     def _used_after(self, slots: int) -> int:
-        """Return the next number of slots that some rule has."""
+        """Return the least number of slots above `slots` that a rule has, or the least of all."""
         more = self.slots[self.slots > slots]
         return int((more if len(more) else self.slots).min())
 
@@ -307,7 +307,7 @@ class Hindsight:
 def _decayed(
     mean: F64, weight_s: float, memory_s: float, elapsed_s: float, records: F64
 ) -> tuple[F64, float]:
-    """Return a mean rate that forgets, and the seconds that it stands for."""
+    """Return the decayed mean rate with `records` added, and the seconds that the mean covers."""
     kept = math.exp(-elapsed_s / memory_s)
     gain_s = memory_s * (1.0 - kept)
     weight_s = weight_s * kept + gain_s

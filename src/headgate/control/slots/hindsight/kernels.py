@@ -1,8 +1,8 @@
-"""Runs the loops of virtual slots, as plain functions on arrays.
+"""Plays the measured arrivals on virtual slots, in plain functions on arrays.
 
-A rule r has ``slots[r]`` virtual slots, and ``waiting[r, i]`` seconds of work wait at the i-th. Which of
-them a key group goes to depends on the number of slots alone: row n of `packing`. So one cycle's
-arrivals are played on all rules at once, and no rule disturbs another or the job.
+A rule r has ``slots[r]`` virtual slots, and ``waiting_s[r, i]`` seconds of work wait at the i-th slot.
+Row n of `packing` has the slot of each key group for n slots, the same for all rules. The functions
+play one cycle's arrivals on all rules; no rule affects another rule or the job.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ I64 = npt.NDArray[np.int64]
 _ROUNDING = 1e-6
 
 _SLOWEST = 0.02
-"""Share of its usual quota that a slot has at the least."""
+"""Smallest quota of a slot, as a share of its usual quota."""
 
 _BATCHES_MOST = 1000
-"""Of a cycle: its virtual batches may be shorter than the real one."""
+"""Most virtual batches in a cycle, to bound the time; they may be shorter than the real batches."""
 
 _TO_SPARE = 0.25
-"""Of a slot, where slots are taken away. Chosen."""
+"""Least spare capacity after a scale-in, in slots; a larger value keeps more slots. Chosen."""
 
 
 @jit
 def pack(order: I64, load: F64, slots: int, row: I64, total: F64) -> None:
-    """Deal key groups to `slots` slots, the heaviest first, each to the least loaded.
+    """Deal key groups to `slots` slots, the heaviest group first, each group to the least loaded slot.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ def pack(order: I64, load: F64, slots: int, row: I64, total: F64) -> None:
 def following(
     before: int, wanted: float, leap: float, calm_s: F64, r: int, rest_s: float, most: int
 ) -> int:
-    """Return the slots that rule `r` has after `before`; parameters as of `play`, of one rule.
+    """Return the next number of slots of rule `r`, which has `before` now; other parameters as `play`.
 
-    ``calm_s[r]`` starts at 0 again where slots are added.
+    Sets ``calm_s[r]`` to 0 where slots are added.
     """
     after = before
     enough = max(wanted, leap)
@@ -72,7 +72,7 @@ def following(
         calm_s[r] = 0.0
     elif calm_s[r] >= rest_s and before - enough >= 1.0 - _ROUNDING:
         after = int(np.ceil(enough - _ROUNDING))
-        # A quarter of a slot to spare: the same load must not ask for the slot again at once.
+        # With a spare part of a slot the same load does not need the removed slot again at once.
         if _ROUNDING < after - enough < _TO_SPARE:
             after = min(after + 1, before)
     return min(max(after, 1), most)
@@ -99,31 +99,32 @@ def play(
     late: F64,
     changed: F64,
 ) -> None:
-    """Live through a cycle with every rule.
+    """Play the arrivals of one cycle on the virtual slots of every rule.
 
     Parameters
     ----------
     elapsed_s : float
-        How long it was.
+        Length of the cycle.
     stop_s : float
-        How long slots stand still for a change.
+        Time for which a change stops the slots.
     within_s : float
-        The latency that records may have.
+        Latency that records may have.
     active : int64[n]
         Key groups with arrivals.
     work_s, record_s, weight : float64[n]
-        Of each: seconds of work that came, mean seconds of a record, and what it counts.
+        Of each active group: seconds of work that arrived, mean seconds of a record, and its weight.
     wanted : float64[R]
-        How many slots each rule wants, not rounded.
+        Number of slots that each rule wants, not rounded.
     leap : float64[R]
-        How many it takes when it wants more than there are.
+        Number of slots that a rule takes, at least, when it wants more than it has.
     rest_s : float
-        How long a rule keeps slots that it has added.
+        Time for which a rule keeps slots that it has added.
     calm_s : float64[R]
-        How long it has not added any; changed in place.
+        Time since a rule last added slots; changed in place.
     most : int
-        More than so many slots no rule gets.
+        Most slots of a rule.
     packing : int64[most + 1, G]
+        Row n: the slot of each key group for n slots.
     slots : int64[R]
         Changed in place.
     waiting_s : float64[R, most]
@@ -195,12 +196,11 @@ def play_batches(
     late: F64,
     changed: F64,
 ) -> None:
-    """Live through a cycle with every rule, in batches; the rest as of `play`.
+    """Play the arrivals of one cycle on every rule, in batches; other parameters as `play`.
 
-    A batch takes what has come when it begins, on each slot up to its quota, and ends when its slowest
-    slot has served that: what comes meanwhile waits for the next one. What comes within the cycle comes
-    evenly, but for dear records. A change stops nobody: it waits for the next batch, which begins with
-    the next cycle.
+    A batch takes the records that have come when it begins, on each slot up to its quota. It ends when
+    the slowest slot has served them; later records wait for the next batch. Records come evenly within
+    the cycle, except costly ones. A change stops no slot: it comes into force between two cycles.
 
     Parameters
     ----------
@@ -209,16 +209,16 @@ def play_batches(
     budget_s : float
         Time that a slot may serve in a batch; may be infinite.
     cores : int
-        Slots that serve at once.
+        Number of slots that serve at once.
     dear, dear_s, dear_at_s : int64[m], float64[m], float64[m]
-        Records that cost much: the key group of each, the seconds that it takes besides `work_s`, and
-        when it comes within the cycle, ascending.
+        Costly records: the key group of each, the seconds that it takes besides `work_s`, and its
+        arrival time within the cycle, ascending.
     waiting_s, dear_waiting_s : float64[R, most]
-        Work that waits for a batch, and that of dear records; changed in place.
+        Work that waits for a batch, and such work of costly records; changed in place.
     pace : float64[R, most]
-        Share of its usual quota that a slot has, since its last task had a dear record; changed in place.
+        Quota of a slot as a share of its usual quota: small after a costly record; changed in place.
     ends_s : float64[R]
-        In how many seconds the running batch ends; changed in place.
+        Time until the running batch ends; changed in place.
     latency_s : float64[most]
         Scratch.
     """
@@ -257,20 +257,20 @@ def play_batches(
                     took_s += dear_waiting_s[r, i]
                     dear_waiting_s[r, i] = 0.0
                 left_s = waiting_s[r, i] - usual_s
-                # Those that came while the batch before was running, and wait for this one.
+                # Records came during the batch before: on average they have waited for half of it.
                 spent_s = 0.5 * (begin_s - at_s) + before_s + 0.5 * took_s
                 if left_s > 0.0:
                     spent_s += batch_s * left_s / quota_s
                 latency_s[i] += share * spent_s
                 waiting_s[r, i] = left_s
-                # A slot's next quota follows what it has just done, as `OperatorState` learns it.
+                # A slot's next quota follows its pace in this batch, as `OperatorState` learns rates.
                 if took_s > 0.0:
                     did = max(usual_s / took_s, _SLOWEST)
                     near = 0.5 * pace[r, i] <= did <= 2.0 * pace[r, i]
                     pace[r, i] = 0.5 * (pace[r, i] + did) if near else did
             at_s = begin_s
             ends_s[r] = batch_s
-        # The rest waits for a batch that begins after this cycle.
+        # The other records wait for a batch that begins after this cycle.
         share = (elapsed_s - at_s) / elapsed_s
         ends_s[r] = max(ends_s[r] - (elapsed_s - at_s), 0.0)
         missed = 0.0
@@ -289,7 +289,7 @@ def play_batches(
             if latency_s[row[active[k]]] > within_s:
                 missed += weight[k]
         late[r] = missed
-        # What came within the cycle is known at its end: the next batch has other slots, if any.
+        # The arrivals of a cycle are known at its end: a change of slots holds from the next cycle on.
         before = slots[r]
         calm_s[r] += elapsed_s
         after = following(before, wanted[r], leap[r], calm_s, r, rest_s, most)

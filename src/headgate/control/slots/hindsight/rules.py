@@ -1,4 +1,4 @@
-"""Defines the rules: functions from the slots that the load keeps busy to a number of slots."""
+"""Defines the rules: each turns the number of slots that the load keeps busy into a number to have."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from headgate.control.slots.hindsight.demand import F64, Mean, Most, Quantiles
 
 _CURVE = 0.0
-"""The window of a signal that is not a mean, but the least number of slots with which nothing that has
-come would have waited for more than `_ROOM` of a bound."""
+"""Marks a signal without a window, the curve: the fewest slots with which no record would have waited
+longer than `_ROOM` bounds."""
 
 _SIGNALS = (
     (_CURVE, 0.0),
@@ -24,34 +24,33 @@ _SIGNALS = (
     (10.0, 60.0),
     (60.0, 0.0),
 )
-"""What is followed: the curve or the mean over so many bounds, and its most over so many. Chosen."""
+"""Signals: the curve, or a mean over so many bounds; and its maximum over so many bounds. Chosen."""
 
 _WINDOWS = (0.3, 0.6, 1.0, 2.0, 4.0)
-"""Bounds over which arrivals are counted for the curve. Chosen."""
+"""Lengths of the windows that make the curve, in bounds. Chosen."""
 
 _ROOM, _LEAN_ROOM = 0.5, 0.75
-"""Share of a bound that waiting may take: the rest is for a change, and for serving. Chosen."""
+"""Longest wait, in bounds, of a normal and a lean rule; a change and serving take the rest. Chosen."""
 
 _SPARE = (0.1, 0.2, 0.4, 0.8, 1.3)
-"""Which share of it is added. Chosen."""
+"""Margins of the rules, as shares of the signal. Chosen."""
 
 _RUNGS = (1.0, 1.6)
-"""Slots are as many as wanted, or a power of this: few levels, and few changes. Chosen."""
+"""Ratio of one allowed number of slots to the next; 1 allows all. Larger: fewer changes. Chosen."""
 
 _SHARES = np.array([0.5, 0.9])
-"""Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
+"""Quantiles over time of the curve that can be the base of a rule, the least that it wants. Chosen."""
 
 _EARLY, _EARLY_S = 0.25, 100.0
-"""What every rule has to spare beyond that at the start, and after how many seconds it is a third of it.
-Chosen."""
+"""Extra margin of every rule at the start, and seconds until about a third of it is left. Chosen."""
 
 
 _MANY = 1e6
-"""More slots than any operator may have: a number to round."""
+"""Cap on a number of slots before it is rounded: more than any operator may have."""
 
 _SELDOM, _IDLE_MOST = 0.02, 0.4
-"""How often a record may wait too long, by the queue model, and the most of a slot that is left idle for
-its sake: beyond that what has been measured must tell. Chosen."""
+"""Probability that a record waits too long in the queue model, and the largest idle share of a slot that
+the model may want: for more, only measured misses count. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,17 @@ class Rule:
     """Holds the parameters of one rule."""
 
     constant: int = 0
-    """The number of slots, whatever comes; 0 for a rule that follows the load."""
+    """The number of slots of a constant rule; 0 for a rule that follows the load."""
     signal: int = 0
-    """Which of the signals is followed."""
+    """Index in `_SIGNALS` of the signal that the rule follows."""
     spare: float = 0.0
-    """What share of it is added."""
+    """Margin, as a share of the signal."""
     base: int = 0
-    """0: none; n: no fewer slots than did for the n-th of the shares of time."""
+    """0: no base; n: the rule wants at least the n-th quantile of `_SHARES`."""
     rung: float = 1.0
-    """1: as many slots as that; else the next power of this that is no less."""
+    """1: any number of slots; else the number is the next power of `rung`."""
     lean: bool = False
-    """Whether slots are added late, and few of them."""
+    """Whether the rule adds slots late, and few."""
 
     def __str__(self) -> str:
         """Return the rule as half a sentence."""
@@ -94,10 +93,10 @@ class Rules:
 
     Parameters
     ----------
-    most : int    The most slots that a constant rule has.
-    unit_s : float    What windows are counted in: the bound, seconds.
-    memory_s : float    Time constant of the bases' memory, seconds.
-    epsilon : float    Share of the load that every rule has to spare, at least.
+    most : int    Most slots of a constant rule.
+    unit_s : float    Unit of the windows: the bound, seconds.
+    memory_s : float    Time constant of the quantiles that are bases, seconds.
+    epsilon : float    Least margin of every rule, as a share of the load.
     """
 
     def __init__(self, most: int, unit_s: float, memory_s: float, epsilon: float) -> None:
@@ -131,13 +130,13 @@ class Rules:
     def expect(self, record_s: float, variability: float, within_s: float) -> None:
         """Compute the idle share that a slot must keep so that records seldom wait too long.
 
-        `record_s`, `variability`: mean of what a record takes, seconds, and its squared coefficient
-        of variation. `within_s`: what it may take and wait, seconds.
+        `record_s`, `variability`: mean service time of a record, seconds, and its squared coefficient
+        of variation. `within_s`: latency that a record may have, seconds.
 
         References
         ----------
         Kingman (1962): in heavy traffic a G/G/1 queue's waiting time is exponential with a mean of
-        ``(ca^2 + cs^2) / 2 x record_s / (1 - load)``; arrivals at a slot, of many, count as Poisson's.
+        ``(ca^2 + cs^2) / 2 x record_s / (1 - load)``; the arrivals at a slot count as a Poisson process.
         """
         room_s = within_s - record_s
         idle = _IDLE_MOST
@@ -146,13 +145,13 @@ class Rules:
         self.spare = max(self._epsilon, 1.0 / (1.0 - min(idle, _IDLE_MOST)) - 1.0)
 
     def expect_batches(self, fixed_s: float, dear_s: float, bound_s: float) -> None:
-        """Take note of what a slot must have to spare so that batches stay short enough.
+        """Compute the idle share that a slot must keep so that batches stay short enough.
 
-        A batch is as long as its fixed time, what dear records add, and what came during the batch
-        before: ``(fixed + dear) / (1 - load)`` in the end. Records wait for half a batch and are served
-        in the next one, which is to be within the bound.
+        A batch takes its fixed time, the extra time of costly records, and the time for the records of
+        the batch before: ``(fixed + costly) / (1 - load)`` in the steady state. Records wait for half a
+        batch and the next one serves them: 1.5 batches must be within the bound.
 
-        `fixed_s`, `dear_s`: parts of a batch's time, seconds.
+        `fixed_s`, `dear_s`: fixed time of a batch, and extra time of its costly records, seconds.
         """
         idle = min(1.5 * (fixed_s + dear_s) / bound_s, _IDLE_MOST)
         self.spare = max(self._epsilon, 1.0 / (1.0 - idle) - 1.0)
@@ -172,8 +171,8 @@ class Rules:
     ) -> tuple[F64, F64]:
         """Add the arrivals of the last `elapsed_s`, and return the slots that each rule wants.
 
-        Result: float64[R], float64[R]: slots, not rounded; and how many it leaps to once it wants
-        more than there are.
+        Result: float64[R], float64[R]: wanted slots, not rounded; and the slots that a rule takes, at
+        least, once it wants more than it has.
         """
         for mean in self._means.values():
             mean.add(elapsed_s, work_s, records)
