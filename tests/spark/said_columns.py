@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -36,6 +38,12 @@ class Said:
     def __add__(self, other: object) -> Said:
         return self._with("+", other)
 
+    def __radd__(self, other: object) -> Said:
+        return Said(f"({shown(other)} + {self.text})")
+
+    def __sub__(self, other: object) -> Said:
+        return self._with("-", other)
+
     def __truediv__(self, other: object) -> Said:
         return self._with("/", other)
 
@@ -56,6 +64,19 @@ class Said:
 
     def _with(self, sign: str, other: object) -> Said:
         return Said(f"({self.text} {sign} {shown(other)})")
+
+
+class Frame(Said):
+    """A frame that knows its columns: `kinds` are types by name, as far as anybody asks for them."""
+
+    def __init__(self, text: str, **kinds: Any) -> None:
+        schema = {name: SimpleNamespace(dataType=kind) for name, kind in kinds.items()}
+        super().__init__(text, columns=list(kinds), schema=schema, select=self._select)
+
+    def _select(self, *columns: Any) -> Frame:
+        names = [re.sub(r".*\.alias\((.*)\)$|.*\.", r"\1", shown(column)) for column in columns]
+        text = f"{self.text}.select({', '.join(map(shown, columns))})"
+        return Frame(text, **dict.fromkeys(name.strip("`") for name in names))
 
 
 class _Functions:

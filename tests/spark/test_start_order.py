@@ -114,7 +114,7 @@ def test_a_query_of_slots_begins_in_its_order(made: Starting) -> None:
     assert made.given("sweep")[0] == ("arena",)
     machine, more = made.given("StepMachine")
     assert (machine[3], more) == ("the newest", {"held": "held back"})
-    assert made.given("Recorder")[1] == {"texts": True}
+    assert made.given("Recorder")[1] == {"texts": False}
     assert made.given("Recorder.progress.begin")[1] == {"counted": True}
     assert made.given("launched")[1] == {"finite": False}
     assert made.given("Query")[1]["finite"] is False
@@ -145,7 +145,9 @@ def test_the_journal_begins_with_settings_limits_and_what_cannot_be_split(made: 
         operators=[SimpleNamespace(id="a", spec=spec)]
     )
     made.slots(
-        QuerySettings(options={"headgate.workload": '{"name": "w"}', "headgate.errorText": "false"})
+        QuerySettings(
+            options={"headgate.workload": '{"name": "w"}', "headgate.journal.errorText": "true"}
+        )
     )
     given, named = made.given("Recorder.started")
     assert given[0] == "a uuid"
@@ -155,7 +157,7 @@ def test_the_journal_begins_with_settings_limits_and_what_cannot_be_split(made: 
         "unsplittable": {"a": "it is one value"},
     }
     assert named["workload"] is not None
-    assert made.given("Recorder")[1] == {"texts": False}
+    assert made.given("Recorder")[1] == {"texts": True}
 
 
 def test_what_runs_once_or_to_the_end_of_its_sources_is_finite(made: Starting) -> None:
