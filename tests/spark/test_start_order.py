@@ -118,6 +118,8 @@ def test_a_query_of_slots_begins_in_its_order(made: Starting) -> None:
     assert made.given("Recorder.progress.begin")[1] == {"counted": True}
     assert made.given("launched")[1] == {"finite": False}
     assert made.given("Query")[1]["finite"] is False
+    assert str(made.given("Query")[1]["release"]) == "giving_back"
+    assert str(machine[5].observer) == "watch"
     given = [str(one) for one in made.given("giving_back")[0][2:]]
     assert given == [
         "hide", "open_run.close", "open_run.end", "follow_slots.leave", "unlock", "StepMachine.close",
@@ -244,6 +246,7 @@ def test_a_query_of_pools_begins_in_its_order(
     assert {key: started[4][key] for key in ("policy", "most")} == {"policy": "psps", "most": 4}
     assert made.given("launched")[1] == {"finite": False}
     assert made.given("PoolQuery")[1]["finite"] is False
+    assert str(made.given("PoolQuery")[1]["release"]) == "giving_back"
     observer: Any = made.given("StepMachine")[0][1]
     assert str(observer.observer) == "watch"
 
@@ -255,6 +258,8 @@ def test_a_query_of_pools_has_its_name_and_undoes_a_start_that_fails(
     with pytest.raises(OSError, match="it is stuck"):
         pools(made, monkeypatch, name="clicks", trigger={"availableNow": True})
     assert made.given("PoolRecorder.started")[0][1] == "clicks"
+    assert made.given("PoolRecorder")[1] == {"texts": False}
+    assert made.given("where.leave") == ((), {"failed": False})
     assert made.given("launched")[1] == {"finite": True}
     assert made.did[made.did.index("launched") + 1 :] == [
         "StepMachine.close",
