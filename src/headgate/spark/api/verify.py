@@ -85,6 +85,7 @@ class _BatchReader:
         return self
 
     def option(self, key: str, value: Any) -> _BatchReader:
+        self._options[key] = str(value)
         if key.lower() not in _WHERE_KAFKA_BEGINS:
             self._reader = self._reader.option(key, value)
         return self
@@ -123,9 +124,6 @@ class _BatchReader:
             if isinstance(result, DataFrame):
                 return result
             self._reader = result
-            if name == "option":
-                self._options[args[0]] = str(args[1])
-            self._options |= {key: str(value) for key, value in kwargs.items()}
             return self
 
         return call
