@@ -75,7 +75,9 @@ NARROW: dict[str, Callable[[DataFrame], DataFrame]] = {
     "filter alone": lambda f: f.where("k is not null and price > 1"),
     "filter above what it computes": lambda f: f.withColumn("m", F.col("n") % 3).where("m = 1"),
     "what would raise of a dropped row": lambda f: f.where("n > 0").select(F.expr("10 / n")),
-    "windows": lambda f: f.where("n > 1").select(F.window("at", "10 minutes"), "n").select("window.*", "n"),
+    "windows": lambda f: (
+        f.where("n > 1").select(F.window("at", "10 minutes"), "n").select("window.*", "n")
+    ),
     "windows of windows": lambda f: (
         f.select(F.window("at", "10 minutes").alias("w"), "n")
         .select(F.window("w", "1 hour").alias("hour"), (F.col("n") + 1).alias("m"))
