@@ -19,6 +19,7 @@ from headgate.core.assignment import Assignment
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NEVER_US
 from headgate.operators.step import GROUP
+from headgate.spark.move.copy_thread import Lags
 from headgate.spark.realtime import work as module
 from headgate.spark.realtime.epoch_lines import EpochRecorder
 from headgate.spark.realtime.plan import PipePlan
@@ -110,6 +111,7 @@ def test_a_pipe_has_the_slots_of_all_operators_and_routers_of_those_that_read_so
     assert (routers, name) == ({"join": 5, "counts": 0}, "clicks")
     assert tasks == {name: Task(sender=None, next_operator=None) for name in ("join", "counts")}
     assert (steps.work.next_us, steps.work._seen_us, steps.work.delivered) == (500, 500, -1)
+    assert steps.work._copy_thread.lags == Lags(caught_up=4, served=12)
     assert made.closed == 0
 
 
@@ -187,6 +189,17 @@ def test_agents_are_looked_after_always_and_the_line_where_nothing_waits() -> No
     steps.work._observer.quiet = lambda ms: steps.said.append(abs(ms / 1e3 - time.time()) < 60)
     steps.work.look(quiet=True)
     assert steps.said == ["agents", "agents", "look", True]
+    steps.work._agents = None
+    steps.work.look(quiet=False)
+    assert len(steps.said) == 4
+
+
+def test_the_journals_lines_are_about_all_operators_and_deliveries() -> None:
+    steps = epochs()
+    steps.work._lines.follow = lambda *told: steps.said.append(told)
+    took = steps.said.copy
+    steps.work.record(took)
+    assert steps.said == [(steps.states, took)]
 
 
 # --- Assignments --------------------------------------------------------------------------------------
@@ -499,7 +512,10 @@ def test_epochs_go_to_kafka_as_one() -> None:
 def test_what_was_put_out_early_is_only_settled() -> None:
     work, sink = to_kafka(SimpleNamespace(rows=lambda table: table))
     work.put_early(outputs(3, rows=0))
-    assert not sink.early
+    first = Committed(engine={"outputs": [], "empty": True, "sink_batch": 0})
+    work.put_early(first)
+    work.deliver([first])
+    assert (sink.said, sink.early) == ([], [])
     work.put_early(outputs(4))
     assert sink.early == [[1, 2]]
     work.deliver([outputs(4)])
