@@ -89,6 +89,7 @@ def beginning(monkeypatch: pytest.MonkeyPatch, *, broadcasts: bool = False) -> t
     monkeypatch.setattr(RealTimeWork, "_agents_of", lambda *_: hosts)
     monkeypatch.setattr(module, "SparkJob", lambda *told: told)
     monkeypatch.setattr(module, "Pipe", pipe)
+    assert steps.work.prepare_slots()
     return steps, made
 
 
@@ -120,6 +121,13 @@ def test_a_pipe_goes_on_where_the_newest_manifest_has_it(monkeypatch: pytest.Mon
     steps.work.job.latest = Committed(engine={"real_time": {"seen_watermark_us": 900}})
     steps.work.begin(*of_branches("join"), 500)
     assert (steps.work.next_us, steps.work._seen_us, steps.work.delivered) == (500, 900, 8)
+
+
+def test_only_on_one_host_slots_are_prepared_ahead_of_the_pipe() -> None:
+    """On a cluster agents do it, one on each host."""
+    steps = epochs()
+    steps.work.spark = Spark("spark://h:7077")
+    assert not steps.work.prepare_slots()
 
 
 def test_what_starts_slots_ends_where_no_pipe_comes(monkeypatch: pytest.MonkeyPatch) -> None:
