@@ -104,6 +104,10 @@ class Joined:
             joinType=SimpleNamespace(sql=lambda: self.kind), output=output,
         )  # fmt: skip
 
+    def read(self, monkeypatch: pytest.MonkeyPatch, used: Any) -> Any:
+        known = self.reader(monkeypatch, used).reading
+        return join.READER.read(known, self.node(), None)
+
     def reader(self, monkeypatch: pytest.MonkeyPatch, used: Any = None) -> Any:
         ids = {one.exprId().toString() for one in (used or [*self.left, *self.right])}
         monkeypatch.setattr(join, "attributes_used", lambda plan, node: set(ids))
@@ -193,7 +197,7 @@ def test_a_join_is_described_with_its_leaves_keys_and_times(
     )
     monkeypatch.setattr(join._JoinReader, "_side_frame", lambda *given: frame)
     joined.ends_ms = -5000
-    operator = joined.reader(monkeypatch, [k, v, w]).read()
+    operator = joined.read(monkeypatch, [k, v])
     spec: Any = operator.spec
     assert (spec.keys, spec.kind, spec.mode) == ((INTEGER,), JoinKind.INNER, OutputMode.APPEND)
     assert spec.sides == ((INTEGER,) * 3, (BYTES, INTEGER, INTEGER, INTEGER))
