@@ -50,6 +50,9 @@ class Said:
     def __and__(self, other: object) -> Said:
         return self._with("and", other)
 
+    def __or__(self, other: object) -> Said:
+        return self._with("or", other)
+
     def __le__(self, other: object) -> Said:
         return self._with("<=", other)
 

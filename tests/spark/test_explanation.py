@@ -38,6 +38,7 @@ class Modes:
     def __init__(self) -> None:
         self.modes: dict[str, Any] = {}
         self.asked: list[str] = []
+        self.required: list[Any] = []
         self.stages: Any = NoPythonStage("none")
         self.flow: Any = None
 
@@ -64,8 +65,8 @@ class Modes:
 def made(monkeypatch: pytest.MonkeyPatch) -> Modes:
     found = Modes()
     for name, stub in {
-        "require_frame": lambda *_: None,
-        "require_classic": lambda *_: None,
+        "require_frame": lambda df, what: found.required.append((df, what)),
+        "require_classic": found.required.append,
         "read": found.read,
         "read_pipeline": found.pipeline,
         "shown": lambda df, mode: [f"the tree in {mode}", "below it"],
@@ -102,6 +103,7 @@ def test_a_query_with_state_says_its_operators_and_where_each_part_runs(made: Mo
         "              below it",
     ]
     assert made.asked == ["append"]
+    assert made.required == [(FRAME, "hg.explain: df"), "the session"]
 
 
 def test_memory_and_requests_stand_behind_the_operators(made: Modes) -> None:
@@ -125,6 +127,8 @@ def test_memory_and_requests_stand_behind_the_operators(made: Modes) -> None:
 
 def test_a_directory_is_no_store(made: Modes) -> None:
     made.modes = {"append": query(operator("Join"))}
+    made.stages = UnsupportedQuery("it keeps state.")
+    assert "no pools" not in explain(FRAME)
     assert "store" not in explain(FRAME, checkpointLocation="/tmp/k")
 
 

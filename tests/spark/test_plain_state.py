@@ -321,7 +321,10 @@ def test_a_join_that_stands_below_a_projection_has_the_rows_from_there(waiting: 
     found, rows = waiting(projected, ["a", "matched"], above=with_references(projected, b))
     assert found is below
     assert rows.startswith("state.select(value.`a`, ")
-    plan = source(b)
+    plan = Made("Filter", source(b), output=[b], outputSet=[b])
+    plan.references = lambda: _items([b])  # type: ignore[method-assign]
+    _, rows = waiting(plan, ["a", "matched"], above=with_references(plan))
+    assert "None.cast(" in rows, "only what lies below refers to it"
     with pytest.raises(CheckpointError, match="right side lacks column b, which the query needs"):
         waiting(plan, ["a", "matched"], above=with_references(plan, b))
 
@@ -462,6 +465,9 @@ def test_a_variable_of_other_columns_is_refused() -> None:
     asked: Any = Asked(operator("it", node=node), state)
     with pytest.raises(CheckpointError, match="has m bigint where state count keeps n void"):
         processors._variable(asked, COUNT)
+    other: Any = Asked(operator("it", node=node), Frame("state", key=struct(j=LONG)))
+    with pytest.raises(CheckpointError, match="has j bigint where it; in detail keeps k bigint"):
+        processors._variable(other, COUNT)
 
 
 @pytest.mark.parametrize("timed", [True, False])
@@ -486,6 +492,9 @@ def test_one_state_per_key_has_a_value_and_a_timeout_which_is_over_when_it_has_p
     )
     with pytest.raises(CheckpointError, match="where state of fold keeps n void"):
         processors._group_state(wrong, spec)
+    other: Any = Asked(operator("it", node=node), Frame("state", key=struct(j=LONG), value=value))
+    with pytest.raises(CheckpointError, match="has j bigint where it; in detail keeps k bigint"):
+        processors._group_state(other, spec)
 
 
 def test_entries_of_all_variables_are_records_of_one_schema() -> None:

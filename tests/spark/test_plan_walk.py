@@ -94,8 +94,11 @@ def test_what_stands_above_an_operator_is_kept_over_its_placeholder(made: Read) 
 
 def test_a_stateless_query_stays_as_it_is(made: Read) -> None:
     plan = Made("Project", LEAF)
-    query = read(plan, whole_windows=True, asks_kafka=False)
+    query = read(plan)
     assert (query.plan, query.operators, query.notes, made.of) == (plan, [], [], [])
+    read(Made("Aggregate", LEAF), whole_windows=True, asks_kafka=False)
+    reading = made.of[0][0]
+    assert (reading.whole_windows, reading.asks_kafka) == (True, False)
     with pytest.raises(
         UnsupportedQuery, match=r"is not streaming; read its source with spark\.readSt"
     ):
@@ -118,6 +121,9 @@ def test_an_operator_reads_what_others_put_out_where_rows_do_not_pass(made: Read
     assert upstream is None
     assert [op.id for op in reading.feeds] == ["op-0"]
     assert kind(query.operators[1].input_plan) == "Unmarked"
+    made.of.clear()
+    read(Made("Aggregate", Made("Generate", Made("Aggregate", Made("Filter", lower)))))
+    assert [op.id for op in made.of[2][0].feeds] == ["op-1"], "and not what that one reads"
     made.of.clear()
     begins = Made("TransformWithStateInPySpark", lower, TABLE, hasInitialState=True)
     read(begins)

@@ -249,6 +249,48 @@ def test_a_step_that_is_out_is_written_down_and_remembered(made: Made) -> None:
     ]
 
 
+def test_work_is_made_of_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(name: str) -> Any:
+        return lambda *given, **named: (name, *given, *named.values())
+
+    for name in ("Grafts", "ArrowMap", "ReplicaTask", "Intake"):
+        monkeypatch.setattr(pools, name, told(name))
+    monkeypatch.setattr(
+        pools, "SourceRows", lambda spark, of: SimpleNamespace(stream=[stage.id for stage in of])
+    )
+    monkeypatch.setattr(
+        pools, "ReportChannel", lambda context: SimpleNamespace(sender=f"to {context}")
+    )
+
+    def planned(name: str, *parents: str, feeds: bool = False) -> Stage:
+        made = stage(name, *parents, feeds=feeds)
+        schema = SimpleNamespace(catalogString=lambda: f"struct of {name}")
+        made.input_plan = SimpleNamespace(schema=lambda: schema)
+        return made
+
+    first, second = planned("map-0", feeds=True), planned("udf-1", "map-0")
+    pipeline = Pipeline([first, second], "above", [Hole("udf-1", "a hole")])
+    loop: Any = SimpleNamespace(config=CONFIG, states={"map-0": "a pool"}, recorder="a recorder")
+    spark: Any = SimpleNamespace(sparkContext="the context")
+    checkpoint: Any = SimpleNamespace(path="place", options={"o": "1"})
+    monkeypatch.setattr(pools.time, "monotonic", lambda: 7.0)
+    clone: Any = "a clone"
+    work: Any = PoolWork(spark, clone, pipeline, loop, checkpoint, "job")
+    assert (work.spark, work.loop, work.config, work.states) == (spark, loop, CONFIG, loop.states)
+    assert (work.recorder, work.checkpoint, work.uuid) == ("a recorder", checkpoint, "job")
+    assert work.columns == {"map-0": "struct of map-0", "udf-1": "struct of udf-1"}
+    assert work.intake == ("Intake", ["map-0"], "place", "a clone", True, False)
+    tasks = [made[1] for made in work._maps.values()]
+    assert tasks == [
+        ("ReplicaTask", "map-0", "function of map-0", "to the context", True, {"o": "1"}),
+        ("ReplicaTask", "udf-1", "function of udf-1", "to the context", False, {"o": "1"}),
+    ]
+    assert work._inputs == {"udf-1": ("Grafts", spark, second.input_plan, second.holes)}
+    assert work._top == ("Grafts", spark, "above", pipeline.holes)
+    assert (work._numbers, work._served_s) == ({"map-0": 0, "udf-1": 1}, 7.0)
+    assert (work._session, work._results, work.batches.maxlen) == (spark, "a clone", 10_000)
+
+
 def test_a_pool_with_a_rate_serves_by_the_time_that_has_passed() -> None:
     state = PoolState.fresh(CONFIG)
     assert state.quotas(CONFIG, 2.0) == [None, None]

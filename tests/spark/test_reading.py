@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from said_columns import F, Said
 
 from headgate.core.errors import ConfigError
-from headgate.operators.spec import NEVER_US, OutputMode
+from headgate.operators.spec import NEVER_US, AggregateSpec, Kind, Leaf, OutputMode
 from headgate.spark.read import (
     arrival,
     conditions,
@@ -25,6 +25,7 @@ from headgate.spark.read.reading import Given, Reading, Taken
 
 SPARK: Any = "the session"
 LONG, TIME, TEXT = T.LongType(), T.TimestampType(), T.StringType()
+INTEGER = Leaf(Kind.INTEGER)
 
 
 @pytest.fixture(autouse=True)
@@ -391,3 +392,50 @@ def test_what_a_condition_abbreviates_is_written_out() -> None:
     inner = Made("With", Made("Or", reference, unknown), defs=[definition])
     written = conditions.conjuncts(SPARK, Made("And", Made("Between", replacement=inner), a))
     assert [one.sql() for one in written] == ["Or(b, unknown)", "a"]
+
+
+# --- Plans ----------------------------------------------------------------------------------------------
+
+
+def test_rows_that_pass_are_described_by_their_columns_in_and_out() -> None:
+    def schema(text: str) -> Any:
+        return SimpleNamespace(schema=lambda: SimpleNamespace(catalogString=lambda: text))
+
+    made = operator("pass")
+    made.values = [plan.Passed("v0", Said("a"))]  # type: ignore[arg-type]
+    made.input_plan, made.output_plan = schema("struct<a>"), schema("struct<b>")
+    assert made.columns == "struct<a> -> struct<b>"
+    made.node = SimpleNamespace(child=lambda: schema("struct<c>"))
+    assert made.columns == "struct<c> -> struct<b>"
+    made.values = [*made.values, plan.Routed("v1", INTEGER, Said("b"))]  # type: ignore[arg-type]
+    assert made.columns == ""
+    assert made.shared is False
+    made.spec = SimpleNamespace(shared=True)
+    assert made.shared is True
+
+
+def test_buffers_are_merged_in_columns_of_keys_time_values_and_kept_lists() -> None:
+    values: Any = [
+        plan.Routed("v0", Leaf(Kind.FLOAT), Said("v")),
+        plan.Routed("v2", INTEGER, Said("w")),
+    ]
+    kept = SimpleNamespace(leaves=(INTEGER, Leaf(Kind.BYTES)))
+    spec: Any = SimpleNamespace(keys=(INTEGER, Leaf(Kind.BYTES)), time="a time", kept=(kept,))
+    schema = plan.raw_schema(spec, values)
+    assert schema.simpleString() == (
+        "struct<k0:bigint,k1:binary,t:bigint,v0:double,v2:bigint,l0:array<struct<x0:bigint,x1:binary>>>"
+    )
+    spec.time, spec.kept = None, ()
+    assert plan.raw_schema(spec, values).names == ["k0", "k1", "v0", "v2"]
+
+
+def test_results_come_after_windows_of_aggregates_that_put_them_out_then() -> None:
+    def aggregate(after_us: int | None) -> Any:
+        class Spec(AggregateSpec):
+            results_after_us = after_us
+
+        return object.__new__(Spec)
+
+    named = {"a": aggregate(5), "b": aggregate(None), "c": SimpleNamespace(results_after_us=7)}
+    made: Any = [SimpleNamespace(id=name, spec=spec) for name, spec in named.items()]
+    assert plan.results_after_us(made) == {"a": 5}

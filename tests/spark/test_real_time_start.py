@@ -188,8 +188,8 @@ def below(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(leaves: list[Any], *, functions: bool = False, **session: bool) -> Any:
         over.clear()
         branches = [
-            SimpleNamespace(leaf=leaf, stages=["f"] if functions else [], over=over.append)
-            for leaf in leaves
+            SimpleNamespace(leaf=leaf, stages=["f"] if functions and n else [], over=over.append)
+            for n, leaf in enumerate(leaves)
         ]
         given: list[Any] = []
         plan = SimpleNamespace(branches=branches)
@@ -227,14 +227,14 @@ def test_a_source_that_is_read_twice_is_one_source_for_its_branches(below: Any) 
 
 def test_python_functions_run_in_real_time_where_spark_streams_their_rows(below: Any) -> None:
     leaf = Made("A")
-    below([leaf], functions=True)
-    below([leaf], functions=True, in_driver=False)
-    below([leaf], functions=True, pipelines=False)
-    below([leaf], minor=False, in_driver=False, pipelines=False)
+    below([leaf, leaf], functions=True)
+    below([leaf, leaf], functions=True, in_driver=False)
+    below([leaf, leaf], functions=True, pipelines=False)
+    below([leaf, leaf], minor=False, in_driver=False, pipelines=False)
     with pytest.raises(UnsupportedQuery, match=r"cannot run in real time before Spark 4\.3"):
-        below([leaf], functions=True, minor=False)
+        below([leaf, leaf], functions=True, minor=False)
     with pytest.raises(UnsupportedQuery, match="on a cluster only if the application was started"):
-        below([leaf], functions=True, in_driver=False, pipelines=False)
+        below([leaf, leaf], functions=True, in_driver=False, pipelines=False)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +309,28 @@ def test_a_second_of_epochs_is_told_in_the_form_of_sparks_progress(query: Any) -
     assert [first[name] for name in names] == [30, 15.0, 15.0]
     assert [second[name] for name in names] == [0, 0.0, 0.0]
     assert told["is_filled"] is True
+
+
+def test_sparks_listeners_have_a_beginning_before_anything_can_end_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    did: list[Any] = []
+    monkeypatch.setattr(real_time, "QueryEvents", lambda *given: did.append(given) or "events")
+    monkeypatch.setattr(
+        real_time.Query, "__init__", lambda self, *given, **of: did.append((given, of))
+    )
+    inner: Any = SimpleNamespace(id="7f", runId="8e", name=None)
+    machine: Any = SimpleNamespace(spark=SPARK)
+    made = RealTimeQuery(inner, machine, "work", finite=False)
+    assert did == [(SPARK, "7f", "8e", None), ((inner, machine, "work"), {"finite": False})]
+    events: Any = made._events
+    assert events == "events"
+
+
+def test_a_second_in_which_nothing_is_known_has_no_records(query: Any) -> None:
+    query._recorder.progress.own = lambda batch: {}
+    found = query._newest_second()
+    assert (found["batchDuration"], found["sources"][0]["numInputRows"]) == (1, 0)
 
 
 def test_a_query_without_an_epoch_has_no_progress_and_one_that_cannot_tell_goes_on(

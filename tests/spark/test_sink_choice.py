@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -401,6 +403,38 @@ def test_outputs_are_appended_computed_or_printed(capsys: pytest.CaptureFixture[
     assert frame.did == [("show", 5, False)]
     line = "-" * 43
     assert capsys.readouterr().out == f"{line}\nBatch: 3\n{line}\n"
+
+
+def test_a_function_is_called_within_the_step_that_it_is_given() -> None:
+    did: list[Any] = []
+
+    @contextmanager
+    def numbered(batch: int, frame: Any) -> Iterator[None]:
+        did.append(f"begin {batch}")
+        yield
+        did.append("end")
+
+    stream: Any = SimpleNamespace(numbered=numbered, early=False)
+    made = sinks.FunctionSink(lambda *given: did.append(given), stream)
+    frame: Any = "the rows"
+    made.write(3, frame)
+    assert did == ["begin 3", ("the rows", 3), "end"]
+    made.write_early()
+    assert stream.early is True
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"numrows": "few"}, 'numRows="few" of format "console" is no whole number'),
+        ({"truncate": "no"}, 'truncate="no" of format "console" is out of range'),
+    ],
+)
+def test_a_console_is_told_numbers_and_words_that_it_knows(
+    options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        sinks.ConsoleSink(options)
 
 
 # --- Sinks of packages --------------------------------------------------------------------------------
