@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -156,6 +157,7 @@ def test_files_in_which_records_wait_are_named_as_long_as_they_do() -> None:
     manifest = made(waits, state=state, latest=before(files=files))
     assert manifest.files == (FileEntry("backlog/new", 20, 5), FileEntry("backlog/older", 10, 1))
     assert [segment[:3] for segment in state.backlog[0]] == [["older", 0, 4], ["new", 0, 3]]
+    assert state.backlog[0][1][3] == pytest.approx(time.time() * 1e3, abs=60_000), "since now"
 
 
 def test_a_migration_under_way_is_kept_with_its_operator() -> None:
@@ -164,6 +166,13 @@ def test_a_migration_under_way_is_kept_with_its_operator() -> None:
     operators = next_manifest(begun(), "job", 3, states, [], moving.get).engine["operators"]
     assert operators["op"]["migration"] == {"to": 3}
     assert "migration" not in operators["other"]
+
+
+def test_a_split_group_stands_where_all_of_its_shares_allow() -> None:
+    state = OperatorState.fresh(2, GROUPS)
+    state.assignment = Assignment((0, 0, 1, 1), 2, split={1: (0, 1)})
+    manifest = made(report(0), report(1, apart_holds_us={1: 300}), state=state)
+    assert manifest.engine["operators"]["op"]["stands_us"] == {"1": 300}
 
 
 def test_a_split_is_kept_with_the_assignment() -> None:
