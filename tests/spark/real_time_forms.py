@@ -194,8 +194,12 @@ def tables(session: Any) -> DataFrame:
     read = read.join(numbers.where("k < 40"), "k", "left_semi")
     times = F.expr("case when k % 5 = 0 then array() else sequence(1, k % 3 + 1) end")
     read = read.withColumn("times", F.explode(times))
+    read = read.selectExpr("*", "stack(2, 'price', price, 'k', k) AS (name, value)")
     return read.groupBy("k").agg(
-        F.count("*").alias("n"), F.sum("price").alias("p"), F.sum("t").alias("t")
+        F.count("*").alias("n"),
+        F.sum("price").alias("p"),
+        F.sum("t").alias("t"),
+        F.sum("value").alias("v"),
     )
 
 

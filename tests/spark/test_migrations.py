@@ -157,6 +157,8 @@ def test_a_strategy_that_cannot_is_refused_and_the_query_goes_on():
     assert job.said() == ["refused"]
     assert "share no memory" in job.lines[-1].why
     assert job.state.assignment == spread(2, GROUPS)
+    new = Assignment(spread(3, GROUPS).slot_of, 3, 1)
+    assert job.changes.propose("op", AssignmentRequest(new, "policy", "", (0, 1))), "it may ask"
 
 
 def test_a_second_request_waits_where_the_first_cannot_be_superseded():
@@ -362,3 +364,31 @@ def test_a_split_of_a_key_group_is_in_force_at_once_and_says_so():
     assert (final.before, final.assignment) == (before, job.state.assignment)
     assert job.state.assignment.split == split.split
     assert not job.migrations.running
+
+
+def test_a_request_that_takes_anothers_place_comes_from_what_was_before_both():
+    job = Job(strategy="subscale(groups_min=1, per_host=1)")
+    job.changes.ask(job.changes.scaled(4), "user")
+    job.boundary()
+    job.copy_thread.work(job.state, 5, 2)
+    for _ in range(4):
+        job.boundary()
+    assert job.state.assignment != spread(2, GROUPS), "some groups have gone"
+    job.changes.ask(job.changes.scaled(3), "user")
+    final = job.run()
+    assert job.said() == ["requested", "superseded", "finished"]
+    assert (final.before, final.assignment.slots) == (spread(2, GROUPS), 3)
+
+
+def test_a_migration_that_begins_knows_the_last_step_and_says_which_groups_move():
+    job = Job(strategy="fluid")
+    job.changes.ask(job.changes.scaled(4), "user")
+    job.migrations.begin(job.step)
+    assert job.copy_thread.heads.step == job.step - 1
+    assert job.copy_thread.heads.of["op"] == (tuple(job.state.tokens), tuple(job.state.steps))
+    first = job.lines[0]
+    assert (first.what, first.step) == ("requested", job.step)
+    assert first.strategy.startswith("fluid")
+    target = job.changes.newest("op")
+    assert set(first.groups) == set(spread(2, GROUPS).moved(target))
+    assert first.groups

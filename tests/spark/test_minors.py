@@ -71,3 +71,9 @@ def test_each_minor_is_told_what_it_asks_for(method: str) -> None:
             continue
         said = ask(node, *fields)
         assert tuple(Told if field is relation else field for field in said) == told, minor
+
+
+def test_rows_go_to_python_while_others_come_back_from_spark_43_on() -> None:
+    assert [(one.name, one.pipelines_python) for one in MINORS.values()] == [
+        ("4.1", False), ("4.2", False), ("4.3", True),
+    ]  # fmt: skip

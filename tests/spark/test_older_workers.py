@@ -63,7 +63,7 @@ def evaluated(
     settings: list[Any] = []
 
     def read_udfs(serializer: str, stream: io.BytesIO, of_kind: int, *read: Any) -> Any:
-        assert (serializer, of_kind) == ("pickle", kind)
+        assert (serializer, of_kind, stream.tell()) == ("pickle", kind, 0)
         settings.extend(read)
         told.append(stream.getvalue())
         return (

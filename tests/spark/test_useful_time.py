@@ -288,3 +288,45 @@ def test_it_tells_how_batches_spend_their_time():
     assert records[-1] == 129.0
     assert each_s[-10:] == pytest.approx(engine.record_ms / 1e3, rel=0.2)
     assert UsefulTime(100.0, lambda: None, lambda: 2).batch() is None
+
+
+# --- to the number -------------------------------------------------------------------------------
+
+
+def test_what_slots_compute_of_their_time_is_smoothed_and_at_most_all_of_it():
+    useful = UsefulTime(None, lambda: None, lambda: 4, 2)
+    assert useful.computing is None
+    useful.add([report(0, 0, 100.0, cpu_ms=90.0)], 0.0, 0.0, 1)
+    assert useful.computing is None, "it has served nothing"
+    useful.add([report(0, 10, 100.0, cpu_ms=40.0, waited_ms=10.0)], 0.0, 0.0, 1)
+    assert useful.computing == pytest.approx(0.5)
+    useful.add([report(0, 10, 100.0, cpu_ms=100.0)], 0.0, 0.0, 1)
+    assert useful.computing == pytest.approx(145.0 / 190.0)  # of before, nine tenths count
+    useful.add([report(s, 10, 100.0) for s in range(3)], 0.0, 0.0, 3)
+    assert useful.computing == pytest.approx(145.0 / 190.0), "three slots wait for two cores"
+    useful.add([report(s, 10, 100.0, cpu_ms=900.0) for s in range(2)], 0.0, 0.0, 2)
+    assert useful.computing == 1.0
+    assert UsefulTime(5.0, lambda: None, lambda: 4).computing is None
+
+
+def test_batches_spend_their_time_before_within_and_after_slots():
+    useful = UsefulTime(None, lambda: 0.8, lambda: 2)
+    assert useful.batch() is None
+    useful.add([report(0, 100, 120.0)], 1_000.0, 1_500.0, 1)
+    assert useful.batch() is None, "nothing is known of what was before"
+    useful.add([report(0, 100, 120.0), report(1, 50, 70.0)], 1_560.0, 1_980.0, 2)
+    times = useful.batch()
+    assert (times.before_s, times.after_s) == (pytest.approx(0.3), pytest.approx(0.06))
+    assert (times.record_s, times.budget_s, times.cores) == (0.0, 0.8, 2)
+    assert times.tasks_seen == 3
+    useful.add([report(0, 100, 900.0)], 1_900.0, 2_000.0, 1)  # clocks of several hosts
+    assert useful.batch().before_s == useful.batch().after_s == 0.0
+    assert UsefulTime(5.0, lambda: 0.8, lambda: 2).batch() is None
+
+
+def test_without_a_budget_none_ends_a_batch_and_there_is_always_a_core():
+    useful = UsefulTime(None, lambda: None, lambda: 0)
+    for n in range(2):
+        useful.add([report(0, 100, 120.0)], 1e3 * n, 1e3 * n + 200.0, 1)
+    assert (useful.batch().budget_s, useful.batch().cores) == (float("inf"), 1)
+    assert useful.limit(1, 4) == (1, "the cores are the limit: Spark runs one slot at a time")

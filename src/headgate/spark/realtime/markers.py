@@ -221,7 +221,10 @@ def _generate(plan: Jvm, below: _Passing) -> _Passing:
         has_rows = F.size(column(spark, generator.child())) > 0
         below = _emptied(below, has_rows)
         outer = True
-    children = [null_where_present(spark, below.marker, one) for one in each(generator.children())]
+    children = list(each(generator.children()))
+    # the number of rows that a stack makes must be a constant
+    first = 1 if name == "Stack" else 0
+    children[first:] = [null_where_present(spark, below.marker, one) for one in children[first:]]
     guarded = generator.withNewChildren(seq(spark, children))
     made = generate(spark, plan, guarded, below.plan, outer=outer)
     return below.over(made).only(each(plan.output()))
