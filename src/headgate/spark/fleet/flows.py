@@ -146,8 +146,8 @@ class Span:
     def unread_s(self) -> float:
         """Return the growth of the unread input over the window, in seconds of arrivals.
 
-        A running batch adds only its time beyond the longest cycle before it in the window: its records,
-        and those that wait behind it, arrived since the last batch was read.
+        A running batch adds only its time beyond the longest cycle before it in the window: arrivals
+        since the last batch was read are in this batch, or unread until it ends.
         """
         last, before = self.reads[-1], self.before
         at_end_s = 0.0 if self.read_s > last.read_s else last.done_s - last.read_s

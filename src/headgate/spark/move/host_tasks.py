@@ -1,8 +1,8 @@
 """Runs Spark tasks that copy key groups to a host, or delete them there, beside the batches.
 
-A host task is a small Spark job of its own with a task per host. It follows the same rules as a
-slot task (tokens, locks, and a new file where the old one is locked or has another token), so a task that
-Spark has given up on, or runs twice, does no harm.
+A host task is a separate small Spark job with a task per host. It follows the rules of slot tasks
+(tokens, locks, and a new file if the old file is locked or has another token), so a task that Spark
+has abandoned, or runs twice, does no harm.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class KnownTable:
     """Whether a write succeeds although the table was dropped, or created again."""
 
     def check_identity(self, name: str, before: str | None, outputs: int) -> None:
-        """Refuse a table that is gone, or is not the one that it was `before`.
+        """Refuse a table that is gone, or whose id is no longer `before`.
 
         Raises `CheckpointError`.
         """
@@ -156,7 +156,7 @@ class KnownTable:
 
 
 def check_same(name: str, before: str | None, now: str | None, outputs: int) -> None:
-    """Refuse a table that is gone, or is not the one that it was `before`.
+    """Refuse a table that is gone, or whose id is no longer `before`.
 
     Raises `CheckpointError`.
     """

@@ -282,8 +282,8 @@ class Controller:
     def record_cost(self) -> tuple[float | None, float | None]:
         """Return (time, share) of the work per record at a slot of the first operator.
 
-        The time is an estimate in seconds, the mean of the slots; in the share of it they compute. Each
-        is None while it is unknown. Only the policy's own thread may call it.
+        The time is an estimate in seconds, the mean of the slots; the share is the part of the time in
+        which slots compute. Each is None while it is unknown. Only the policy's thread may call this.
         """
         return self._metrics.record_cost(self._first[0]) if self._first else (None, None)
 

@@ -306,8 +306,8 @@ class SparkMetrics:
     ) -> None:
         """Record the number of unread records at the sources.
 
-        `operators`: operators that read sources; each has the same share of the unread records as of the
-        read ones. `reports`: reports of the newest step that read; empty if it read nothing.
+        `operators`: operators that read sources; unread records are divided among them as the records
+        that `reports` have. `reports`: reports of the newest step that read; empty if it read nothing.
         """
         read = {n: sum(r.arrived for r in reports if r.operator == n) for n in operators}
         total = sum(read.values())
@@ -325,7 +325,7 @@ class SparkMetrics:
         return self._operators[operator].success
 
     def record_cost(self, operator: str) -> tuple[float | None, float | None]:
-        """Return the time per record at a slot of `operator`, and computing's share of it."""
+        """Return the time per record at a slot of `operator`, and the share of it for computing."""
         useful = self._operators[operator].useful
         return useful.record_s, useful.computing
 
