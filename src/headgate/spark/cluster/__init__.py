@@ -1,4 +1,4 @@
-"""Makes sessions, checks hosts, and has executors follow slots.
+"""Makes sessions, checks hosts, and requests executors as slots change.
 
 Belongs here: the Spark session with headgate's settings (session), checks of hosts before a job
 runs (doctor), executors that follow slots (following), the directory of a checkpoint (location).

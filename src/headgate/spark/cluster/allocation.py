@@ -1,4 +1,4 @@
-"""Joins a query to the executors of its application, so that they follow its slots."""
+"""Requests executors for a query as its slots change, if the session allows that."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headgate.spark.job.ports import Executors, SameExecutors
 from headgate.spark.jvm.executors import ExecutorPool
 
 _needs: dict[str, SharedNeeds] = {}
-"""What the queries of each application of this process need together."""
+"""Common needs of the queries of each application in this process."""
 
 
 class Following(Executors, Protocol):
-    """Executors that know when a query has ended."""
+    """Extends `Executors` by the end of a query."""
 
     def leave(self) -> None:
-        """Take note that it has, so that what only it needed goes."""
+        """Give back executors that only this query needed, when the query has ended."""
 
 
 def follow_slots(
@@ -35,14 +35,14 @@ def follow_slots(
 ) -> Following:
     """Let executors follow the slots of a query that is about to start.
 
-    Nothing is asked for in ``local`` mode, nor where Spark's dynamic allocation decides. Raises
-    `ConfigError`: `choice` is neither.
+    Requests no executors in ``local`` mode, or if Spark's dynamic allocation is on. Raises
+    `ConfigError`: `choice` is another text.
 
     Parameters
     ----------
     specs : sequence of Spec    Specs of the query's operators.
-    run : str    Unique within the application.
-    choice : str    ``follow``, or ``keep`` for leaving executors alone.
+    run : str    Name of the query's run, unique within the application.
+    choice : str    ``follow``, or ``keep`` to leave the executors as they are.
     """
     if choice not in ("follow", "keep"):
         msg = f'headgate.executors="{choice}" is not known; use follow or keep.'
@@ -56,7 +56,7 @@ def follow_slots(
 
 
 class _Followed:
-    """Executors that follow a query's slots."""
+    """Requests executors as a query's slots change."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Looks at every executor before a job runs, and says in one sentence each what is wrong there."""
+"""Checks every executor before a job runs, and describes each problem in one sentence."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from headgate.spark.jvm.sessions import jvm_alone
 from headgate.spark.move.placement import Placement
 
 CLOCK_MAX_S = 0.1
-"""A record's latency ends by its slot's clock and begins by the source's: a time slot of the control
-loop is the most that they may be apart."""
+"""Largest offset of a clock: a latency begins by the source's clock and ends by the slot's, so the offset
+must not exceed a tick of the control loop."""
 
 _HOLD_S = 0.15
-"""How long each task holds its core, so that every executor gets one. Chosen, not tuned."""
+"""Time that each task holds its core, so that every executor gets a task. Chosen, not tuned."""
 
 _ROUNDS = (2, 8)
-"""At least and at most so many jobs: the first is slow and says little about clocks, and a busy
-executor may get its task late."""
+"""Least and most jobs: the first job is slow and says little about clocks, and a busy executor may get
+its task late."""
 
 _SETTLED_S = 1.5
 _REGISTER_S = 30.0
-"""How long executors may take to register, and how long none more must have come."""
+"""`_SETTLED_S`, `_REGISTER_S`: time without a new executor that ends the wait, and longest wait."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +50,30 @@ class Needs:
     """Holds the demands of a job on each host."""
 
     state_bytes: int
-    """State that one host may have to hold: all of it, where the others are lost."""
+    """State that one host may have to hold: the whole state, if the other hosts are lost."""
 
 
 def doctor(
     spark: SparkSession, *, state: str = "1 GB", checkpoint: str | None = None
 ) -> dict[str, Any]:
-    """Look at every executor of a session and say what would go wrong.
+    """Check every executor of a session, and return the problems that a query would have.
 
     Parameters
     ----------
     spark : SparkSession
-        Classic; nothing of it is changed.
+        A classic session; it is not changed.
     state : str
-        How much state a host must be able to hold, with its unit.
+        Size of the state that a host must be able to hold, with its unit.
     checkpoint : str, optional
-        A directory that driver and executors must see alike, as a query would be given it; it must be
-        there, since none is made. Or a place on a store, by the environment's credentials.
+        An existing directory that driver and executors must see alike, written as for a query; or a
+        place on a store, with credentials from the environment.
 
     Returns
     -------
     dict
-        sound; problems and advice: a sentence each; executors: what each said of itself, with
-        ``clock_off_s``; placement: whether slots can be bound to hosts, None on a single one;
-        unchecked: what could not be looked at.
+        sound: whether there are no problems; problems and advice: a sentence each; executors: the facts
+        of each, with ``clock_off_s``; placement: whether slots can be bound to hosts, None with a
+        single host; unchecked: the checks that were not made.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def run(
     checkpoint: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Start a session at `master`, as a job would, and return what `doctor` says of it."""
+    """Start a session at `master`, as a job would, and return the result of `doctor`."""
     parse_bytes(state)  # before Spark starts, not after
     spark = session(master, name="headgate-doctor", **(conf or {}))
     try:
@@ -142,8 +142,8 @@ def run(
 def check_contract() -> dict[str, Any]:
     """Compare the private members that headgate calls with those of Spark, without a session.
 
-    sound; contract: minor (the release that Spark is taken for), members (that were compared);
-    problems: a sentence for each member that is not there.
+    Returns sound; contract: minor (the release that Spark is taken for), members (the number compared);
+    problems: a sentence for each member that is absent.
     """
     java, minor = jvm_alone(), adapter().name
     members = [call for call in contract.calls() if minor in call.minors]
@@ -157,7 +157,7 @@ def check_contract() -> dict[str, Any]:
 
 
 def _contract(spark: SparkSession) -> list[str]:
-    """Return a sentence if this Spark lacks what its minor release has: a vendor's own build may."""
+    """Return a sentence if this Spark lacks methods of its minor release, as a vendor's build may."""
     gone = contract.missing(spark, adapter().name)
     if not gone:
         return []
@@ -180,13 +180,13 @@ def _outcome(
     }
 
 
-# -- judging: plain functions of what was seen ---------------------------------------------------
+# -- judging: pure functions of the facts --------------------------------------------------------
 
 
 def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> list[str]:
     """Return the problems of an executor, one sentence each.
 
-    `facts`: what it said. `off_s`: by how many seconds at least its clock is ahead of the driver's.
+    `facts`: facts of the executor. `off_s`: least lead of its clock over the driver's, in seconds.
     """
     who = f"executor {facts.executor} on {facts.host}"
     return [
@@ -331,7 +331,7 @@ def _everybody(
         for facts in said:
             off_s = _outside(facts.clock_s, began_s, ended_s)
             before = seen.get(facts.executor)
-            # each job proves that a clock is off by at least so much; a quick one proves most
+            # each job gives a lower bound for a clock's offset; a quick job gives the largest bound
             if before is None or abs(off_s) > abs(before[1]):
                 seen[facts.executor] = (facts, off_s)
         if index + 1 >= _ROUNDS[0] and len(seen) >= len(pool.living()):
@@ -358,7 +358,7 @@ class _Look:
 def _leave_mark(
     spark: SparkSession, checkpoint: str | None
 ) -> Iterator[tuple[Path | StoreMark | None, list[str]]]:
-    """Leave a file in the checkpoint directory meanwhile; yield it, or what is wrong there."""
+    """Write a file into the checkpoint directory, remove it at the end; yield it, or the problems."""
     if checkpoint is None:
         yield None, []
         return
@@ -401,7 +401,7 @@ def _leave_mark(
 
 
 def _unanswered(mark: Path, seen: Mapping[str, tuple[HostFacts, float]]) -> list[str]:
-    """Return a sentence for each executor whose writing the driver does not see."""
+    """Return a sentence for each executor whose answer the driver does not see."""
     return [
         f"executor {facts.executor} on {facts.host} writes to a checkpoint directory that the driver "
         "does not see; mount the same file system there."

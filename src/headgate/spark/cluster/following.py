@@ -1,9 +1,9 @@
-"""Executors that follow slots: asked for before slots exceed the cores, given back after slots left.
+"""Requests executors before slots exceed the cores, and gives executors back after slots have gone.
 
-A change that needs more cores than there are waits until the new executors run and have their Python
-workers ready: slots that shared the old cores meanwhile would gain nothing, and would be placed where
-they do not stay. If the cluster has none to give, the change is made nevertheless, and slots share
-cores. No batch waits for any of this.
+A change that needs more cores than there are waits until the new executors run and their Python workers
+are ready: until then, more slots would share the old cores without gain, on hosts where they do not
+stay. If the cluster gives no executors, the change comes into force nevertheless, and slots share cores.
+No batch waits for executors.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headgate.journal.schema import Event
 from headgate.spark.jvm.executors import Executor, ExecutorPool
 
 GRANT_S = 30.0
-"""How long a cluster manager may take to start what was asked for."""
+"""Longest wait for the executors that a cluster manager was asked for, in seconds."""
 
 AGAIN_S = 300.0
-"""After a refusal, how long no change waits for executors again."""
+"""Time after a refusal in which no change waits for executors, in seconds."""
 
 _POLL_S = 0.1
 
@@ -32,29 +32,29 @@ class SharedNeeds:
     """Adds up the executors that the queries of one application need; they share them."""
 
     floor: int | None = None
-    """Executors that are kept whatever slots need: as many as the user asked for, or as there were
-    when more were asked for first; None until then."""
+    """Number of executors that always stay: as many as the user configured, or else as there were at
+    the first request for more; None until then."""
     slots: dict[str, int] = field(default_factory=dict)
-    """By query."""
+    """Slots by query."""
     hosts: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Where each query's slots are."""
+    """Hosts of each query's slots."""
 
     @property
     def cores(self) -> int:
-        """Cores that give each slot its own."""
+        """Number of cores so that each slot has its own."""
         return sum(self.slots.values())
 
     def executors(self, living: Sequence[Executor]) -> int:
-        """Return how many executors there should be, given those there are."""
+        """Return the number of executors that is needed; `living`: the present executors."""
         cores_each = min((executor.cores for executor in living), default=1)
         return max(self.floor or 1, -(-self.cores // max(1, cores_each)))
 
     def surplus(self, living: Sequence[Executor]) -> list[Executor]:
-        """Return the executors that no slot needs; of a host in use one at least stays."""
+        """Return the executors that no slot needs; a host in use keeps at least one executor."""
         if self.floor is None:
             return []
         used = frozenset[str]().union(*self.hosts.values())
-        # state belongs to hosts, so those that have none go first
+        # state belongs to hosts, so executors on hosts without slots go first
         spared = {
             executor.host: executor for executor in reversed(living) if executor.host in used
         }.values()
@@ -64,16 +64,16 @@ class SharedNeeds:
 
 
 class ExecutorFollower:
-    """Asks for executors and gives them back, as one query's slots come and go.
+    """Requests executors and gives them back as one query's number of slots changes.
 
     `ready`, `need` and `settled` are called by the batches' thread and return at once.
 
     Parameters
     ----------
     needs : SharedNeeds    Shared by the queries of the application.
-    query : str    Unique within the application.
+    query : str    Name of the query, unique within the application.
     grown : callable
-        Called when executors have come, before slots may use them: readies their workers.
+        Prepares the workers of new executors; called before slots may use these.
     start : callable    Runs a function beside the batches; by default in a thread.
     """
 
@@ -103,18 +103,18 @@ class ExecutorFollower:
         self._left = False
 
     def ready(self, slots: int) -> bool:
-        """Return whether a change to `slots` may come into force: it has cores, or will get none."""
+        """Return whether a change to `slots` may come into force: it has cores, or they were refused."""
         others = self._needs.cores - self._needs.slots.get(self._query, 0)
         return self._refused or others + slots <= self._pool.cores
 
     def need(self, slots: int) -> None:
-        """Take note that a change to `slots` is requested; ask for executors if they are too few."""
+        """Record that a change to `slots` is requested; request executors if cores are too few."""
         self._needs.slots[self._query] = slots
         if not self.ready(slots):
             self._follow()
 
     def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
-        """Take note that a step was committed with `slots` slots, which are on `hosts` by wish."""
+        """Record that a step was committed with `slots` slots, whose intended hosts are `hosts`."""
         if slots != self._settled:
             self._settled, self._due = slots, True
             self._needs.slots[self._query] = slots
@@ -123,7 +123,7 @@ class ExecutorFollower:
             self._due = not self._follow()
 
     def leave(self) -> None:
-        """Give back what only this query needed; it has ended, and so has its journal."""
+        """Give back executors that only this query needed; its journal is closed already."""
         self._left = True
         self._needs.slots.pop(self._query, None)
         self._needs.hosts.pop(self._query, None)
@@ -134,7 +134,7 @@ class ExecutorFollower:
         return time.monotonic() - self._refused_at < AGAIN_S
 
     def _follow(self) -> bool:
-        """Ask or give back beside the batches; False if that is going on already."""
+        """Request or give back executors in the background; return False if that already runs."""
         if not self._busy.acquire(blocking=False):
             return False
 
@@ -144,7 +144,7 @@ class ExecutorFollower:
                     self._give_back()
                 elif not self._refused:
                     self._ask()
-            except Exception as error:  # a cluster that cannot be asked must not end the query
+            except Exception as error:  # a failing cluster manager must not end the query
                 self._refused_at = time.monotonic()
                 self._warn(
                     f"executors cannot be asked for or given back ({error}); slots share cores."
@@ -189,7 +189,7 @@ class ExecutorFollower:
         self._note("gave back", slots, wanted, before, after, began, why)
 
     def _warn(self, text: str) -> None:
-        """Say what is wrong, once, and only as long as the query runs."""
+        """Warn once, and only while the query runs."""
         if not (self._warned or self._left):
             self._warned = True
             warnings.warn(text, stacklevel=2)

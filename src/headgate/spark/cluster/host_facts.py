@@ -1,7 +1,7 @@
 """Reports facts of an executor's Python worker and its host; `doctor` judges them.
 
-Runs in workers, so it imports the driver's part of nothing. A check that cannot be done says why
-instead of raising: one odd host must not hide what is wrong with the others.
+Runs in workers, so it imports no module of the driver. A check that cannot be done returns the reason
+instead of raising: an unusual host must not hide the problems of other hosts.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from headgate.tables.arena import arena_root
 from headgate.tables.room import allocate
 
 PACKAGES = ("pyspark", "pyarrow", "numpy", "numba")
-"""Packages whose versions must be the same everywhere, beside headgate's own."""
+"""Packages that must have the same version on all hosts, as headgate itself must."""
 
 _TRIED_BYTES = 1 << 20
-"""What is allocated in the arena as a trial; the smallest tables are smaller."""
+"""Size of the trial allocation in the arena; the smallest tables are smaller."""
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """One Python worker's view of its host."""
+    """Holds the facts that one Python worker finds out about its host."""
 
     executor: str
     host: str
-    """`executor`, `host`: as Spark names them, where the worker can tell."""
+    """`executor`, `host`: Spark's names, if the worker can find them out."""
     versions: dict[str, str | None]
-    """python, headgate and `PACKAGES`; None where one is not installed."""
+    """python, headgate and `PACKAGES`; None for a package that is not installed."""
     arena: str
-    """Directory for state; empty where there is none to be had."""
+    """Directory for state; empty if no directory can be used."""
     arena_problem: str | None
-    """Why state cannot live there, in one sentence."""
+    """Why state cannot be stored there, in one sentence; None if it can."""
     arena_bytes: int
     arena_free_bytes: int
-    """`arena_bytes`, `arena_free_bytes`: size and room of its file system."""
+    """`arena_bytes`, `arena_free_bytes`: size and free space of the arena's file system."""
     address_bytes: int | None
     """RLIMIT_AS of a worker, which ``spark.executor.pyspark.memory`` sets; None for no limit."""
     mapped_bytes: int
-    """Addresses that the worker uses already."""
+    """Size of the address space that the worker uses already."""
     disk: str
     """The first of Spark's local directories."""
     disk_free_bytes: int
     clock_s: float
-    """Wall clock when this was taken, seconds since 1970."""
+    """Wall clock at the check, seconds since 1970."""
     checkpoint_problem: str | None
-    """Why the checkpoint directory is of no use here; None also where none was asked about."""
+    """Why the host cannot use the checkpoint directory; None if it can, or without a directory."""
     store_problem: str | None = None
-    """The same of a checkpoint's store, with its remedy."""
+    """Why the host cannot use the checkpoint's store, and the remedy; None likewise."""
 
 
 def collect_facts(mark: Path | StoreMark | None = None) -> HostFacts:
@@ -101,7 +101,7 @@ def answer_name(mark: Path, who: str) -> Path:
 def _versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {
         "python": ".".join(map(str, sys.version_info[:3])),
-        # late and by name: the package's front imports the engine, of which this is a part
+        # imported late and by name, since the package headgate imports this module in turn
         "headgate": str(importlib.import_module("headgate").__version__),
     }
     for name in PACKAGES:
@@ -122,7 +122,7 @@ def _tried_arena() -> tuple[str, str | None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            # what the arena does before it maps a file: a full tmpfs says so here, and kills later
+            # as the arena does before it maps a file: a full tmpfs raises here, and would kill later
             allocate(descriptor, _TRIED_BYTES)
             with mmap.mmap(descriptor, _TRIED_BYTES) as memory:
                 memory[-1] = 1
@@ -135,7 +135,7 @@ def _tried_arena() -> tuple[str, str | None]:
 
 
 def _tried_checkpoint(mark: Path, who: str) -> str | None:
-    """Read the driver's mark and leave an answer beside it; return what of that did not work."""
+    """Read the driver's mark and write an answer beside it; return the failure, or None."""
     try:
         seen = regular_bytes(mark)
     except OSError as error:
@@ -164,7 +164,7 @@ def _mapped_bytes() -> int:
 
 
 def _local_directory() -> str:
-    """Return where Spark puts shuffle files on this host."""
+    """Return the directory of Spark's shuffle files on this host."""
     for name in ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS"):
         first = os.environ.get(name, "").partition(os.pathsep)[0].partition(",")[0]
         if first and Path(first).is_dir():

@@ -1,4 +1,4 @@
-"""Loses a host on purpose: a fault for experiments."""
+"""Kills an executor on purpose: a fault for experiments."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from headgate.spark.jvm.executors import ExecutorPool
 
 
 def kill_executor(spark: SparkSession) -> str:
-    """Kill the executor of the highest number, which Spark replaces; return which it was.
+    """Kill the executor with the highest id, which Spark replaces; return its id and host.
 
-    Its Python workers die with it, and so does what they hold in memory. Raises `ConfigError`:
-    Tasks run in the driver's own process, or there is no executor to kill.
+    Its Python workers die with it, and the state in their memory is lost. Raises `ConfigError`: tasks
+    run in the driver's own process, there is no executor, or the cluster manager did not kill it.
     """
     pool = ExecutorPool(spark)
     living = pool.living()

@@ -1,4 +1,4 @@
-"""Checks the Python that a session's workers would be, before they are started."""
+"""Checks the Python interpreter of a session's workers before they are started."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WAIT_S = 60.0
 def check_interpreter(spark: SparkSession) -> None:
     """Refuse a local session whose Python workers could not run headgate.
 
-    An environment that is not activated is the usual reason: workers are then ``python3`` of the
-    PATH, and die with a traceback each. Executors elsewhere are left to `headgate.doctor`. Raises
+    The usual reason is an environment that is not activated: workers are then ``python3`` of the
+    PATH, and each dies with a traceback. `headgate.doctor` checks executors on other hosts. Raises
     `ConfigError`: that Python cannot be run, has no headgate, or is of another minor version.
     """
     context = spark.sparkContext
@@ -47,10 +47,10 @@ def check_interpreter(spark: SparkSession) -> None:
 
 @cache
 def _problem(python: str, environment: tuple[tuple[str, str], ...], shipped: bool) -> str:
-    """Return why `python` cannot be a worker, as the rest of a sentence; empty where it can.
+    """Return why `python` cannot be a worker, as the rest of a sentence; empty if it can.
 
-    `environment` (tuple of pairs): what Spark adds to that of its workers. `shipped`: whether Spark
-    brings modules of the user's to them: headgate may be one.
+    `environment` (tuple of pairs): variables that Spark adds to its workers' environment. `shipped`:
+    whether Spark ships the user's modules to workers, perhaps with headgate among them.
     """
     try:
         words = subprocess.run(

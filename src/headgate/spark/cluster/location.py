@@ -29,29 +29,29 @@ _FORCED = "spark.sql.streaming.forceDeleteTempCheckpointLocation"
 
 @dataclass(frozen=True)
 class Place:
-    """A query's checkpoint."""
+    """Describes the place of a query's checkpoint."""
 
     path: Path
-    """The directory, absolute. Of a checkpoint on an object store the one on the driver's disk
-    where Spark's own log and the journal are written, and from where they are taken to the store."""
+    """Absolute path of the directory. For a checkpoint on an object store, a directory on the driver's
+    disk for Spark's own log and the journal, which headgate copies from there to the store."""
     temporary: bool = False
-    """Whether nobody asked for it, so that it goes when the query has ended well."""
+    """Whether headgate chose the directory, and removes it when the query has ended without failure."""
     forced: bool = False
-    """Whether it goes after a failure, too."""
+    """Whether a temporary directory is removed after a failure, too."""
     url: str | None = None
     """Address of a checkpoint on an object store."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of that store, see `headgate.core.stores`."""
+    """Options of that store, see `headgate.core.stores`."""
 
     @property
     def uri(self) -> str:
-        """As Spark is given it."""
+        """The directory as a URI, for Spark."""
         return uri(self.path)
 
     def leave(self, *, failed: bool) -> None:
-        """Give a temporary directory up; kept where the query failed, as Spark keeps its own.
+        """Remove a temporary directory; after a failure it stays, as in Spark, unless `forced`.
 
-        The journal of a checkpoint on a store can be read here as long as the process lives.
+        For a checkpoint on a store, the journal stays readable here until the process ends.
         """
         if self.url is not None:
             for kind in ("offsets", "commits", "sources"):
@@ -69,19 +69,19 @@ def place(
     one_time: bool,
     options: Mapping[str, str] | None = None,
 ) -> Place:
-    """Return where a query's checkpoint lies, chosen as Spark chooses it.
+    """Return the place of a query's checkpoint, chosen as in Spark.
 
-    Raises `ConfigError`: there is no place; `CheckpointError`: it is no path, or lies on another
+    Raises `ConfigError`: no place is set; `CheckpointError`: the place is no path, or lies on another
     file system than the local one.
 
     Parameters
     ----------
     given : str or None    The option ``checkpointLocation``.
     name : str or None
-        The query's; its directory below ``spark.sql.streaming.checkpointLocation``.
+        Name of the query, and of its directory below ``spark.sql.streaming.checkpointLocation``.
     one_time : bool
         Whether the sink is one that Spark runs without a checkpoint, in a temporary directory.
-    options : mapping, optional    The writer's, among them those of a store.
+    options : mapping, optional    Options of the writer, including those of a store.
     """
     root = spark.conf.get(_DEFAULT, None) if given is None else None
     last = name or str(uuid.uuid4())
@@ -113,12 +113,12 @@ def place(
 
 
 def resolved(spark: SparkSession, location: str) -> Path:
-    """Return the directory that `location` is to Spark.
+    """Return the directory to which Spark resolves `location`.
 
-    Spark resolves a path without a scheme by ``fs.defaultFS``, and a relative one by the directory
-    that its JVM was started in. No file system but the local one is touched. Raises
-    `CheckpointError`: it is no path, or lies on another file system than the local one: Spark's log
-    would be there, and headgate's state would not.
+    Spark resolves a path without a scheme by ``fs.defaultFS``, and a relative path by the directory
+    in which its JVM was started. This accesses only the local file system. Raises `CheckpointError`:
+    `location` is no path, or lies on another file system than the local one, where Spark's log would
+    be without headgate's state.
     """
     try:
         path = HadoopPath(spark, location)
@@ -138,7 +138,7 @@ def resolved(spark: SparkSession, location: str) -> Path:
     except (PySparkException, JavaError) as error:  # file://host/...
         msg = f"{_WHAT} {location} names no directory; write it as file:/path, with one slash or three."
         raise CheckpointError(msg) from error
-    if address.scheme != LOCAL:  # such as a default that a site's own class stands for
+    if address.scheme != LOCAL:  # such as a default file system with a site's own class
         raise CheckpointError(_by_default(location, address.text))
     return checked_path(address.path)
 
@@ -151,7 +151,7 @@ def _by_default(location: str, default: str) -> str:
 
 
 def check_seen(spark: SparkSession, file: Path) -> None:
-    """Refuse a directory in which Spark does not see a file that is there.
+    """Refuse a directory in which Spark does not see an existing file.
 
     Raises `CheckpointError`: the JVM reads names in another encoding, or looks into another file
     system.

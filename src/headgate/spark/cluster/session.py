@@ -26,16 +26,16 @@ from headgate.spark.jvm.sessions import PIPELINED, has_jvm, is_running, start_jv
 
 @dataclass(frozen=True)
 class Setting:
-    """A Spark setting that headgate asks for."""
+    """Holds a Spark setting that headgate asks for."""
 
     key: str
     value: str
     why: str
-    """What it buys, measured on a tiny batch where a time is given."""
+    """Benefit of the setting; times were measured on a tiny batch."""
     running: bool = False
-    """True where it can be set in a session that runs already."""
+    """Whether the setting can be changed in a running session."""
     local_only: bool = False
-    """True where it is meant for checkpoints on a local disk."""
+    """Whether the setting is only for checkpoints on a local disk."""
 
 
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -87,20 +87,20 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     _PARTITIONS: "4",
-    # For the jobs of a fleet, each in a pool of its own; without pools it is first in, first out.
+    # For the jobs of a fleet, each in its own pool; jobs without a pool run first in, first out.
     "spark.scheduler.mode": "FAIR",
 }
 _HERE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""Only where all of Spark is on this machine."""
+"""Settings if all of Spark is on this machine."""
 
 _SHELL = "pyspark-shell"
-"""What Spark names an application that was started without spark-submit."""
+"""Spark's name for an application that was started without spark-submit."""
 
 _launched_with: dict[str, str] = {}
-"""What was asked for when this process started its JVM, which takes it for the submit command's."""
+"""Settings with which this process started its JVM; Spark then takes them for the submit command's."""
 
 _warned: set[str] = set()
-"""What this process was advised once."""
+"""Kinds of advice that this process has already given."""
 
 
 def session(
@@ -108,18 +108,18 @@ def session(
 ) -> SparkSession:
     """Return a Spark session with headgate's settings.
 
-    What is asked for here wins, then what spark-submit, ``spark-defaults.conf`` or the cluster says; only
-    what nobody has set is headgate's.
+    The arguments have priority, then settings of spark-submit, ``spark-defaults.conf`` or the cluster.
+    headgate sets only settings that have none of these.
 
     Parameters
     ----------
     master : str or None
-        As ``SparkSession.builder.master``; None keeps what spark-submit or ``SPARK_MASTER`` says, or
-        ``local[*]``.
+        As ``SparkSession.builder.master``; None for the master of spark-submit or ``SPARK_MASTER``, or
+        else ``local[*]``.
     name : str or None
-        Application name; None keeps what spark-submit says, or ``headgate``.
+        Application name; None for the name of spark-submit, or else ``headgate``.
     **config
-        Spark settings with ``_`` for ``.``'s place taken as is: pass a dict with ``**{...}``.
+        Spark settings by their names; since names have dots, pass a dict with ``**{...}``.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def session(
     Warns
     -----
     UserWarning
-        A session runs already, and something asked for cannot be changed in it.
+        A session runs already, and a wanted setting cannot be changed in it.
     """
     for what, value in (("master", master), ("name", name)):
         require(value is None or isinstance(value, str), f"hg.session: {what}", value, "a text")
@@ -152,9 +152,9 @@ def session(
 
 
 def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of spark-submit and of the cluster's files; starts the JVM, which reads them.
+    """Return the settings of spark-submit and of the cluster's files; start the JVM, which reads them.
 
-    `asked`: what the JVM must know when it starts: its memory, its class path.
+    `asked`: settings for the start of the JVM, such as its memory and class path.
     """
     if not has_jvm():
         _launched_with.update(asked)
@@ -162,7 +162,7 @@ def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
         start_jvm(asked)
     settings = dict(SparkConf().getAll())
     sparks_own = {"spark.app.name": _SHELL}
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: to Spark this is a shell
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # without spark-submit, this is a shell to Spark
         sparks_own["spark.ui.showConsoleProgress"] = "true"
     if "SPARK_MASTER" in os.environ:
         sparks_own["spark.master"] = "local[*]"
@@ -174,7 +174,7 @@ def _settings_of_user(asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def _settings_of_headgate(others: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of headgate's own that `others` do not have."""
+    """Return headgate's own settings, without those in `others`."""
     master = others.get("spark.master", os.environ.get("SPARK_MASTER", "local[*]"))
     ours = {"spark.master": master, "spark.app.name": "headgate", **_DEFAULTS}
     alone = master.startswith("local")
@@ -185,7 +185,7 @@ def _settings_of_headgate(others: Mapping[str, str]) -> dict[str, str]:
     if alone:
         ours[_SOCKET_DIRECTORY] = socket_directory()
     elif not _umask_keeps_others_out():
-        # executors have no directory of this host, and with this umask a socket is open to others
+        # executors lack this host's directory, and with this umask other users could reach a socket
         del ours[_UNIX_SOCKETS]
     if not alone:
         ours[PIPELINED] = "true"  # executors read it once, when they start; real time needs it
@@ -195,22 +195,22 @@ def _settings_of_headgate(others: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shipped_as_modules() -> bool:
-    """Return whether headgate is read from an archive, as of ``--py-files``.
+    """Return whether headgate is imported from an archive, as with ``--py-files``.
 
-    Spark's workers look into such archives, and the daemon that starts them does not.
+    Spark's workers import from such archives, but the daemon that starts the workers does not.
     """
     return not Path(__file__).exists()
 
 
 def _umask_keeps_others_out() -> bool:
-    # to ask for it is to set it
+    # the umask can be read only by setting it
     mask = os.umask(0o077)
     os.umask(mask)
     return (mask & _WRITABLE_BY_OTHERS) == _WRITABLE_BY_OTHERS
 
 
 def _adapt_running_session(asked: Mapping[str, str]) -> SparkSession:
-    """Return the session that runs, with what of `asked` can still be set."""
+    """Return the running session; change the settings of `asked` that can still be changed."""
     spark = SparkSession.builder.getOrCreate()
     fixed = {
         "spark.master": spark.sparkContext.master,
@@ -257,10 +257,9 @@ def _missing(spark: SparkSession) -> list[str]:
 
 
 def check(spark: SparkSession, location: str) -> None:
-    """Refuse a session that cannot run a query; warn of what `advice` says, once per process.
+    """Refuse a session that cannot run a query; warn with the text of `advice`, once per process.
 
-    Called by what a user's `start` calls. Raises `ConfigError`: speculation is on, or the Python of
-    its workers cannot run headgate.
+    Raises `ConfigError`: speculation is on, or the workers' Python cannot run headgate.
     """
     if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
         msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
@@ -277,7 +276,7 @@ def check(spark: SparkSession, location: str) -> None:
 
 
 def partitions_wanted(spark: SparkSession) -> str | None:
-    """Return the effect of a user's number of shuffle partitions; None for the default."""
+    """Return one line about a user's number of shuffle partitions; None for the default number."""
     chosen = str(spark.conf.get(_PARTITIONS))
     if chosen in (_SPARKS_PARTITIONS, _DEFAULTS[_PARTITIONS]):
         return None
@@ -290,7 +289,7 @@ def partitions_wanted(spark: SparkSession) -> str | None:
 def advice(spark: SparkSession, location: str) -> str | None:
     """Return one line naming the settings that `spark` lacks, or None.
 
-    Settings that can be changed in a running session, and that its user left alone, are changed here.
+    It sets the settings that a running session can change, if the user has not set them.
 
     `location`: location of a query's checkpoint.
     """
@@ -299,7 +298,7 @@ def advice(spark: SparkSession, location: str) -> str | None:
             continue
         if setting.local_only and "://" in location.removeprefix("file://"):
             continue
-        # no other default: Spark demands that it be a value of the setting's type
+        # the default is None, since Spark demands a default of the setting's type
         if spark.conf.get(setting.key, None) is None:
             spark.conf.set(setting.key, setting.value)
     missing = _missing(spark)
@@ -319,7 +318,7 @@ _JAVA_REMEDY = "install one (Debian: apt-get install openjdk-17-jre-headless)"
 def _require_java() -> None:
     """Raise HeadgateError unless the Java that Spark will start is new enough."""
     if has_jvm():
-        return  # this process has a JVM already, and Spark took it
+        return  # this process has a JVM already
     java = _find_java()
     if java is None:
         msg = (
@@ -337,7 +336,7 @@ def _require_java() -> None:
 
 
 def _find_java() -> Path | None:
-    """Return the java that Spark's launcher takes: JAVA_HOME wins over PATH."""
+    """Return the java that Spark's launcher takes: JAVA_HOME goes before PATH."""
     home = os.environ.get("JAVA_HOME")
     if home:
         programs = [Path(home) / "bin" / "java"]
@@ -347,7 +346,7 @@ def _find_java() -> Path | None:
 
 
 def _java_version(java: Path) -> int | None:
-    """Return the major version that ``java -version`` names, None if it says nothing we know."""
+    """Return the major version that ``java -version`` names; None if its output is not known."""
     try:
         run = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_WAIT_S, check=False

@@ -1,4 +1,4 @@
-"""Ships a user's module that executors cannot import along with the objects made of it."""
+"""Ships the functions and classes of a user's module that executors cannot import."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headgate.spark.jvm.userfunctions import send_by_value
 
 
 def ship(spark: SparkSession, function: Callable[..., Any]) -> None:
-    """Have functions and classes of the module of `function` go to executors as they are, not by name.
+    """Have functions and classes of the module of `function` sent to executors by value, not by name.
 
-    Only where executors are processes of their own and the module lies in the working directory, which
-    is the driver's: what is installed, executors have as well.
+    Does so only if executors are separate processes and the module is in the driver's working directory:
+    executors have installed modules, too.
     """
     module = sys.modules.get(getattr(function, "__module__", ""))
     file = getattr(module, "__file__", None)

@@ -15,23 +15,23 @@ from headgate.core.input import open_regular
 _PREFIX = "hg-"
 _LOCK = ".in-use"
 _LENGTH_MAX = 61
-"""What Spark takes: the path of a Unix socket has at most 104 characters, and it adds a name."""
+"""Longest directory that Spark takes: a Unix socket's path has at most 104 characters with the name."""
 
 
 @cache
 def socket_directory() -> str:
-    """Return a directory that only this user can enter; who can reach a socket may speak to Spark.
+    """Return a directory that only this user can enter: every process that reaches a socket is trusted.
 
-    It is this process's for as long as the process lives. Those of processes that were killed, which
-    could not take theirs away, are taken away here.
+    This process removes the directory when it ends. This function also removes the directories of
+    processes that were killed and could not do so.
     """
     made = tempfile.mkdtemp(prefix=_PREFIX)
     if len(made) > _LENGTH_MAX:
         Path(made).rmdir()
         made = tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp")
     lock = os.open(Path(made, "new"), os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends, however it does
-    Path(made, "new").rename(Path(made, _LOCK))  # nobody sees it without its lock
+    fcntl.flock(lock, fcntl.LOCK_EX)  # held until this process ends, in whatever way
+    Path(made, "new").rename(Path(made, _LOCK))  # no process sees the file before it is locked
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     sweep(Path(made).parent)
     return made
@@ -44,7 +44,7 @@ def sweep(parent: Path) -> list[Path]:
         try:
             descriptor = open_regular(lock, os.O_RDWR)
         except OSError:
-            continue  # another user's, or just removed; or no lock of ours
+            continue  # another user's lock, a lock just removed, or no lock of headgate
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

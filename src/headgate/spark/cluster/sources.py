@@ -11,10 +11,10 @@ _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
 def register_installed(spark: SparkSession) -> None:
-    """Register the sources of the entry point group ``headgate.sources``; again is harmless.
+    """Register the sources of the entry point group ``headgate.sources``; may be called again.
 
-    Spark then asks a Python worker for all sources that are installed, and closes the worker a minute
-    later. On a Unix socket that worker prints a traceback when it is closed, so this one gets another.
+    Spark then asks a Python worker for all installed sources, and closes the worker a minute later. On a
+    Unix socket the worker would print a traceback when it is closed, so it gets a TCP socket.
     """
     sources = [plugin.load() for plugin in installed(SOURCES).values()]
     conf = driver_conf(spark)

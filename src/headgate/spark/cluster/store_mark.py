@@ -13,7 +13,7 @@ from headgate.core.errors import CheckpointError
 
 @dataclass(frozen=True)
 class StoreMark:
-    """A file that the driver has left on a store, for every worker to read."""
+    """Names a file that the driver has written to a store, for every worker to read."""
 
     url: str
     """A `headgate.core.stores.store_url`."""
@@ -21,7 +21,7 @@ class StoreMark:
     """Name of the file."""
 
     def problem(self, who: str) -> str | None:
-        """Read the mark and write beside it, as tasks do; return what of that did not work."""
+        """Read the mark and write a file beside it, as tasks do; return the failure, or None."""
         files = files_at(self.url)
         answer = f"{self.name}-{who.replace('/', '_')}"
         try:
@@ -34,9 +34,9 @@ class StoreMark:
 
 @contextmanager
 def marked_store(url: str) -> Iterator[tuple[StoreMark | None, list[str]]]:
-    """Leave a mark on a store meanwhile; yield it, or what is wrong there.
+    """Write a mark to a store and remove it at the end; yield the mark, or the problems there.
 
-    `url`: a `headgate.core.stores.store_url`; who asks is found in the environment.
+    `url`: a `headgate.core.stores.store_url`; the credentials come from the environment.
     """
     files, mark = files_at(url), StoreMark(url, f"doctor-{secrets.token_hex(8)}")
     try:

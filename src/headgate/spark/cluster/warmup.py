@@ -19,27 +19,27 @@ from headgate.spark.worker import slot
 from headgate.spark.worker.failure import is_lost_worker
 
 _HOLD_S = 0.15
-"""How long each task holds its core, so that every core gets a worker of its own. Chosen, not tuned."""
+"""Time that each task holds its core, so that every core gets its own worker. Chosen, not tuned."""
 
 
 class Warming:
-    """Starts Python workers while the driver does what else a start takes: planning, mostly.
+    """Starts Python workers while the driver plans the query.
 
-    The first of them takes seconds, for it loads NumPy, Arrow and Numba.
+    The first worker takes seconds, since it loads NumPy, Arrow and Numba.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
         def load_the_first() -> None:
-            # output of another program would be read as a worker's address, and can end the JVM
+            # Spark would read another program's output as a worker's address, which can end the JVM
             check_interpreter(spark)
             _load(spark, (), 1)
 
         self._last = _beside(load_the_first)
 
     def load(self, specs: Sequence[Spec]) -> None:
-        """Have the workers load the kernels of operators, which the driver compiles here and now."""
+        """Compile the operators' kernels in the driver; then workers load them in the background."""
         for spec in specs:
             warm(spec)
         spark, first = self._spark, self._last
@@ -52,18 +52,18 @@ class Warming:
         self._last = _beside(load_when_they_are_there)
 
     def wait(self) -> None:
-        """Wait until they are ready; raises what a load failed with, but the loss of a worker."""
+        """Wait until the workers are ready; raise the error of a load, unless a worker was lost."""
         self._last.result()
 
 
 def _beside(work: Callable[[], None]) -> Future[None]:
-    """Do `work` in a thread whose Spark job no end of the program waits for."""
+    """Do `work` in a daemon thread, so that the program's end does not wait for its Spark job."""
     done: Future[None] = Future()
 
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # whoever waits gets it
+        except BaseException as error:  # the thread that waits gets the error
             done.set_exception(error)
         else:
             done.set_result(None)
@@ -75,9 +75,9 @@ def _beside(work: Callable[[], None]) -> Future[None]:
 def warm_workers(spark: SparkSession, specs: Sequence[Spec]) -> None:
     """Start a Python worker per core, with the slots' code and kernels loaded.
 
-    A worker that starts in a batch costs that batch half a second or more. The driver compiles what is
-    not in the cache yet, so that the workers only load. A worker that dies, or that a busy machine is too
-    slow to start, is left to the batches: they have attempts.
+    A worker that starts in a batch costs that batch half a second or more. The driver compiles kernels
+    that are not cached yet, so that the workers only load them. If a worker dies or starts too late, this
+    raises no error, since batches have several attempts.
     """
     for spec in specs:
         warm(spec)
@@ -89,7 +89,7 @@ def _cores(spark: SparkSession) -> int:
 
 
 def _load(spark: SparkSession, specs: Sequence[Spec], tasks: int) -> None:
-    """Run so many tasks that load what slots need, at once."""
+    """Run `tasks` tasks at once that load the slots' code and kernels."""
     frame = spark.range(0, tasks, 1, tasks)
     loading = computed_rows(frame.mapInArrow(_Load(tuple(specs)), "ready int"))
     try:

@@ -1,7 +1,7 @@
 """Runs many queries in one Spark application under one budget of slots.
 
-Belongs here: what a fleet measures of its queries (probe, pool_probe), what it knows of each (member),
-the jobs that it admits (admission), its journal (fleet_journal) and its grants (fleet_grants), and the
-thread that asks the fleet policy every round (fleet). Does not belong here: what a policy decides
-(control), how a query runs its batches, TOML files (scenario).
+Belongs here: measurements of queries (probe, pool_probe), the state of each job (member), the admission
+of jobs (admission), a fleet's journal (fleet_journal) and grants (fleet_grants), and the thread that
+asks the fleet policy every round (fleet). Does not belong here: the decisions of a policy (control),
+the batches of a query, TOML files (scenario).
 """

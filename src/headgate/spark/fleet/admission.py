@@ -1,4 +1,4 @@
-"""Admits jobs into a fleet: checks its limits, and the jobs that were added and have not started."""
+"""Admits jobs into a fleet: checks the fleet's limits, and checks and prepares each added job."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from headgate.spark.read.stages import has_stages
 from headgate.spark.settings.query_settings import QuerySettings
 
 _OF_STAGES = "psps"
-"""The policy of a stateless query that names none: a fleet's own policy has no pools to set."""
+"""The policy of a stateless query that names none: a fleet's policy cannot size pools of replicas."""
 
 WINDOW_ROUNDS = 6
-"""Rounds that intents are measured over: Henge's minute of six times 10 s."""
+"""Number of rounds over which intents are measured: Henge's minute, six times 10 s."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class FleetLimits:
     actions_per_minute: int
     """The most actions within a minute; >= 1."""
     hang_s: float
-    """How long a job's batch may take before nothing is decided about the job, in seconds; > 0."""
+    """Time without the end of a batch after which a job counts as hung, in seconds; > 0."""
     advise: bool
-    """Decide and write down, and change nothing."""
+    """Whether the fleet only writes its decisions into the journal, and changes nothing."""
     cooldown_s: float
-    """How long nothing is decided after an action, in seconds; >= 0."""
+    """Time after an action without another decision, in seconds; >= 0."""
 
     def __post_init__(self) -> None:
         check_range("fleet", "slots", self.slots, 1)
@@ -54,17 +54,17 @@ class FleetLimits:
 
 @dataclass
 class Prepared:
-    """A job that was added to a fleet and has not been started."""
+    """Holds a job that was added to a fleet and has not been started."""
 
     df: DataFrame
     settings: QuerySettings
     probe: Probe | PoolProbe
     utility: Utility
     own_policy: bool
-    """Whether the job's own policy spends what it is granted; else the fleet's says how many slots."""
+    """Whether the job's own policy uses up to the granted slots; else the fleet sets the slots."""
 
     def first_slots(self, cores: int) -> int:
-        """Return the job's first slots, if known before its plan is read."""
+        """Return the job's first slots, as far as they are known before its plan is read."""
         first = self.settings.slots.start
         return min(4, cores) if first == "auto" else int(first)
 
@@ -74,9 +74,9 @@ def taken_over(
 ) -> tuple[str, Prepared]:
     """Return a job's name, and the job as the fleet runs it.
 
-    Of its SLOs the query keeps the latencies: to be steered by where it has a policy of its own,
-    else to report on them. A stateless query with Python stages and without a policy gets pools,
-    under ``psps``. The user's writer stays as it is. Raises `ConfigError`: as `Fleet.add`.
+    The query keeps only its latency SLOs: its own policy steers by them, or the query only reports on
+    them. A stateless query with Python stages and without a policy gets pools, with policy ``psps``.
+    The user's writer does not change. Raises `ConfigError`: as `Fleet.add`.
     """
     asked = writer.settings
     name, policy = asked.name, asked.policy
@@ -88,7 +88,7 @@ def taken_over(
         raise ConfigError(msg)
     window_s, rhythm_s = WINDOW_ROUNDS * limits.round_s, every_s(asked.trigger)
     if rhythm_s >= window_s:
-        # Between its batches nothing would be known of it, and without that nothing is decided.
+        # Between two batches the fleet would have no measurements, and could decide nothing.
         msg = (
             f'job "{name}" runs a batch every {rhythm_s:g} s, and intents are measured over '
             f"{window_s:g} s; use a shorter trigger, or a longer round."
@@ -101,7 +101,7 @@ def taken_over(
     pools, who = asked.replica_policy is not None, asked.replica_policy or policy
     spends = who is not None and who.name != "static"
     if spends and not pools and not latencies:
-        assert policy is not None  # it is no policy over pools
+        assert policy is not None  # without pools, the policy is one over slots
         msg = (
             f'job "{name}" has the policy {policy.name} and no latency to steer by; add '
             '.slo("mean < 1 s over 1 s"), or leave out .policy(), so that the fleet decides.'
@@ -113,7 +113,7 @@ def taken_over(
 
 
 def check_has_slots(name: str, query: Query) -> None:
-    """Raise ConfigError where a query that runs has no slots that a fleet could grant."""
+    """Raise ConfigError if a running query has no slots that a fleet could grant."""
     if not query._slots.held():
         msg = (
             f'job "{name}" has neither a stateful operator nor a Python stage, so a fleet has no slots '

@@ -39,39 +39,39 @@ from headgate.spark.jvm.life import asked
 from headgate.spark.step.batch_thread import does_batch
 
 _FIRST_BATCH_S = 60.0
-"""How long a job's first batch is waited for before the next job is started."""
+"""Longest wait for a job's first batch before the next job starts, in seconds."""
 
 _PATIENCE_S = 20.0
-"""How long one job's start may keep the others from their first round. Chosen, not tuned."""
+"""Longest delay of the first round by the start of one job, in seconds. Chosen, not tuned."""
 
 _STARTS_MOST = 3
-"""How often a job is started whose Python workers come too late for Spark."""
+"""Most starts of a job whose Python workers come too late for Spark."""
 
 _POOL = "spark.scheduler.pool"
 _MINUTE_S = 60.0
 _SETTLE_S = 0.2
-"""How often it is looked whether slots were given up that another job waits for."""
+"""Time between two checks for slots that were given up while a grant waits for slots, in seconds."""
 
 
 class Fleet:
-    """Runs many queries under one budget of slots, so that their total utility is as high as it can be.
+    """Runs many queries under one budget of slots, so that their total utility is as high as possible.
 
-    Jobs are added and removed before and while the fleet runs. One that fails, hangs or is removed
-    in the middle of an action is set aside, and the others go on.
+    Jobs can be added and removed before the fleet starts and while it runs. If a job fails, hangs or is
+    removed, the fleet goes on with the other jobs.
 
     Parameters
     ----------
     spark : SparkSession
-        With ``spark.scheduler.mode`` FAIR, as `hg.session` makes it: each job gets a pool of its own.
+        With ``spark.scheduler.mode`` FAIR, as `hg.session` sets it: each job gets its own scheduler pool.
     slots : int or "auto"
-        The budget; auto is twice the cores granted.
+        The budget; auto is twice the session's cores.
     round_s : float
         Time between two decisions, in seconds.
     policy : str or FleetPolicy
-        *henge*, *unified*, or a name that an installed package brings, with times in proportion to
-        the round; or a policy with parameters of one's own.
+        *henge*, *unified*, or the name of an installed package's policy, with times in proportion to
+        the round; or a policy object with your own parameters.
     journal : path, optional
-        Where rounds and decisions are written, one JSON object a line.
+        File for rounds and decisions, one JSON object per line.
     actions_per_minute, hang_s, advise, cooldown_s
         As `FleetLimits`.
 
@@ -138,28 +138,29 @@ class Fleet:
     def add(self, writer: Writer, priority: float = 1.0, utility: Shape | None = None) -> None:
         """Submit a job: `hg.writeStream(...)` with a name, an SLO, a sink and a checkpoint.
 
-        While the fleet runs it starts at once, and its first batch is waited for (a minute at most).
+        If the fleet runs, the job starts at once, and this method waits for its first batch, a minute at
+        most.
 
-        A policy of its own spends the slots that the fleet grants it: ``.policy("streamswitch")`` and
-        its like steer by the job's latency SLO, ``.policy("psps")`` and its like run the Python stages
-        of a stateless query on pools of replicas. Of a job without one the fleet sets the slots; of a
-        stateless one with Python stages ``psps`` does.
+        A job's own policy uses the slots that the fleet grants: a policy such as
+        ``.policy("streamswitch")`` steers by the job's latency SLO; a policy such as ``.policy("psps")``
+        runs the Python stages of a stateless query on pools of replicas. For a job without a policy the
+        fleet sets the slots; a stateless job with Python stages then gets ``psps``.
 
         Parameters
         ----------
         writer : Writer
-            Not started. Its ``slots(start=...)`` is what it begins with.
+            A writer that was not started. ``slots(start=...)`` sets the job's first slots.
         priority : float
-            Its utility when its SLO is met; > 0.
+            Utility of the job when its SLO is met; > 0.
         utility : Shape, optional
-            What a missed SLO is still worth; the knee by default.
+            Utility of a missed SLO; the knee by default.
 
         Raises
         ------
         ConfigError
-            It has no name or no SLO, a policy of its own without a latency to steer by, it may become
-            plain Spark or has neither operators nor pools, its batches are too rare, a job of that
-            name is there, or the fleet has been stopped.
+            The job has no name or no SLO, or a policy without a latency SLO; it may become plain Spark;
+            it has neither operators nor pools; its batches are too rare; the fleet has a job of that
+            name, or has been stopped.
         """
         name, prepared = taken_over(writer, priority, utility, self.limits)
         with self._lock:
@@ -173,7 +174,7 @@ class Fleet:
             self._start(name)
 
     def remove(self, name: str) -> None:
-        """Take a job out and stop its query; returns at once, and others do not wait for it.
+        """Remove a job and stop its query; return at once, without waiting for the query.
 
         Raises
         ------
@@ -189,7 +190,7 @@ class Fleet:
         self._leave(member)
 
     def set_priority(self, name: str, priority: float) -> None:
-        """Give a job another priority; used from the next round on."""
+        """Change a job's priority from the next round on."""
         with self._lock:
             prepared = self._prepared.get(name)
             if prepared is None:
@@ -203,7 +204,7 @@ class Fleet:
 
     @property
     def jobs(self) -> dict[str, JobState]:
-        """Return the standing of each job in the fleet."""
+        """Return the state of each job in the fleet."""
         self._look()
         with self._lock:
             failed = dict.fromkeys(self._unstarted, JobState.FAILED)
@@ -244,11 +245,11 @@ class Fleet:
             return self._members[name]
 
     def _start(self, name: str) -> None:
-        """Start a job in a pool of its own; one that cannot start raises, and leaves no trace.
+        """Start a job in its own scheduler pool; a job that cannot start raises and leaves no trace.
 
-        Returns once its first batch is over: Spark fails a query whose Python workers take more than
-        10 s to appear, which they do where many jobs start at once. Where they do nevertheless,
-        nothing was done yet, and it is started again.
+        Waits for the job's first batch: if many jobs start at once, their Python workers take long, and
+        Spark fails a query whose workers need more than 10 s. Such a query has done nothing yet, so the
+        job is started again.
         """
         with self._lock:
             prepared = self._prepared.pop(name, None)
@@ -291,9 +292,9 @@ class Fleet:
                 self._members[name] = member
                 self._grants.leave(
                     name
-                )  # of a query that came too late: this one was told no grant
+                )  # an earlier start may have a grant, which this query does not know
                 self._grants.enter(member)
-        except BaseException:  # an interrupt, too: nobody else knows of the query
+        except BaseException:  # an interrupt, too: no other code knows the query
             query.stop()
             raise
         self._note(member, "submitted")
@@ -315,17 +316,17 @@ class Fleet:
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> Fleet:
-        """Start the jobs that were added, and begin to decide.
+        """Start the added jobs, and begin with the rounds.
 
-        A job that cannot start is written down in `failures`, and the others go on; rounds begin
-        without one that takes long. An interrupt stops those that were started, and the fleet.
+        A job that cannot start gets an entry in `failures`, and the other jobs go on. Rounds do not wait
+        for a job that takes long to start. An interrupt stops the started jobs and the fleet.
 
         Raises
         ------
         Exception
-            Not one of the jobs could start; the first one's reason.
+            No job could start; this is the first job's error.
         ConfigError
-            It was started before.
+            The fleet was started before.
         """
         self._refuse_after_end()
         if self._thread is not None:
@@ -337,7 +338,7 @@ class Fleet:
                 try:
                     with self._patience():
                         self._start(name)
-                except Exception as error:  # whatever it was, the others have nothing to do with it
+                except Exception as error:  # any error: it does not concern the other jobs
                     refused.append(error)
                     with self._lock:
                         self._unstarted[name] = str(error)
@@ -348,7 +349,7 @@ class Fleet:
         return self
 
     def _next_or_begin(self, refused: list[Exception]) -> str | None:
-        """Return a job that waits to be started; where none does, begin to decide and return None."""
+        """Return a job that waits for its start; if there is none, begin with the rounds, return None."""
         with self._lock:
             if self._prepared and not self._over.is_set():
                 return next(iter(self._prepared))
@@ -359,7 +360,7 @@ class Fleet:
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
-        """Begin to decide about the jobs that run, if the start of another one takes too long."""
+        """Begin with the rounds for the running jobs if the start of another job takes too long."""
         timer = threading.Timer(_PATIENCE_S, self._begin_if_any)
         timer.daemon = True
         timer.start()
@@ -381,9 +382,9 @@ class Fleet:
             self._thread.start()
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """Stop all jobs and the fleet; waits for them at most `timeout_s` in all.
+        """Stop all jobs and the fleet, and wait for them, at most `timeout_s` in all.
 
-        Within a batch, in a job's own function, it returns at once, and the jobs end with their batches.
+        If a job's own function calls it in a batch, it returns at once, and jobs end with their batches.
 
         Raises
         ------
@@ -398,7 +399,7 @@ class Fleet:
             raise failure
 
     def _end(self, timeout_s: float) -> EngineGone | None:
-        """Stop all jobs and wait for them; return why they ended where that was Spark's JVM."""
+        """Stop all jobs and wait for them; return the error if they ended because Spark's JVM did."""
         until_s = time.monotonic() + timeout_s
         with self._lock:
             thread = self._thread
@@ -417,7 +418,7 @@ class Fleet:
         return None
 
     def _ask_all_to_stop(self) -> bool:
-        """Ask all jobs to stop that were not asked yet; return whether one still runs or starts."""
+        """Ask each job to stop, once; return whether a job still runs or starts."""
         with self._lock:
             starts = bool(self._starting)
             active = [member for member in self._members.values() if member.query.isActive]
@@ -447,14 +448,14 @@ class Fleet:
         return self._grants.granted
 
     def set_budget(self, slots: int) -> None:
-        """Give the fleet another budget; where it is too small for what is granted, jobs give slots up.
+        """Change the fleet's budget; if it is smaller than the grants, jobs give up slots.
 
-        Those of the least priority do first; an operator keeps one slot.
+        Jobs of the least priority give up slots first; an operator keeps one slot.
 
         Raises
         ------
         ConfigError
-            It is less than 1.
+            The budget is less than 1.
         """
         self.limits = replace(self.limits, slots=slots)
         self._grants.set_budget(slots)
@@ -467,13 +468,13 @@ class Fleet:
             try:
                 self._round()
                 self._journal.took_s.append(time.perf_counter() - began_s)
-            except Exception as error:  # the fleet's thread must outlive whatever a round meets
+            except Exception as error:  # the fleet's thread must survive every error of a round
                 self._note_decision(
                     FleetDecision(reason=f"{type(error).__name__}: {error}", rule="round failed")
                 )
 
     def _wait_for_round(self) -> bool:
-        """Wait until the next round, and admit waiting jobs; return whether the fleet has ended."""
+        """Wait until the next round, and settle waiting grants; return whether the fleet has ended."""
         until_s = time.monotonic() + self.limits.round_s
         while (left_s := until_s - time.monotonic()) > 0.0 and not self._over.is_set():
             self._over.wait(min(left_s, _SETTLE_S) if self._grants.waits else left_s)
@@ -508,7 +509,7 @@ class Fleet:
             self._act(self.policy.decide(view), steady)
 
     def _look(self) -> dict[str, Member]:
-        """Look how each job stands, write down what has changed, and return the jobs."""
+        """Update each job's state, write changes into the journal, and return the jobs."""
         with self._lock:
             for member in self._members.values():
                 if member.refresh():
@@ -517,7 +518,7 @@ class Fleet:
             return dict(self._members)
 
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
-        """Return the policy's view: jobs that are ready for a decision, and the slots left for them."""
+        """Return the policy's view: the steady jobs with measurements, and the free slots."""
         round_s = self.limits.round_s
         times = [member.hosts(round_s) for member in members.values()]
         self._loads = self._hosts.loads(times, round_s)
@@ -525,7 +526,7 @@ class Fleet:
         for name, member in steady.items():
             try:
                 jobs[name] = measured(member.view(self._grants.of(name)))
-            except Exception as error:  # one job's trouble is not that of the others
+            except Exception as error:  # one job's error does not concern the other jobs
                 self._note(member, f"no statistics: {type(error).__name__}: {error}")
         granted = self._grants.taken(but=jobs)
         return FleetView(
@@ -537,7 +538,7 @@ class Fleet:
         )
 
     def _promised(self) -> int:
-        """Return the slots that jobs not started yet will begin with, if known."""
+        """Return the number of slots with which jobs not started yet will begin, as far as known."""
         with self._lock:
             coming = {n: p for n, p in self._starting.items() if n not in self._members}
             return sum(
@@ -551,7 +552,7 @@ class Fleet:
         return len(self._acted_s) >= self.limits.actions_per_minute
 
     def _act(self, decision: FleetDecision, steady: Mapping[str, Member]) -> None:
-        """Write a decision down, and carry it out unless the fleet only advises."""
+        """Write a decision into the journal, and carry it out unless the fleet only advises."""
         self._note_decision(decision)
         if not decision or self.limits.advise:
             return
@@ -566,7 +567,7 @@ class Fleet:
         self._journal.decided(self.policy.name, decision, advise=self.limits.advise)
 
     def _note(self, member: Member, why: str) -> None:
-        # of a failed job no text that may quote a record; `failures` has all of it
+        # the journal gets no text that may quote a record; `failures` has the whole reason
         failure = member.query.exception() if member.state is JobState.FAILED else None
         reason = getattr(failure, "journalled", "") or why
         self._journal.job(member.name, str(member.state), reason)

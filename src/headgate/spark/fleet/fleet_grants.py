@@ -1,4 +1,4 @@
-"""Grants slots to a fleet's jobs, and tells the jobs."""
+"""Grants slots to a fleet's jobs, and applies the grants to the jobs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headgate.spark.fleet.fleet_journal import FleetJournal
 from headgate.spark.fleet.member import JobState, Member
 
 _UNSPENT_S = 20.0
-"""The shortest time after which what is not spent is taken back. Chosen: a policy that adds one slot
-after another needs some seconds for each."""
+"""Shortest time after which unused slots are taken back, in seconds. Chosen: a policy that adds slots one
+by one needs some seconds for each."""
 
 
 class FleetGrants:
@@ -24,8 +24,8 @@ class FleetGrants:
     Parameters
     ----------
     budget : int    Slots of all jobs together.
-    members : mapping of str to Member    The fleet's, which it changes under `lock`.
-    promised : callable    Returns the slots that jobs not started yet will begin with.
+    members : mapping of str to Member    The fleet's jobs; the fleet changes them under `lock`.
+    promised : callable    Returns the number of slots with which jobs not started yet will begin.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FleetGrants:
         self._journal = journal
         self._promised = promised
         self._why: dict[str, tuple[str, str]] = {}
-        """By job: who wanted its newest grant, and why."""
+        """By job: who asked for its newest grant, and the reason."""
 
     @property
     def granted(self) -> dict[str, dict[str, int]]:
@@ -62,12 +62,12 @@ class FleetGrants:
             return self._ledger.of(job)
 
     def taken(self, but: Iterable[str] = ()) -> int:
-        """Return the slots that are granted, held still, or promised; without some jobs."""
+        """Return the number of slots that are granted, still held, or promised; without jobs in `but`."""
         with self._lock:
             return self._ledger.taken(self._held(), but) + self._promised()
 
     def enter(self, member: Member) -> None:
-        """Grant a job its first slots, within the budget; remove a job that has ended."""
+        """Grant a new job its first slots, within the budget; remove a job that has ended."""
         with self._lock:
             name = member.name
             if member.state in (JobState.GONE, JobState.FAILED):
@@ -85,21 +85,21 @@ class FleetGrants:
             self._ledger.leave(job)
 
     def want(self, slots: Slots, by: str, reason: str) -> None:
-        """Grant jobs other slots: fewer at once, more as soon as there is room."""
+        """Change the grants of jobs: fewer slots at once, more as soon as slots are free."""
         with self._lock:
             self._ledger.want(slots)
             self._why |= dict.fromkeys(slots, (by, reason))
         self.settle()
 
     def set_budget(self, slots: int) -> None:
-        """Grant slots of another budget; jobs of the least priority give up what is too much."""
+        """Change the budget; if it is too small, jobs give up slots, those of least priority first."""
         with self._lock:
             self._ledger.budget = slots
             self._cut(f"The budget is {slots} slots now.")
         self.settle()
 
     def _cut(self, why: str) -> None:
-        """Want slots back where more are granted than there are, of the least priority first."""
+        """Take slots back if more are granted than the budget has, from the least priority first."""
         worth = {n: m.utility.maximum for n, m in self._members.items() if n in self._ledger}
         before = self._ledger.waiting
         self._ledger.cut(sorted(worth, key=lambda name: (worth[name], name)))
@@ -107,7 +107,7 @@ class FleetGrants:
         self._why |= dict.fromkeys(cut, ("budget", why))
 
     def settle(self) -> None:
-        """Grant the wanted slots within the budget: fewer at once, more when others give up theirs."""
+        """Apply the wanted grants within the budget: fewer at once, more when slots are free."""
         with self._lock:
             held = self._held()
             for name, changed in self._ledger.settle(held, self._promised()).items():
@@ -121,11 +121,11 @@ class FleetGrants:
                     self._journal.job(name, str(member.state), refused)
 
     def take_unspent(self, view: FleetView, steady: Mapping[str, Member], round_s: float) -> bool:
-        """Take back what jobs have not spent for six rounds, if others ask for more than is free.
+        """Take back slots that jobs have not used for six rounds, if others ask for more than are free.
 
-        A policy needs some seconds to see that it may do more, however short rounds are.
+        Waits `_UNSPENT_S` at least, since a policy needs time to use new slots, however short rounds are.
 
-        Called once a round; returns whether anything was taken.
+        Called once a round; returns whether slots were taken back.
         """
         seconds = max(WINDOW_ROUNDS * round_s, _UNSPENT_S)
         unspent = {
@@ -142,7 +142,7 @@ class FleetGrants:
         return True
 
     def forget_waiting(self) -> None:
-        """Forget grants that wait although nobody is about to give slots up."""
+        """Drop grants that wait although no job is about to give up slots."""
         with self._lock:
             for name, slots in self._ledger.give_up().items():
                 wanted = ", ".join(f"{op} {n}" for op, n in slots.items())
@@ -156,7 +156,7 @@ class FleetGrants:
     def _tell(
         self, member: Member, granted: Mapping[str, int], held: Mapping[str, int], by: str, why: str
     ) -> str:
-        """Tell a job its grant, and write it down; return why it refused, empty where it did not."""
+        """Apply a job's grant and write it into the journal; return why the job refused, or empty."""
         refused = member.grant(granted, by, why)
         self._journal.granted(member.name, granted, held, member.requests, by, why)
         return refused

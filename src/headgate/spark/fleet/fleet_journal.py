@@ -24,14 +24,14 @@ _KEPT_ROUNDS = 10_000
 
 
 class FleetJournal:
-    """Keeps what a fleet did, and writes it to its journal where it has one.
+    """Keeps a fleet's rounds and actions, and writes them into its journal, if it has one.
 
-    `path`: path of the journal.
+    `path`: path of the journal; None for no journal.
 
     Attributes
     ----------
-    began_s : float    When the fleet began to decide, on the monotonic clock.
-    took_s : deque of float    How long rounds took, in seconds.
+    began_s : float    Time when the fleet began to decide, on the monotonic clock.
+    took_s : deque of float    Duration of each round, in seconds.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -49,16 +49,16 @@ class FleetJournal:
         return time.monotonic() - self.began_s
 
     def started(self, event: FleetStart) -> None:
-        """Write what the fleet is."""
+        """Write the fleet's settings."""
         self._write(event)
 
     def round(self, event: FleetRound) -> None:
-        """Write what a round saw."""
+        """Write the observations of a round."""
         self.rounds.append(event)
         self._write(event)
 
     def decided(self, policy: str, decision: FleetDecision, *, advise: bool) -> None:
-        """Write a decision, unless it does nothing and its like was written before."""
+        """Write a decision, unless it does nothing and has the same rule as the one before."""
         event = FleetDecided(
             policy=policy,
             action=str(decision.action),
@@ -76,7 +76,7 @@ class FleetJournal:
         self._last_rule = decision.rule
 
     def job(self, name: str, state: str, why: str) -> None:
-        """Write how a job stands."""
+        """Write a job's state."""
         self._write(FleetJobChanged(job=name, state=state, why=why))
 
     def granted(
@@ -88,14 +88,14 @@ class FleetJournal:
         by: str,
         reason: str,
     ) -> None:
-        """Write what a job is granted from now on."""
+        """Write a job's new grant."""
         time_s = round(self.time_s, 3)
         self._write(
             FleetGranted(job, dict(granted), dict(held), by, reason, dict(requested), time_s)
         )
 
     def close(self) -> None:
-        """End the journal; what comes later is not written."""
+        """Close the journal; later events are not written."""
         with self._lock:
             journal, self.journal = self.journal, None
         if journal is not None:

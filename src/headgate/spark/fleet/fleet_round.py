@@ -1,4 +1,4 @@
-"""Builds a fleet's view of its jobs."""
+"""Builds the record of a round from the jobs of a fleet."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def fleet_round(
 
 
 def _requested(job: FleetJob) -> dict[str, int]:
-    """Return the slots that a job's own policy would like, where that is more than granted."""
+    """Return the slots that a job's own policy requests, where these are more than granted."""
     wanted = {op: operator.request for op, operator in job.operators.items()}
     return {op: n for op, n in wanted.items() if n is not None and n > job.operators[op].slots}
 
 
 def every_s(trigger: Mapping[str, object]) -> float:
-    """Return the time between two batches, in seconds; 0 where Spark alone understands it."""
+    """Return the time between two batches, in seconds; 0 if only Spark can read the trigger."""
     try:
         return parse_duration_s(str(trigger.get("processingTime", "0 s")), zero=True)
     except ConfigError:
@@ -80,7 +80,7 @@ def every_s(trigger: Mapping[str, object]) -> float:
 
 
 def measured(job: FleetJob) -> FleetJob:
-    """Return a job whose utility can be computed; errors of the user's function are raised."""
+    """Return the job; raise an error of the user's function if it cannot compute the utility."""
     if job.reported:
         _ = job.attained
     return job

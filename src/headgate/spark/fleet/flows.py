@@ -1,11 +1,11 @@
-"""Counts the records along each edge of a query's graph, including those that wait at its sources.
+"""Counts the records along each edge of a query's graph, including unread records at its sources.
 
-The query's juice is computed from them. A query serves all that a batch brings, so the share of its input
-that it has served does not show whether it keeps up. What it has not read yet is known in three ways: a
-source whose batches are limited tells its newest offset (`lag`); a record may say when it arrived; and
-what arrives while a batch runs can only be in the next one. Dividing the backlog by the arrivals would
-not do: a job that once fell behind and keeps up now has juice 1 in the paper too. A source that limits
-its batches, tells no newest offset, and has records without a time of arrival hides what waits.
+The fleet computes the query's juice from these counts. A query serves all records of a batch, so the
+share of its input that it has served does not show whether it keeps up. Unread input is known in three
+ways: a source with limited batches reports its newest offset (`lag`); a record may have an arrival; and
+records that arrive during a batch are unread until the next batch. The backlog over the arrivals is no
+measure: in the paper, too, a job that once fell behind and now keeps up has juice 1. If a source limits
+its batches, reports no newest offset, and its records have no time of arrival, unread input is not seen.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class Entrance:
 
     operator: str
     place: int
-    """Which input of the operator."""
+    """Number of the operator's input."""
     name: str
-    """Name of the source, if Spark reports nothing of it."""
+    """Name of the source if Spark's progress does not have it."""
     sources: tuple[int, ...] = ()
-    """The sources that feed it, as indices of the query's distinct streams; `flows_of` matches them with
+    """The sources of the input, as indices of the query's distinct streams; `flows_of` matches them with
     the sources in Spark's progress."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph of a query."""
+    """Holds the graph of a query."""
 
     entrances: tuple[Entrance, ...]
     parents: Mapping[str, str]
-    """Of each operator that reads another one."""
+    """The parent of each operator that reads another operator."""
     lossless: Collection[str] = ()
-    """Operators that get as many rows as their parent puts out: nothing between drops or adds any."""
+    """Operators that get as many rows as their parent puts out: the plan between drops and adds none."""
     windows_us: Mapping[str, int] = field(default_factory=dict)
-    """As `Origins` has it."""
+    """As `Origins` takes it."""
 
     @classmethod
     def of(cls, operators: Sequence[PlannedOperator]) -> Graph:
@@ -74,8 +74,8 @@ class Graph:
         for operator_id, place, name, leaves in origins:
             sources = tuple(_number(leaf, distinct) for leaf in leaves)
             entrances.append(Entrance(operator_id, place, name, sources))
-        # of several parents only the first is followed: how much of one input gets through says
-        # nothing about the other
+        # only the first of several parents counts: the share of one input that gets through says nothing
+        # about the other input
         below = [(o, o.parents[0]) for o in operators if o.parents]
         lossless = {
             o.id
@@ -86,9 +86,9 @@ class Graph:
         return cls(tuple(entrances), parents, lossless, results_after_us(operators))
 
     def at_once(self) -> set[str]:
-        """Return the operators whose results go out with the records.
+        """Return the operators that put results out in the step of their records.
 
-        They read a source, wait for no window's end, and feed no other operator.
+        They read a source, do not wait for the end of a window, and feed no other operator.
         """
         followed = {*self.parents.values(), *self.windows_us}
         return {entrance.operator for entrance in self.entrances} - followed
@@ -106,48 +106,48 @@ class Told:
 
     inputs: tuple[InputCounts, ...]
     put_out: int
-    """Rows."""
+    """Rows of output."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """Holds the flows of a committed step."""
+    """Holds the counts of a committed step."""
 
     batch: int
-    """Spark's."""
+    """Number of Spark's batch."""
     read_s: float
     done_s: float
-    """`read_s`, `done_s`: when Spark had asked the sources for it, and when it was committed; on
-    one clock."""
+    """`read_s`, `done_s`: times when Spark had asked the sources for the batch, and when the step was
+    committed; on one clock."""
     operators: Mapping[str, Told]
 
 
 @dataclass(frozen=True)
 class Span:
-    """The steps of a window, between two commits."""
+    """Holds the steps of a window, between two commits."""
 
     before: Read | None
     """The step whose commit begins the window."""
     reads: Sequence[Read]
-    """Those since; one or more."""
+    """The steps of the window; one or more."""
     read_s: float
-    """Time up to which everything that arrived has been read; later than the last step's
-    `read_s` if nothing more had arrived by then."""
+    """Time up to which all arrivals have been read; later than the last step's `read_s` if
+    no record has arrived in between."""
     now_s: float
 
     @property
     def seconds(self) -> float:
-        """Return the seconds from the reading of the step before the window to that of its last step.
+        """Return the seconds from `read_s` of the step before the window to `read_s` of the last step.
 
         0 without a step before.
         """
         return self.reads[-1].read_s - self.before.read_s if self.before is not None else 0.0
 
     def unread_s(self) -> float:
-        """Return how much the unread input grew over the window, in seconds of arrivals.
+        """Return the growth of the unread input over the window, in seconds of arrivals.
 
-        A batch under way adds only the time by which it exceeds the longest cycle before it in the
-        window: what arrived since the last one was read is in it, or waits behind it.
+        A running batch adds only its time beyond the longest cycle before it in the window: arrivals
+        since the last batch was read are in this batch, or unread until it ends.
         """
         last, before = self.reads[-1], self.before
         at_end_s = 0.0 if self.read_s > last.read_s else last.done_s - last.read_s
@@ -156,7 +156,7 @@ class Span:
         usual_s = max(cycles_s, default=last.done_s - last.read_s)
         at_start_s = 0.0 if before is None else before.done_s - before.read_s
         if before is None:
-            at_end_s = 0.0  # nothing to compare it with
+            at_end_s = 0.0  # there is no start to compare with
         return at_end_s - at_start_s + max(0.0, self.now_s - self.read_s - usual_s)
 
 
@@ -184,17 +184,17 @@ def flows_of(
 
     References
     ----------
-    Henge 6, where T is what a parent sent, counted at the parent: for a source, T is what was read from
-    it plus the growth of what was not read. A record dropped as late counts as processed. Differs: where
-    several streams are merged before an operator, what it executed is divided among them in proportion
-    to what they sent.
+    Henge 6, where T is the number of records that a parent sent, counted at the parent. For a source, T
+    is the records read plus the growth of the unread ones. A record dropped as late counts as processed.
+    Differs: if several streams are merged before an operator, the records that it executed are divided
+    among the streams in proportion to the records that they sent.
     """
     flows: list[Flow] = []
     per_s = 0.0
     unread_s = span.unread_s()
     total = sum(len(e.sources) for e in graph.entrances)
     distinct = len({s for e in graph.entrances for s in e.sources})
-    # Spark makes two sources of one leaf where it has to tell their columns apart
+    # Spark makes two sources of one leaf if it must distinguish their columns
     apart = lag.sources == total
     known = lag.sources == distinct or apart
     place = 0
@@ -226,7 +226,7 @@ def _entering(
     waiting: Mapping[tuple[str, int], float],
     lag: SourceLag,
 ) -> tuple[list[Flow], float]:
-    """Return the flow from each source of an entrance, and what arrived there per second."""
+    """Return the flow from each source of an entrance, and the arrivals there per second."""
     operator = entrance.operator
     counts_of = [_input(read, operator, entrance.place) for read in span.reads]
     arrived = float(sum(counts.arrived for counts in counts_of))
@@ -253,7 +253,7 @@ def _entering(
 
 
 def _shares(sources: tuple[int, ...], span: Span, lag: SourceLag) -> dict[int, float]:
-    """Return which share of an entrance's records each source brought."""
+    """Return each source's share of an entrance's records."""
     if len(sources) < 2:  # noqa: PLR2004 (nothing to share)
         return dict.fromkeys(sources or (-1,), 1.0)
     rows = dict.fromkeys(sources, 0)
@@ -266,7 +266,7 @@ def _shares(sources: tuple[int, ...], span: Span, lag: SourceLag) -> dict[int, f
 
 
 def _grown(entrance: Entrance, source: int, part: float, span: Span, lag: SourceLag) -> float:
-    """Return by how many records the unread part of a source has grown, from its offsets."""
+    """Return the growth of a source's unread records over the window, from its offsets."""
     if source < 0 or not lag.tells(source):
         return 0.0
     first = span.reads[0] if span.before is None else span.before
@@ -279,9 +279,9 @@ def _grown(entrance: Entrance, source: int, part: float, span: Span, lag: Source
 
 
 def _grown_by_arrival(entrance: Entrance, arrived: float, span: Span) -> float:
-    """Return the same from the times of arrival.
+    """Return the growth of an entrance's unread records over the window, from the times of arrival.
 
-    If a job falls behind, the records it reads are older at each step.
+    If a job falls behind, the records that it reads are older at each step.
     """
     if span.before is None:
         return 0.0

@@ -12,7 +12,7 @@ from headgate.spark.job.reports import Report
 from headgate.spark.jvm.executors import ExecutorPool
 
 ANYWHERE = ""
-"""In place of a host: where a task ran is not known."""
+"""Stands for the host of a task whose host is not known."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class HostTime:
     """Holds the measurements of the tasks on one host."""
 
     runnable_s: float
-    """How long they ran or waited for a core, summed."""
+    """Time that the tasks ran or waited for a core, summed."""
     load: float | None = None
-    """The machine's load average over a minute, as the last of them saw it."""
+    """The machine's load average over a minute, as the last task read it."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class HostLoad:
     cores: int
     """Cores of the host's executors."""
     runnable: float
-    """Tasks that were runnable (ran, or waited for a core) at a time, mean of the round."""
+    """Mean number of runnable tasks (running, or waiting for a core) in the round."""
     load: float | None
     """See `HostTime`; shown to people only."""
 
     @property
     def congested(self) -> bool:
-        """Return whether more was runnable than it has cores (Henge 5.2: CPU load above the cores).
+        """Return whether more tasks were runnable than the host has cores (Henge 5.2: CPU load > cores).
 
-        The load average would not show it: of what waits for a core in Spark's queue the machine knows
-        nothing, and what else runs on it is no job of the fleet.
+        The load average is no measure of this: it lacks tasks in Spark's queue, and includes programs
+        other than the fleet's jobs.
         """
         return self.runnable > self.cores
 
 
 class Hosts:
-    """The hosts of a session's executors.
+    """Measures the load of the hosts of a session's executors.
 
     `cores`: cores of a local session, which is one host.
     """
@@ -59,9 +59,9 @@ class Hosts:
         self._local_cores = cores
 
     def loads(self, jobs: Iterable[Mapping[str, HostTime]], seconds: float) -> list[HostLoad]:
-        """Return how busy each host was, by name; one without tasks was not.
+        """Return the load of each host, sorted by name; a host without tasks has load 0.
 
-        `jobs`: what the tasks of each job measured within the last `seconds`, by host.
+        `jobs`: measurements of each job's tasks within the last `seconds`, by host.
         """
         return loads_of(self._cores(), jobs, seconds)
 
@@ -77,10 +77,10 @@ class Hosts:
 def loads_of(
     cores: Mapping[str, int], jobs: Iterable[Mapping[str, HostTime]], seconds: float
 ) -> list[HostLoad]:
-    """Return how busy each host was; see `Hosts.loads`.
+    """Return the load of each host; see `Hosts.loads`.
 
-    Time on a host that is not there (any more, or by that name) is shared by all cores: it waited, or
-    would have, for one of them.
+    Divides the time on an unknown host among all hosts by their cores, since its tasks need one of
+    these cores.
     """
     total_cores = sum(cores.values())
     runnable_s = dict.fromkeys(cores, 0.0)
@@ -100,7 +100,7 @@ def loads_of(
 
 
 def summed(parts: Iterable[Mapping[str, HostTime]]) -> dict[str, HostTime]:
-    """Return the sum of what was measured, by host, with the load that was seen last."""
+    """Return the sum of measurements by host, with the newest load."""
     total: dict[str, HostTime] = {}
     for part in parts:
         for host, spent in part.items():
@@ -110,9 +110,9 @@ def summed(parts: Iterable[Mapping[str, HostTime]]) -> dict[str, HostTime]:
 
 
 def beside_s(reports: Sequence[Report], slots_s: float) -> float:
-    """Return for how long of a step's time at its slots none of its tasks ran, in seconds.
+    """Return the part of a step's time at its slots in which no task of the step ran, in seconds.
 
-    That is Spark's own work, and waiting for a core.
+    In this time Spark does its own work, or all tasks wait for a core.
     """
     ran = [r.ran for r in reports if r.ran is not None]
     if not ran:
@@ -124,18 +124,18 @@ def beside_s(reports: Sequence[Report], slots_s: float) -> float:
 def times_of(
     reports: Sequence[Report], slots_s: float, usual_s: float = 0.0
 ) -> dict[str, HostTime]:
-    """Return how long the slot tasks of a step ran or waited for a core, by host.
+    """Return by host how long the slot tasks of a step ran or waited for a core.
 
-    A task waited from the moment at which the first of its operator's began, as all could have; and all
-    waited while none ran, though the step was at its slots. So waits for a core count, whoever held it.
-    Where tasks do not say when they ran, all wait while the slowest does not run.
+    A task's wait begins when the first task of its operator begins, since all tasks could then run. All
+    tasks also wait in the step's time at its slots in which no task runs. Waits count whichever program
+    has the core. If tasks do not report when they ran, all wait while the slowest task does not run.
 
     Parameters
     ----------
     reports : sequence of Report    Reports of all operators of the step.
-    slots_s : float    How long the step was at its slots, in seconds.
+    slots_s : float    The step's time at its slots, in seconds.
     usual_s : float
-        The least `beside_s` of any step of the query: what Spark takes though no core is waited for.
+        The least `beside_s` of any step of the query: Spark's own work if no task waits for a core.
     """
     if not reports:
         return {}

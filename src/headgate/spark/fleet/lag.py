@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 _KEPT = 200
-"""Batches of which something is kept; a round looks at one of them."""
+"""Number of batches to keep. Not tuned."""
 
 
 @dataclass(frozen=True)
 class SourceAt:
-    """One source in one batch."""
+    """Holds the counts of one source in one batch."""
 
     rows: int
     """Rows that the batch read."""
     read: float
     behind: float
-    """`read`, `behind`: between the offsets that the batch read, and from there to the newest one,
-    in the source's own units: records, files, seconds."""
+    """`read`, `behind`: distance between the offsets that the batch read, and from the last of them
+    to the newest offset, in the source's own units: records, files, seconds."""
 
 
 @dataclass(frozen=True)
 class ProgressAt:
-    """The sources of a query in one batch, in Spark's order."""
+    """Holds the counts of a query's sources in one batch, in Spark's order."""
 
     batch: int
     sources: tuple[SourceAt, ...]
@@ -35,16 +35,16 @@ class ProgressAt:
 class SourceLag:
     """Holds the offsets of a query's sources from Spark's progress.
 
-    A source whose batches are limited (``maxOffsetsPerTrigger``, ``maxFilesPerTrigger``) tells its newest
-    offset beside the one that was read up to. How many records lie between two offsets is learnt from
-    those that were read.
+    A source with limited batches (``maxOffsetsPerTrigger``, ``maxFilesPerTrigger``) reports its newest
+    offset besides the last one read. The number of records between two offsets is estimated from the
+    batches that were read.
     """
 
     def __init__(self) -> None:
         self._noted: deque[ProgressAt] = deque(maxlen=_KEPT)
 
     def note(self, progress: Mapping[str, Any]) -> None:
-        """Take note of a progress of Spark's."""
+        """Record a progress report of Spark."""
         batch = int(progress["batchId"])
         if self._noted and self._noted[-1].batch >= batch:
             return
@@ -53,24 +53,24 @@ class SourceLag:
 
     @property
     def sources(self) -> int:
-        """Return the number of sources that Spark counts; 0 where nothing was noted."""
+        """Return the number of sources in Spark's progress; 0 before the first progress."""
         return len(self._noted[-1].sources) if self._noted else 0
 
     def since(self, batch: int) -> list[ProgressAt]:
-        """Return the notes of the batches from `batch` on."""
+        """Return the counts of the batches from `batch` on."""
         return [noted for noted in self._noted if noted.batch >= batch]
 
     def behind(self, source: int, batch: int) -> float:
-        """Return how far a source was behind in `batch`, or in the nearest one noted; own units."""
+        """Return how far a source was behind in `batch`, or in the nearest known batch; own units."""
         if not self._noted:
             return 0.0
         nearest = min(self._noted, key=lambda noted: abs(noted.batch - batch))
         return nearest.sources[source].behind if source < len(nearest.sources) else 0.0
 
     def rows(self) -> float:
-        """Return how many rows all sources have that the newest batch noted did not read.
+        """Return the number of rows in all sources that the newest batch did not read.
 
-        As many as lie between offsets on the average of what was noted.
+        Estimated by the average number of rows per unit of offset.
         """
         total = 0.0
         for place in range(self.sources):
@@ -81,15 +81,14 @@ class SourceLag:
         return total
 
     def tells(self, source: int) -> bool:
-        """Return whether a source ever told of something newer than what was read."""
+        """Return whether a source has ever reported an offset newer than the last one read."""
         return any(n.sources[source].behind > 0.0 for n in self._noted if source < len(n.sources))
 
 
 def distance(start: object, end: object) -> float:
-    """Return how far `end` is behind `start`: the sum over all numbers that both have.
+    """Return the distance from `start` to `end`: the sum over all numbers that both have.
 
-    `start`, `end`: offsets as a progress has them: JSON, or text that is; what is in one only
-    counts nothing.
+    `start`, `end`: offsets from a progress: JSON, or text of JSON; numbers in only one do not count.
     """
     start, end = _parsed(start), _parsed(end)
     if isinstance(start, Mapping) and isinstance(end, Mapping):

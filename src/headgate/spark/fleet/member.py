@@ -1,4 +1,4 @@
-"""Holds one query of a fleet: its intents, how it stands, and what its end means to the others."""
+"""Holds one job of a fleet: its query, intents, state and granted slots."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ from headgate.spark.fleet.probe import Probe
 from headgate.spark.worker.failure import says
 
 _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
-"""How the last line of a Python traceback begins; those of the JVM around it say nothing more."""
+"""Matches the last line of a Python traceback; exceptions of the JVM around it add nothing."""
 
 _SPARKS_WORDS = "terminated with exception: "
 
 _POLL_S = 0.05
 
 _LATE_WORKER = "Python worker failed to connect back"
-"""What Spark says when a Python process needs more than 10 s to appear."""
+"""Spark's error if a Python process needs more than 10 s to start."""
 
 _STOP_S = 30.0
-"""How long a removed query may take to stop before the journal says that it does not."""
+"""Time after which the journal says that a removed query has not stopped."""
 
 
 class JobState(StrEnum):
-    """Names the standing of a query in its fleet."""
+    """Names the state of a job in its fleet."""
 
     RUNNING = "running"
     HUNG = "hung"
-    """Its batch has not ended for too long: it keeps its slots, and nothing is decided about it."""
+    """A batch has lasted too long: the job keeps its slots, and no decision concerns it."""
 
     FAILED = "failed"
     LEAVING = "leaving"
-    """Removed, and not stopped yet: it keeps its slots until it has."""
+    """The job was removed, and keeps its slots until its query has stopped."""
 
     GONE = "gone"
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """The newest batch that was seen, and since when."""
+    """Holds the number of the newest batch, and the time when it was first seen or last idle."""
 
     number: int
     since_s: float
 
 
 class Member:
-    """A query in a fleet.
+    """Holds a job of a fleet.
 
     Parameters
     ----------
-    utility : Utility    Its intents and its priority; replaced when the priority changes.
-    hang_s : float    How long a batch may take before the query counts as hung, in seconds.
+    utility : Utility    Intents and priority of the job; replaced when the priority changes.
+    hang_s : float    Time without the end of a batch after which the job counts as hung, in seconds.
     own_policy : bool
-        Whether a policy of its own spends what it is granted; else it holds what it is granted.
+        Whether the job's own policy uses up to the granted slots; else the job holds exactly these.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Member:
         self.utility = replace(self.utility, maximum=priority)
 
     def refresh(self) -> bool:
-        """Look how the query stands; return whether that changed."""
+        """Update the job's state from its query; return whether the state changed."""
         before = self.state
         if not self.query.isActive:
             left = self.state is JobState.LEAVING
@@ -107,7 +107,7 @@ class Member:
             self.state = JobState.FAILED if failure is not None and not left else JobState.GONE
         else:
             stuck = self._stuck()
-            with self._lock:  # a user may remove it meanwhile
+            with self._lock:  # a user may remove the job meanwhile
                 if self.state in (JobState.RUNNING, JobState.HUNG):
                     self.state = JobState.HUNG if stuck else JobState.RUNNING
                     self.why = f"no batch ended for {self._hang_s:g} s" if stuck else ""
@@ -131,26 +131,26 @@ class Member:
 
     @property
     def came_too_late(self) -> bool:
-        """Return whether Spark gave up waiting for its Python workers before anything was done."""
+        """Return whether the query failed because its Python workers started too late for Spark."""
         failure = None if self.query.isActive else self.query.exception()
         return says(failure, _LATE_WORKER)
 
     @property
     def slots(self) -> dict[str, int]:
-        """Slots of each operator, in force."""
+        """Slots of each operator by the assignments in force."""
         return self.query._slots.held()
 
     @property
     def requests(self) -> dict[str, int]:
-        """Slots that its own policy would like, of operators where that is more than granted."""
+        """Slots that the job's own policy requests, of operators where these exceed the grant."""
         return self.query._slots.requests() if self.own_policy else {}
 
     def changing(self, granted: Mapping[str, int]) -> bool:
-        """Return whether what it was granted is not in force yet.
+        """Return whether the job's grant is not in force yet.
 
-        A job without a policy holds what it is granted, unless a user asked for fewer slots; what
-        another one does within its grant is its own business. Slots that somebody holds still are not
-        waited for: a hold may last for hours, and nothing is decided about any job while one changes.
+        A job without a policy holds the granted slots, unless a user asked for fewer; a job with a policy
+        may hold any number up to the grant. Operators whose slots a user has frozen do not count: a hold
+        may last for hours, and the fleet decides nothing while one job changes.
         """
         holds = self.query._slots.holds()
         held = {op: n for op, n in self.query._slots.held().items() if op not in holds}
@@ -158,7 +158,7 @@ class Member:
         return over or (not self.own_policy and self.query._slots.changing())
 
     def unspent(self, granted: Mapping[str, int], seconds: float) -> dict[str, int]:
-        """Return the slots that the job's own policy used for that long, where fewer than granted.
+        """Return the most slots that the job's own policy used for `seconds`, if fewer than granted.
 
         Called once a round.
         """
@@ -176,7 +176,7 @@ class Member:
         return {op: n for op, n in most.items() if n < granted[op]}
 
     def view(self, granted: Mapping[str, int]) -> FleetJob:
-        """Return the job's view for a policy, with slots as they are granted."""
+        """Return the job for the fleet's policy, with the granted slots as its slots."""
         self._probe.note_progress(self.query.lastProgress)
         values = self._probe.values(self.utility.intents)
         requests = self.requests
@@ -187,21 +187,21 @@ class Member:
         return FleetJob(self.utility, values, operators, input_rate=self._probe.input_rate())
 
     def _within(self, operator: FleetOperator, granted: int, request: int | None) -> FleetOperator:
-        """Return an operator with its grant as its slots, and how much of that works."""
+        """Return an operator with the granted slots, and its capacity as a share of these."""
         if not self.own_policy:
             return replace(operator, slots=granted)
-        # what its policy has not spent is idle
+        # granted slots that the policy does not use are idle
         capacity = operator.capacity * min(operator.slots, granted) / granted
         return replace(operator, slots=granted, capacity=capacity, request=request or granted)
 
     def hosts(self, seconds: float) -> dict[str, HostTime]:
-        """Return how long its tasks were runnable within the last `seconds`, by host."""
+        """Return by host how long the job's tasks were runnable within the last `seconds`."""
         return self._probe.hosts(seconds)
 
     def grant(self, granted: Mapping[str, int], by: str, reason: str) -> str:
-        """Have it hold at most so many slots of each operator; return why not, empty where it does.
+        """Limit each operator to the granted slots; return why that failed, or an empty text.
 
-        Where it has no policy of its own, it also gets that many.
+        A job without its own policy also gets as many slots as granted.
         """
         held = self.slots
         refused = self.limit(granted, by, reason)
@@ -213,12 +213,12 @@ class Member:
                 continue
             try:
                 self.query.scale(count, operator=operator, by=by, reason=reason)
-            except Exception as error:  # whatever it was, other jobs wait for their slots
+            except Exception as error:  # any error: other jobs still need their slots
                 refused = str(error)
         return refused
 
     def limit(self, granted: Mapping[str, int], by: str, reason: str) -> str:
-        """Limit the job to a number of slots; return why it cannot be reached, or an empty text."""
+        """Limit each operator to the granted slots; return why that failed, or an empty text."""
         try:
             self.query._slots.limit(Grant(dict(granted), by, reason))
         except Exception as error:
@@ -228,13 +228,13 @@ class Member:
     def stop(self, late: Callable[[str], None]) -> None:
         """Ask the query to stop, and do not wait for it.
 
-        `late`: called with why, if it has not stopped after a while.
+        `late`: called with a reason if the query has not stopped after a while.
         """
         with self._lock:
             self.state = JobState.LEAVING
 
         def stop() -> None:
-            with contextlib.suppress(HeadgateError):  # the next look at it says why it failed
+            with contextlib.suppress(HeadgateError):  # the next `refresh` reads the failure
                 self.query.stop()
 
         def work() -> None:
@@ -251,7 +251,7 @@ class Member:
 
 
 def _reason(failure: Exception) -> str:
-    """Return one line that says what failed, without the traceback and the query's name around it."""
+    """Return the reason of a failure in one line, without the traceback and the query's name."""
     lines = [line.strip() for line in str(failure).strip().splitlines()]
     raised = [line for line in lines if _RAISED.match(line)]
     text = raised[-1] if raised else lines[0] if lines else type(failure).__name__

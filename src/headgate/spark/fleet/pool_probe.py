@@ -21,7 +21,7 @@ from headgate.spark.pools.pools import PoolWork
 
 _LEAST_S = 1e-3
 _SOURCE = -1
-"""In place of a stage: rows come from the source."""
+"""Stands for the source in place of a stage's number."""
 
 _TWO = 2
 
@@ -42,7 +42,7 @@ class _Replica:
 
 @dataclass(frozen=True)
 class _PoolStep:
-    """One committed step."""
+    """Holds the measurements of one committed step."""
 
     began_s: float
     """On the engine's clock; for differences only."""
@@ -50,19 +50,19 @@ class _PoolStep:
     """On the monotonic clock."""
     replicas: tuple[_Replica, ...]
     sink_s: float
-    """From the end of the stages' work until the sink had taken the step's rows."""
+    """Time from the end of the stages' work until the sink had the step's rows."""
     hosts: dict[str, HostTime]
-    """How long replicas' tasks ran, by host."""
+    """Time that replicas' tasks ran, by host."""
     waiting: dict[str, int]
-    """Rows that wait at each stage after it."""
+    """Backlog of each stage after the step, rows."""
 
 
 class PoolProbe:
-    """Listens to the steps of one query of pools; a `PoolObserver`.
+    """Measures the steps of one query of pools; a `PoolObserver`.
 
-    Called by the batches' thread; asked by the fleet's.
+    The batches' thread reports steps, and the fleet's thread asks for values.
 
-    `window_s`: how far back it looks, in seconds: Henge's sliding minute.
+    `window_s`: length of the window over which it measures, in seconds: Henge's sliding minute.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -78,7 +78,7 @@ class PoolProbe:
         self._work: PoolWork | None = None
 
     def around(self, work: PoolWork) -> PoolProbe:
-        """Begin to listen to a query."""
+        """Begin to observe a query."""
         self._work = work
         self._since_s = time.monotonic()
         return self
@@ -92,7 +92,7 @@ class PoolProbe:
         phases_ms: Mapping[str, float],
         started_ms: float,
     ) -> None:
-        """Take note of a committed step; as of `PoolObserver`."""
+        """Record a committed step; see `PoolObserver`."""
         assert self._work is not None
         replicas = tuple(
             _Replica(
@@ -107,7 +107,7 @@ class PoolProbe:
             )
             for r in reports
         )
-        # Here, in the thread that changes them.
+        # Read here, in the thread that changes the states.
         states = self._work.states.items()
         waiting = {name: sum(state.queued()) for name, state in states}
         active = {name: len(state.active) for name, state in states}
@@ -118,21 +118,21 @@ class PoolProbe:
             self._idle = False
             for name, size in active.items():
                 if self._sizes.get(name) != size:
-                    # what replicas did while there were more or fewer says nothing about these
+                    # measurements with another number of replicas do not hold for the present number
                     self._sizes[name], self._changed_s[name] = size, now_s
             self._steps.append(_PoolStep(started_ms / 1e3, now_s, replicas, sink_s, hosts, waiting))
             while self._steps and self._steps[0].ended_s < now_s - self._window_s:
                 self._steps.popleft()
 
     def quiet(self) -> None:
-        """Take note that there is nothing to do."""
+        """Record that the query has nothing to do."""
         with self._lock:
             self._idle = True
 
     # -- what the fleet asks ----------------------------------------------------------------------
 
     def note_progress(self, progress: Mapping[str, Any] | None) -> None:
-        """Take note of the newest progress of Spark's, which tells what its source has."""
+        """Record Spark's newest progress, which may have the source's newest offset."""
         now_s = time.monotonic()
         with self._lock:
             if progress is not None:
@@ -149,7 +149,7 @@ class PoolProbe:
         return tuple(self._value(intent, steps, length_s) for intent in intents)
 
     def operators(self) -> dict[str, FleetOperator]:
-        """Return each stage's active replicas, and how busy the busiest of them was."""
+        """Return each stage's active replicas, and the capacity of the busiest replica."""
         assert self._work is not None
         steps, _, _ = self._recent()
         config, now_s = self._work.config, time.monotonic()
@@ -180,7 +180,7 @@ class PoolProbe:
         return operators
 
     def input_rate(self) -> float:
-        """Return the rows per second that came from the source; as `Probe.input_rate` counts."""
+        """Return the rows per second that were read from the source; see `Probe.input_rate`."""
         steps, length_s, _ = self._recent()
         counted = steps if len(steps) < _TWO else steps[1:]
         over_s = length_s if len(steps) < _TWO else steps[-1].began_s - steps[0].began_s
@@ -189,7 +189,7 @@ class PoolProbe:
         return arrived / max(over_s, _LEAST_S)
 
     def hosts(self, seconds: float) -> dict[str, HostTime]:
-        """Return how long replicas' tasks ran within the last `seconds`, by host."""
+        """Return by host how long replicas' tasks ran within the last `seconds`."""
         with self._lock:
             since_s = time.monotonic() - seconds
             return summed([step.hosts for step in self._steps if step.ended_s > since_s])
@@ -200,7 +200,7 @@ class PoolProbe:
         return [stage.id for stage in self._work.pipeline.sources]
 
     def _recent(self) -> tuple[list[_PoolStep], float, bool]:
-        """Return the steps of the window, its length in seconds, and whether nothing is left to do."""
+        """Return the steps of the window, its length in seconds, and whether the query is idle."""
         with self._lock:
             now_s = time.monotonic()
             steps = [step for step in self._steps if step.ended_s > now_s - self._window_s]
@@ -220,7 +220,7 @@ class PoolProbe:
         count = histogram.completed(merged)
         if count == 0:
             return 0.0
-        # How long a row's step took from the end of the stages' work to the sink.
+        # Mean time from the end of the stages' work until the sink had a row's step.
         weights = [sum(n for r in step for _, n in r.histogram) for step in leaving]
         sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
         if intent.percentile is not None:
@@ -231,7 +231,7 @@ class PoolProbe:
     def _flows(self, steps: Sequence[_PoolStep]) -> list[Flow]:
         """Return the flow along each edge of the graph of stages.
 
-        What a stage executed is shared out among those that it reads by what they sent.
+        The rows that a stage served are divided among its parents in proportion to the rows they sent.
         """
         assert self._work is not None
         stages = [stage.id for stage in self._work.pipeline.stages]
@@ -256,7 +256,7 @@ class PoolProbe:
 
 
 def _times(reports: Sequence[ReplicaReport]) -> dict[str, HostTime]:
-    """Return how long the replicas of a step ran, by host."""
+    """Return by host how long the replicas of a step ran."""
     ran = [(ANYWHERE, None) if r.ran is None else (r.ran.host, r.ran.load) for r in reports]
     return summed(
         [{host: HostTime(r.useful_s, load)} for r, (host, load) in zip(reports, ran, strict=True)]

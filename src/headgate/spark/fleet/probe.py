@@ -30,35 +30,35 @@ _LEAST_S = 1e-3
 
 @dataclass(frozen=True)
 class _Step:
-    """One committed step."""
+    """Holds the measurements of one committed step."""
 
     began_s: float
     """On the engine's clock; for differences only."""
     ended_s: float
     """On the monotonic clock."""
     read: Read
-    """What it read and put out."""
+    """Counts of the records that the step read and put out."""
     reports: tuple[Report, ...]
     """Reports of all operators, without their output."""
     results: list[Finished]
-    """What left the last operators, where its age is not that of the records that came."""
+    """Results of the last operators, if the results' age differs from that of the step's records."""
     sink_s: float
-    """From the end of the slots' work until the sink had taken the step's rows."""
+    """Time from the end of the slots' work until the sink had the step's rows."""
     hosts: dict[str, HostTime]
-    """How long its slot tasks ran or waited for a core, by host."""
+    """Time that slot tasks ran or waited for a core, by host."""
     waiting: dict[str, int]
-    """Records that wait at each operator after it."""
+    """Backlog of each operator after the step, rows."""
     rate_per_s: dict[str, float]
     """Records per second that each operator's slots serve together, if known."""
 
 
 class Probe:
-    """Listens to the steps of one query, and passes everything on to the query's own observer.
+    """Measures the steps of one query, and passes all calls on to the query's own observer.
 
-    Called by the batches' thread; asked by the fleet's.
+    The batches' thread reports steps, and the fleet's thread asks for values.
 
-    `window_s`: how far back it looks, in seconds: Henge's sliding minute. `slots_min`: the fewest
-    slots that its user allows for an operator.
+    `window_s`: length of the window over which it measures, in seconds: Henge's sliding minute.
+    `slots_min`: the fewest slots that the user allows for an operator.
     """
 
     def __init__(self, window_s: float, slots_min: int) -> None:
@@ -80,7 +80,7 @@ class Probe:
         self._due: _Step | None = None
 
     def around(self, inner: Observer | None, job: LiveJob) -> Probe:
-        """Begin to listen to a query whose own observer is `inner`."""
+        """Begin to observe a query whose own observer is `inner`."""
         self._inner, self._job = inner, job
         self._since_s = self._read_s = time.monotonic()
         self._graph = Graph.of(job.query.operators)
@@ -90,15 +90,15 @@ class Probe:
     # -- the port of an observer ------------------------------------------------------------------
 
     def assigned(self, operator: str, request: AssignmentRequest) -> None:
-        """Take note that the step about to begin runs under a new assignment; as of `Observer`."""
+        """Record that the next step runs under a new assignment; see `Observer`."""
         with self._lock:
-            # What slots did under another assignment says nothing about the slots there are now.
+            # Measurements under another assignment do not hold for the present slots.
             self._changed_s[operator] = time.monotonic()
         if self._inner is not None:
             self._inner.assigned(operator, request)
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
-        """Take note of a committed step."""
+        """Record a committed step."""
         assert self._job is not None
         batch = self._job.recorder.last
         phases_s = {} if batch is None else {k: ms / 1e3 for k, ms in batch.phases_ms.items()}
@@ -106,11 +106,11 @@ class Probe:
         slots_s = phases_s.get("slots", 0.0)
         self._beside_s = min(self._beside_s, beside_s(reports, slots_s))
         hosts = times_of(reports, slots_s, self._beside_s)
-        # Here, in the thread that changes them.
+        # Read here, in the thread that changes the states.
         states = self._job.states.items()
         waiting = {name: state.waiting_rows() for name, state in states}
         rates = {name: sum(state.rate_per_s.values()) for name, state in states}
-        # What slots put out would else stay in memory for the whole window.
+        # Without this, outputs would stay in memory for the whole window.
         slim = tuple(
             replace(r, changelog=None, output=None, waiting=None, late=None) for r in reports
         )
@@ -132,14 +132,14 @@ class Probe:
                 _Step(started_ms / 1e3, now_s, read, slim, results, after_s, hosts, waiting, rates)
             )
             self._due = self._steps[-1] if results else self._due
-            # one from before the window stays: what had arrived when the window began
+            # one step from before the window stays, since `_flows` needs its counts as the start
             while len(self._steps) > 1 and self._steps[1].ended_s < now_s - self._window_s:
                 self._steps.popleft()
         if self._inner is not None:
             self._inner.committed(reports, started_ms, horizon_ms)
 
     def quiet(self, horizon_ms: float) -> None:
-        """Take note that there is nothing to do."""
+        """Record that the query has nothing to do."""
         with self._lock:
             self._idle = True
             self._read_s = _monotonic_s(horizon_ms)
@@ -152,11 +152,11 @@ class Probe:
             self._inner.lost(operator, slot)
 
     def bound_ms(self, operator: str) -> float:
-        """Return the bound against which the query's own observer counts."""
+        """Return the bound that the query's own observer has; 0 without an observer."""
         return 0.0 if self._inner is None else self._inner.bound_ms(operator)
 
     def asks_origins(self) -> bool:
-        """Return that a fleet does: for juice, and for how old results are."""
+        """Return True: a fleet needs origins for juice and for the age of results."""
         return True
 
     def state(self) -> SloState | None:
@@ -166,15 +166,15 @@ class Probe:
     # -- what the fleet asks ----------------------------------------------------------------------
 
     def note_progress(self, progress: Mapping[str, Any] | None) -> None:
-        """Take note of the newest progress of Spark's, which tells what its sources have."""
+        """Record Spark's newest progress, which may have the sources' newest offsets."""
         if progress is not None:
             self._lag.note(progress)
 
     def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
         """Return the measurement of each intent over the window; None without measurements.
 
-        A query that has nothing to do is worth what that is worth: latency 0, juice 1. Of one whose
-        batch takes longer than the window only the juice is known: it falls.
+        An idle query has latency 0 and juice 1. If a batch takes longer than the window, only the juice
+        is known: it falls.
         """
         steps, length_s, idle = self._recent()
         values = [self._value(intent, steps, length_s, idle=idle) for intent in intents]
@@ -182,7 +182,7 @@ class Probe:
         return tuple(known) if len(known) == len(values) else None
 
     def operators(self) -> dict[str, FleetOperator]:
-        """Return each operator's slots, and how busy the busiest of them was."""
+        """Return each operator's slots, and the capacity of the busiest slot."""
         job = self._job
         assert job is not None
         steps, _, _ = self._recent()
@@ -211,10 +211,10 @@ class Probe:
         return operators
 
     def input_rate(self) -> float:
-        """Return the records per second that arrived at the sources, read or not.
+        """Return the records per second that arrived at the sources, read or unread.
 
-        A step brings what arrived since the one before it began; so the window's first one is where
-        counting begins, and its records are of before.
+        A step's records arrived since the step before it began. So the first step of the window only
+        marks the start, and its records do not count.
         """
         steps, length_s, _ = self._recent()
         if len(steps) < _TWO:
@@ -224,18 +224,18 @@ class Probe:
         return self._flows()[1]
 
     def hosts(self, seconds: float) -> dict[str, HostTime]:
-        """Return how long slot tasks were runnable within the last `seconds`, by host."""
+        """Return by host how long slot tasks were runnable within the last `seconds`."""
         with self._lock:
             since_s = time.monotonic() - seconds
             return summed([step.hosts for step in self._steps if step.ended_s > since_s])
 
     def _recent(self) -> tuple[list[_Step], float, bool]:
-        """Return the steps of the window, its length in seconds, and whether nothing is left to do."""
+        """Return the steps of the window, its length in seconds, and whether the query is idle."""
         with self._lock:
             now_s = time.monotonic()
             steps = [step for step in self._steps if step.ended_s > now_s - self._window_s]
             length_s = min(self._window_s, now_s - self._since_s)
-            # a batch that takes long may have come after the last look at a quiet source
+            # if the last look at a quiet source is long ago, a long batch may be running since
             idle = self._idle and self._read_s > now_s - self._window_s
             return steps, max(length_s, _LEAST_S), idle
 
@@ -251,15 +251,15 @@ class Probe:
         if intent.metric is Metric.THROUGHPUT:
             return sum(r.served for r in entering) / length_s
         if any(step.results for step in steps):
-            first = self._graph.at_once()  # of the others their results count
+            first = self._graph.at_once()  # for the other operators, results count
             return _latency_s(intent, steps, first) or 0.0
-        # no window was due: its last results stay what is known, unless what comes is later already
+        # no window was due: take the last results' latency, or the new records' latency if larger
         due = self._due
         last_s = None if due is None else _latency_s(intent, [due], self._graph.at_once())
         return max(last_s or 0.0, _latency_s(intent, steps, first) or 0.0)
 
     def _juice(self) -> float | None:
-        """Return the job's juice; None before there was a step."""
+        """Return the job's juice; None before the first step."""
         with self._lock:
             if not self._steps:
                 return None
@@ -282,12 +282,12 @@ class Probe:
 
 
 def _monotonic_s(at_ms: float) -> float:
-    """Return a moment of the wall clock, ms since 1970, on the monotonic one."""
+    """Return a time of the wall clock, ms since 1970, as seconds of the monotonic clock."""
     return time.monotonic() - (time.time() - at_ms / 1e3)
 
 
 def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -> float | None:
-    """Return the latency that an intent is about, until the sink had the rows; None without any.
+    """Return the latency of an intent's kind, until the sink had the rows; None without rows.
 
     `first`: see `_aged`.
     """
@@ -296,7 +296,7 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
     count = histogram.completed(merged)
     if count == 0:
         return None
-    # How long a step took from the end of the slots' work to the sink, by what it put out.
+    # Mean time from the end of the slots' work to the sink, weighted by the steps' outputs.
     weights = [histogram.completed(part) for part, _ in aged]
     sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
     if intent.percentile is not None:
@@ -305,10 +305,10 @@ def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -
 
 
 def _aged(step: _Step, first: Collection[str]) -> tuple[histogram.Sparse, float]:
-    """Return how old what a step put out was, and the sum of that, in ms.
+    """Return the ages of a step's outputs as a histogram, and their sum, in ms.
 
-    `first`: operators of which the records that came count as well: results are put out with them,
-    or none was due for long.
+    `first`: operators whose incoming records count as outputs: their results leave in the same step, or
+    no result has been due for long.
     """
     entering = [report for report in step.reports if report.operator in first]
     latencies = histogram.merge([*(r.histogram for r in entering), sparse(step.results)])

@@ -15,40 +15,40 @@ Place = tuple[str, int, str]
 """Operator, key group, arena."""
 
 _GROUPS_PER_ERRAND = 64
-"""Most key groups asked of a host at once; a task stops anyway when its time slice is over."""
+"""Most orders for a host at once; a task stops in any case when its time slice is over."""
 
 
 @dataclass(frozen=True)
 class Lags:
-    """Says how many steps a copy may be behind."""
+    """Holds limits for the number of steps that a copy is behind."""
 
     caught_up: int = 1
-    """A copy that is so near has caught up, and its group can be routed."""
+    """Up to this lag a copy has caught up, and its group can be routed."""
     served: int = 4
-    """A copy that is so near can be served from: the slot itself applies what it lacks."""
+    """Up to this lag a slot can serve from the copy: it applies the missing sections itself."""
     kept: int = 2
-    """A copy that waits for its group to be routed is brought on when it is so far behind: while
-    that happens it must not fall behind `served`."""
+    """From this lag on, a copy that waits for its group's route is brought up to date, so that it
+    does not fall behind by more than `served` meanwhile."""
 
 
 OF_EPOCHS = Lags(caught_up=4, served=12)
-"""Where a step is an epoch: a task for a host lasts two of them at the least, and a copy that it has
-brought is three behind when the next boundary passes. Not tuned."""
+"""Limits if a step is an epoch: a host task lasts at least two epochs, and its copy is three epochs
+behind at the next boundary. Not tuned."""
 
 _SLICE_OF_BATCH = 0.5
 _SLICE_S = (0.1, 1.0)
-"""A host task may hold a core of a host for this part of a batch, within these bounds. Chosen: with less,
-a host task brings a single key group of 4 MB and Spark takes longer to start it than it works."""
+"""Part of a batch in which a host task may hold a core, and its bounds in seconds. Chosen: a shorter
+task brings a single key group of 4 MB, and Spark takes longer to start the task than it works."""
 
 _TRIES = 3
-"""How often bringing a key group may fail before the migration is told."""
+"""Failures of one order after which the migration gets the error."""
 
 _PATIENCE_S = 60.0
-"""How long host tasks may fail altogether, or end up on other hosts than they should: a host whose cores
-are all taken for a long batch is not lost."""
+"""Time for which host tasks may fail, or run on other hosts, before the migration gets an error: a host
+whose cores are all taken by a long batch is not lost."""
 
 _PAUSE_S = 0.25
-"""Between two host tasks when one has failed, or while nothing is behind."""
+"""Pause between two host tasks if one has failed, or if no copy is behind."""
 
 
 class Urgency(IntEnum):
@@ -61,23 +61,23 @@ class Urgency(IntEnum):
 
 @dataclass
 class Delivery:
-    """A key group that shall be on a host, or shall be there no longer."""
+    """Holds the progress of a request to bring a key group to a host, or to delete it there."""
 
     urgency: Urgency
     known_step: int | None = None
     """The newest step whose changes are in the copy; None before the first time."""
     token: str = ""
-    """State of the copy."""
+    """Token of the copy."""
     moved_bytes: int = 0
     dropped: bool = False
     failures: int = 0
     problem: str = ""
-    """Why it cannot be done; empty as long as there is hope."""
+    """Why the request has failed for good; empty until then."""
 
     def lag_steps(self, token: str, step: int) -> int | None:
         """Return how many steps the copy is behind `token`, the group's state after `step`.
 
-        None if there is no copy yet. A group that nobody changed meanwhile is not behind.
+        None if there is no copy yet. A copy of a group that has not changed since is not behind.
         """
         if self.known_step is None:
             return None
@@ -86,7 +86,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class StepHeads:
-    """Holds the hosts and tokens of key groups after a step."""
+    """Holds the tokens of key groups after a step."""
 
     step: int
     of: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
@@ -97,18 +97,18 @@ class Copier(Protocol):
     """Copies and deletes key groups on hosts; `HostTasks` does."""
 
     def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
-        """Do what is asked of each host."""
+        """Carry out the orders of each host."""
 
 
 class CopyThread:
-    """Keeps what is wanted on hosts near the newest state; safe to use from the batches' thread.
+    """Keeps the requested copies on hosts near the newest state; the batches' thread may call it.
 
-    `host_tasks`: makes what copies; called when there is work for the first time.
+    `host_tasks`: makes a `Copier`; called before the first orders, and after orders have failed.
 
     Attributes
     ----------
-    arena_of : dict of str to str    By host, as last heard.
-    lags : Lags    As for batches, unless somebody says otherwise.
+    arena_of : dict of str to str    Arena by host, as last reported.
+    lags : Lags    The limits for batches; real time sets `OF_EPOCHS`.
     """
 
     def __init__(self, host_tasks: Callable[[], Copier]) -> None:
@@ -130,7 +130,7 @@ class CopyThread:
     # -- the batches' side ------------------------------------------------------------------------
 
     def knows(self, hosts: Sequence[str]) -> bool:
-        """Return whether the arenas of `hosts` are known; if not, they are asked for."""
+        """Return whether the arenas of `hosts` are known; if not, request them."""
         with self._changed:
             self._unknown |= set(hosts) - set(self.arena_of)
             if self._unknown:
@@ -143,7 +143,7 @@ class CopyThread:
             return tuple(self.arena_of[host] for host in hosts)
 
     def committed(self, heads: StepHeads) -> None:
-        """Take note of where key groups stand now."""
+        """Record the tokens of key groups after a step."""
         now_s = time.monotonic()
         with self._changed:
             least, most = _SLICE_S
@@ -154,7 +154,7 @@ class CopyThread:
             self._changed.notify()
 
     def want(self, place: Place, urgency: Urgency) -> Delivery:
-        """Ask for a key group on a host, or for its end there; return what is known of it."""
+        """Request a key group on a host, or its deletion there; return the request's progress."""
         with self._changed:
             work = self._works.get(place)
             if work is None or (work.urgency is Urgency.DROP) != (urgency is Urgency.DROP):
@@ -164,21 +164,21 @@ class CopyThread:
             return work
 
     def result_of(self, place: Place) -> Delivery | None:
-        """Return what is known of what was asked for; None if nothing was."""
+        """Return the progress of a request; None without a request."""
         return self._works.get(place)
 
     def forget(self, place: Place) -> None:
-        """No longer ask for anything there."""
+        """Withdraw a request."""
         with self._changed:
             self._works.pop(place, None)
 
     def busy(self, operator: str, group: int) -> bool:
-        """Return whether a task may hold the key group's file on some host this moment."""
+        """Return whether a host task may have the key group's file open on some host at present."""
         with self._changed:
             return any((o, g) == (operator, group) for o, g, _ in self._under_way)
 
     def stop(self) -> None:
-        """End the thread; a host task under way may go on for its time slice."""
+        """End the thread; a running host task may go on for its time slice."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -216,7 +216,7 @@ class CopyThread:
                     self._changed.wait(_PAUSE_S)
 
     def _run_host_tasks(self, asked: dict[str, Sequence[GroupOrder]]) -> list[TaskAnswer]:
-        """Run a host task; nothing comes of one that fails."""
+        """Run a host task; return no answers if it fails."""
         try:
             if self._host_tasks is None:
                 self._host_tasks = self._make()
@@ -231,7 +231,7 @@ class CopyThread:
             return []
 
     def _choose(self, heads: StepHeads | None) -> dict[str, Sequence[GroupOrder]]:
-        """Return what to ask of each host now, the most urgent first."""
+        """Return the orders for each host, the most urgent first."""
         host_of = {arena: host for host, arena in self.arena_of.items()}
         asked: dict[str, list[GroupOrder]] = {host: [] for host in self._unknown}
         for place, work in sorted(self._works.items(), key=lambda item: item[1].urgency):
@@ -263,12 +263,12 @@ class CopyThread:
                 _note(work, done, heads)
 
     def _missed(self, host: str, problem: str) -> None:
-        """Take note that a host task for `host` came to nothing; after a while, say so."""
+        """Record that a host task for `host` failed; after `_PATIENCE_S`, fail the host's requests."""
         now_s = time.monotonic()
         if now_s - self._missed_since.setdefault(host, now_s) < _PATIENCE_S:
             return
         del self._missed_since[host]
-        self._unknown.discard(host)  # whoever still needs it asks again
+        self._unknown.discard(host)  # a caller that still needs the arena requests it again
         arena = self.arena_of.get(host)
         for place, work in self._works.items():
             if place[2] == arena:

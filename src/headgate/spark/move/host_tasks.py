@@ -1,8 +1,8 @@
 """Runs Spark tasks that copy key groups to a host, or delete them there, beside the batches.
 
-A host task is a small Spark job of its own with a task per host. It follows the same rules as a
-slot task (tokens, locks, and a new file where the old one is locked or has another token), so a task that
-Spark has given up on, or runs twice, does no harm.
+A host task is a separate small Spark job with a task per host. It follows the rules of slot tasks
+(tokens, locks, and a new file if the old file is locked or has another token), so a task that Spark
+has abandoned, or runs twice, does no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headgate.tables.arena import ArenaStore
 from headgate.tables.ports import EMPTY_TOKEN, Section
 
 HOST_TASK_PROPERTY = "headgate.hostTask"
-"""Local property that carries a host task's facts to its tasks."""
+"""Local property of Spark that carries the facts to host tasks."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GroupOrder:
     operator: str
     group: int
     token: str = ""
-    """State that the group is brought to; empty: its table is dropped."""
+    """Token to which the copy is brought; empty to delete the table."""
     step: int = -1
     """Step whose manifest holds the newest section of that state."""
 
@@ -51,9 +51,9 @@ class OrderDone:
 
     order: GroupOrder
     moved_bytes: int = 0
-    """Of the changelog sections that were applied."""
+    """Size of the changelog sections that were applied."""
     problem: str = ""
-    """Why it could not be done; empty if it was."""
+    """Why the order failed; empty if it did not."""
 
 
 @dataclass(frozen=True)
@@ -62,21 +62,21 @@ class TaskAnswer:
 
     wished: str
     host: str
-    """`wished`, `host`: where it should have run, and where it did; elsewhere it does nothing."""
+    """`wished`, `host`: intended host, and the host on which the task ran; if they differ, the task
+    does nothing."""
     arena: str
-    """Of `host`."""
+    """Arena of `host`."""
     done: tuple[OrderDone, ...] = ()
-    """The results of the orders begun within the time slice, in the sequence in which they were asked
-    for."""
+    """Results of the orders that were begun within the time slice, in the requested sequence."""
     problem: str = ""
-    """Why it did not run on `wished`, if that is known; else empty."""
+    """Why the task did not run on `wished`, if that is known; else empty."""
 
 
 class HostTasks:
-    """Runs host tasks; from one thread at a time.
+    """Runs host tasks; only one thread at a time may call it.
 
     `facts`: ``arena_root``, ``run_id``, ``checkpoint`` and ``memory``, as slot tasks get them.
-    `name`: of the query, for the Spark UI.
+    `name`: name of the query, for the Spark UI.
     """
 
     def __init__(
@@ -95,11 +95,10 @@ class HostTasks:
         self._frames: dict[tuple[str, ...], DataFrame] = {}
 
     def run(self, work: dict[str, Sequence[GroupOrder]], slice_s: float) -> list[TaskAnswer]:
-        """Do what is asked of each host; returns when all tasks have ended.
+        """Carry out the orders of each host; return when all tasks have ended.
 
-        `work`: by host. `slice_s`: how long a task may occupy a core that a slot might need; when that
-        time is over it finishes the current key group and ends. Raises `Exception`: whatever Spark says
-        of a job that failed.
+        `work`: orders by host. `slice_s`: time that a task may hold a core that a slot might need; then
+        it finishes the current key group and ends. Raises `Exception`: Spark's error of a failed job.
         """
         hosts = tuple(sorted(work))
         asked = {host: [asdict(order) for order in work[host]] for host in hosts}
@@ -129,7 +128,7 @@ def _answer(text: str) -> TaskAnswer:
 
 @dataclass(frozen=True)
 class _HostTask:
-    """The function that `mapInArrow` runs: one row in, one answer out."""
+    """Runs a host task in `mapInArrow`: returns one answer for its one row."""
 
     specs: dict[str, Spec]
     store: Mapping[str, str] = field(repr=False)
@@ -186,7 +185,7 @@ def _do(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> OrderDo
 
 
 def _bring(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> int:
-    """Bring a key group to its token and let go of it again; return the bytes that were applied."""
+    """Bring a key group to its token, then release its file; return the bytes that were applied."""
     if order.token == EMPTY_TOKEN:
         return 0
     chain = checkpoint.chain(order.operator, order.group, order.step, order.token)
@@ -202,7 +201,7 @@ def _bring(order: GroupOrder, store: ArenaStore, checkpoint: Checkpoint) -> int:
 
 @dataclass
 class _Applied:
-    """Counts the bytes of the sections asked for last; those asked for earlier were not used."""
+    """Counts the bytes of the sections requested last; sections requested earlier were not used."""
 
     byte_count: int = field(default=0)
 

@@ -1,10 +1,10 @@
-"""Carries out what the migration protocol asks for, for one operator on Spark.
+"""Carries out the instructions of the migration protocol, for one operator on Spark.
 
-What each instruction becomes here (docs/design/0101): *hold* and *route* come into force at a batch
-boundary; *prefetch* and *install* are the copy thread's; *forward* is done as soon as it is asked for,
-since waiting records lie in the checkpoint by key group, whichever slot reads them; *release* drops the
-copy that nobody uses. An answer never decides what is read: every slot task brings its groups to the
-token that the manifest names, wherever they are, so that a copy that is late or lost costs time only.
+*Hold* and *route* come into force at a batch boundary (docs/design/0101). The copy thread does *prefetch*
+and *install*. *Forward* needs no work, since the backlog is in the checkpoint by key group, and every
+slot can read it. *Release* deletes copies that no slot uses. An answer never decides which state is
+read: every slot task brings its groups to the token that the manifest names, so a late or lost copy
+costs only time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headgate.spark.move.copy_thread import CopyThread, Urgency
 
 @dataclass(frozen=True)
 class PhaseLeft:
-    """A subscale has left a phase, for the journal."""
+    """Says for the journal that a subscale has left a phase."""
 
     what: str
     """``started``, ``held``, ``caught up``, ``routed``, ``installed`` or ``released``."""
@@ -43,7 +43,7 @@ class PhaseLeft:
     source: int
     destination: int
     moved_bytes: int
-    """Brought for these groups since the migration began."""
+    """Bytes copied for these groups since the migration began."""
 
 
 _LEFT = {
@@ -54,15 +54,15 @@ _LEFT = {
     Phase.INSTALL: "installed",
     Phase.RELEASE: "released",
 }
-"""What it means to have left a phase; nothing happens in the one that is missing."""
+"""The journal's word for a phase that a subscale has left; other phases are not recorded."""
 
 
 _DEFERRALS_MAX = 8
-"""Boundaries that a route waits at most for a copy that cannot keep up. Chosen, not tuned."""
+"""Most boundaries that a route waits for a copy that cannot keep up. Chosen, not tuned."""
 
 
 _Phases = dict[int, tuple[Phase, SubscaleProgress]]
-"""Of each subscale by its number: the phase it was in, and what it is."""
+"""By number of a subscale: the phase at that time, and the subscale's progress."""
 
 
 @dataclass
@@ -75,11 +75,11 @@ class _Durable:
     fence: dict[int, int] = field(default_factory=dict)
     """Key group -> highest order seen."""
     pending: dict[int, Hold | Route] = field(default_factory=dict)
-    """Key group -> what comes into force at the next boundary."""
+    """Key group -> hold or route that comes into force at the next boundary."""
     in_force: dict[int, int] = field(default_factory=dict)
     """Key group -> order of the newest hold or route in force."""
     deferred_max: dict[int, int] = field(default_factory=dict)
-    """By slot, as of its last route."""
+    """Slot -> most deferred records, from the slot's last route."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -109,21 +109,21 @@ def _instruction(group: int, order: int, *route: int) -> Hold | Route:
 
 
 class MigrationExecutor:
-    """The migration of one operator, from its request to its end.
+    """Runs the migration of one operator, from its request to its end.
 
-    Everything is called by the batches' thread, between two batches.
+    The batches' thread calls all methods, between two batches.
 
     Parameters
     ----------
     state : OperatorState
-        Read here: who owns what, tokens, waiting records. The caller puts assignments into it.
+        This class reads tokens and backlog from it; the caller puts assignments into it.
     protocol : Migration    New, or read from a manifest.
     note : callable    Takes each `PhaseLeft`.
 
     Attributes
     ----------
     suspended_s : float
-        How long slots had records waiting and could serve none of them, all slots together, under this
+        Time for which slots had a backlog and could serve no record of it, summed over slots, under this
         driver (DRRS IV-A and V-B). Differs: a slot is suspended for a whole batch or not at all.
     """
 
@@ -163,14 +163,14 @@ class MigrationExecutor:
         data: Mapping[str, Any],
         note: Callable[[PhaseLeft], None],
     ) -> MigrationExecutor:
-        """Return what `to_dict` wrote, to go on at the first boundary."""
+        """Return a migration from the data of `to_dict`; it goes on at the first boundary."""
         found = cls(operator, state, copy_thread, Migration.from_dict(data["protocol"]), note)
         found._durable = _Durable.from_dict(data["engine"])
         found._resuming = True
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the manifest carries."""
+        """Return the migration in the form of the manifest."""
         return {"protocol": self.protocol.to_dict(), "engine": self._durable.to_dict()}
 
     @property
@@ -185,15 +185,15 @@ class MigrationExecutor:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Return the arena of each slot, as last heard."""
+        """Return the arena of each slot, as last reported."""
         return self._hosts
 
     def unserved(self) -> frozenset[int]:
         """Return the key groups that no slot serves in the batch that begins.
 
-        A slot serves its other groups as long as it may defer more records of those that are not ready;
-        then it serves nothing. What it defers is in the checkpoint already, so that is all the bound
-        does, and the batch that reaches it may go past it.
+        A slot serves its other groups until it has deferred `deferred_max` records of groups that are not
+        ready; then it serves no group. Deferred records are in the checkpoint already, so the bound
+        only stops the slot, and the batch that reaches the bound may exceed it.
         """
         durable, owner = self._durable, self._owners
         unready = durable.held | durable.inactive
@@ -207,9 +207,9 @@ class MigrationExecutor:
     # -- between two batches ----------------------------------------------------------------------
 
     def request(self, request: Requested) -> None:
-        """Take a request; what follows from it is done at the next boundary.
+        """Take a request; its instructions are carried out at the next boundary.
 
-        Raises `ConfigError`: its strategy cannot carry it out.
+        Raises `ConfigError`: the request's strategy cannot carry it out.
         """
         if request.hosts != self._hosts:
             self._moved_to(request.hosts)
@@ -219,7 +219,7 @@ class MigrationExecutor:
     def announce(self, step: int) -> dict[int, int]:
         """Return the new slots of key groups whose route can come into force at the next boundary.
 
-        `step`: the last one committed.
+        `step`: the last committed step.
         """
         pending = self._durable.pending
         return {
@@ -231,13 +231,11 @@ class MigrationExecutor:
     def pass_boundary(
         self, step: int, hosts: tuple[str, ...], routed: Iterable[int] | None = None
     ) -> Sequence[int] | None:
-        """Pass the boundary before `step`.
-
-        The owners from now on, None where they stay.
+        """Pass the boundary before `step`; return the new owners of key groups, None if they stay.
 
         `hosts`: arena of each slot, of the old and of the new assignment. `routed`: key groups
-        whose records go to the slots that `announce` said already; no other route comes into force.
-        None where no record is under way.
+        whose records already go to the slots that `announce` returned; no other route comes into
+        force. None if no record is on its way to a slot.
         """
         if hosts != self._hosts:
             self._moved_to(hosts)
@@ -261,25 +259,25 @@ class MigrationExecutor:
         return self._owners if self._owners != before else None
 
     def committed(self, step: int, batch_s: float) -> None:
-        """After a batch: note which key groups without their state have records waiting, and who did.
+        """After a batch, demand inactive key groups with a backlog, and count suspended slots.
 
-        `batch_s`: how long it took.
+        `batch_s`: duration of the batch, in seconds.
         """
         waiting, steps = self._state.backlog.keys(), self._state.steps
         for group in sorted(self._durable.inactive & waiting):
             self._told.append(events.Demanded(group))
-        # a slot without anything to serve is idle; one that served something was not suspended
+        # a slot without a backlog is idle; a slot that served a record was not suspended
         waited = {self._owners[group] for group in waiting}
         served = {self._owners[group] for group, at in enumerate(steps) if at == step}
         self.suspended_s += batch_s * len(waited - served)
 
     def end(self) -> None:
-        """Give up what is still asked of the copy thread."""
+        """Withdraw all requests to the copy thread."""
         for host, group in (*self._transfers, *self._drops):
             self._copy_thread.forget((self.operator, group, host))
 
     def _moved_to(self, hosts: tuple[str, ...]) -> None:
-        """Take note of where slots are now; what was going on on a host that is gone ends."""
+        """Record the present arenas of slots; end transfers and deletions on hosts that are gone."""
         self._hosts = hosts
         for host, group in [place for place in self._transfers if place[0] not in hosts]:
             self._end_transfer(host, group)
@@ -288,10 +286,10 @@ class MigrationExecutor:
                 self._dropped(host, group, order)
 
     def _deferred(self, group: int, step: int) -> bool:
-        """Return whether what is pending for a group has to wait for the next boundary.
+        """Return whether a group's pending hold or route has to wait for the next boundary.
 
-        A task may have the group's file open; or its copy, once good enough, has fallen behind again
-        while the rest of the subscale caught up, and if the group moved now it would not be served.
+        It waits if a host task may have the group's file open. A route also waits if the copy has fallen
+        behind again while the rest of the subscale caught up: after the route, no slot could serve.
         """
         if self._copy_thread.busy(self.operator, group):
             return True
@@ -324,7 +322,7 @@ class MigrationExecutor:
         durable.deferred_max[one.slot] = one.deferred_max
         self._copies.setdefault(group, set()).add(before)
         self._stop_install(group)
-        if self._hosts[one.slot] != before:  # within a host, what is not there yet stays so
+        if self._hosts[one.slot] != before:  # within a host, an inactive group stays inactive
             durable.inactive.add(group)
 
     def _stop_install(self, group: int) -> None:
@@ -339,7 +337,7 @@ class MigrationExecutor:
         self._settle()
 
     def _settle(self) -> None:
-        """Tell the protocol all there is to tell, and carry out what it answers, until it rests."""
+        """Pass all events to the protocol, and carry out its instructions, until no event is left."""
         while self._told:
             event = self._told.popleft()
             before = self._phases()
@@ -420,7 +418,7 @@ class MigrationExecutor:
     # -- what the copy thread has done -----------------------------------------------------------------
 
     def _absorb(self, step: int) -> None:
-        """Turn what the copy thread has done by now into answers; `step` is the last one committed."""
+        """Turn the copy thread's results into events; `step` is the last committed step."""
         for (host, group), one in list(self._transfers.items()):
             self._absorb_transfer(host, group, one, step)
         for (host, group), order in list(self._drops.items()):
@@ -444,7 +442,7 @@ class MigrationExecutor:
         if lag is None:
             return
         if isinstance(one, Install):
-            if lag <= self._copy_thread.lags.served:  # the slot itself brings these few sections
+            if lag <= self._copy_thread.lags.served:  # the slot itself applies the missing sections
                 self._activate(host, group, one)
         elif lag <= self._copy_thread.lags.caught_up and one.order not in self._answered.setdefault(
             group, set()
@@ -472,7 +470,7 @@ class MigrationExecutor:
             self._told.append(events.Released(order, group))
 
     def _active(self, host: str, group: int) -> bool:
-        """Return whether a group is served, or was until it was held, from the memory of `host`."""
+        """Return whether the group's slot is on `host`, and the group's state is there, too."""
         return self._host_of(group) == host and group not in self._durable.inactive
 
     def _host_of(self, group: int) -> str:

@@ -1,9 +1,9 @@
 """Carries requested assignments out by migrations, batch by batch, until they are in force.
 
-Where all slots share one host's memory, and no strategy was asked for, a change is a new assignment at
-the next boundary and nothing of this is used (STRETCH; see `Changes.put_in_force`).
+If all slots share one host's memory, and the user names no strategy, a change is a new assignment at the
+next boundary, without a migration (STRETCH; see `Changes.put_in_force`).
 
-While key groups move, none is split: what waits for shares is dealt to the owners, and dealt anew when
+While key groups move, none is split: the backlog of shares goes to the owners, and is divided again when
 the migration has ended.
 """
 
@@ -34,9 +34,9 @@ _HERE = "here"
 
 
 def _numbers(request: AssignmentRequest, slots_before: int) -> tuple[int, ...]:
-    """Return which number each slot has while state moves: a slot that stays keeps the one it had.
+    """Return the number of each slot while state moves: a slot that stays keeps its number.
 
-    A policy that gives up slot 1 of three numbers slot 2 anew: it stays where it is all the same.
+    A policy that gives up slot 1 of three renumbers slot 2, but that slot stays in its place.
     """
     kept = [old for old in request.survivors if old is not None]
     free = iter(n for n in range(slots_before + len(request.survivors)) if n not in kept)
@@ -44,11 +44,11 @@ def _numbers(request: AssignmentRequest, slots_before: int) -> tuple[int, ...]:
 
 
 class Migrations:
-    """All that moves in a job.
+    """Carries out all migrations of a job.
 
-    Called by the batches' thread, between batches.
+    The batches' thread calls it, between batches.
 
-    `states`: of operators whose key groups can be held; changes of others are in force at once.
+    `states`: operators whose key groups can be held; changes of other operators are in force at once.
     `strategy`: as `headgate.migration.registry.strategy` reads it; empty for the default.
     """
 
@@ -88,14 +88,14 @@ class Migrations:
         return self._strategy not in ("", "shared")
 
     def to_dict(self, operator: str) -> dict[str, Any] | None:
-        """Return what the manifest carries of an operator's migration; None at rest."""
+        """Return an operator's migration in the form of the manifest; None without a migration."""
         migration = self._migrations.get(operator)
         if migration is None:
             return None
         return migration.to_dict() | {"asked": self._requests[operator].to_dict()}
 
     def restore(self, operator: str, data: Mapping[str, Any]) -> None:
-        """Go on with a migration that a manifest carries."""
+        """Go on with a migration from a manifest."""
         migration = MigrationExecutor.resumed(
             operator, self._states[operator], self._copy_thread, data, self._noting(operator)
         )
@@ -107,7 +107,7 @@ class Migrations:
 
     @property
     def ending(self) -> bool:
-        """Return whether a migration has arrived, and slots are to be numbered anew."""
+        """Return whether a migration has ended and its final assignment is not in force yet."""
         return any(not m.running and self._renumbers(name) for name, m in self._migrations.items())
 
     def _renumbers(self, operator: str) -> bool:
@@ -118,11 +118,11 @@ class Migrations:
         return (reached.slot_of, reached.slots) != (held.slot_of, held.slots)
 
     def announce(self, step: int) -> dict[str, Assignment]:
-        """Return the assignments that come into force at the boundary behind the step under way.
+        """Return the assignments that come into force at the boundary after the running step.
 
-        For an engine whose records are on their way to slots before the boundary.
+        For an engine that sends records to slots before the boundary.
 
-        `step`: the last one committed.
+        `step`: the last committed step.
         """
         found = {name: one.announce(step) for name, one in self._migrations.items()}
         self._announced = {name: routes for name, routes in found.items() if routes}
@@ -136,8 +136,8 @@ class Migrations:
     def begin(self, step: int, *, still: bool = True) -> dict[str, AssignmentRequest]:
         """Pass the boundary before `step`; return the requests whose assignments change with it.
 
-        `still`: no record of this step is under way; else owners change as `announce` has said, and
-        slots keep their numbers.
+        `still`: whether no record of this step is on its way to a slot; else owners change only as
+        `announce` returned, and slots keep their numbers.
         """
         self._step, self._began_s = step, time.monotonic()
         announced, self._announced = self._announced, {}
@@ -154,21 +154,21 @@ class Migrations:
         return changed
 
     def committed(self, step: int) -> None:
-        """Take note that a batch is committed."""
+        """Record a committed batch."""
         if not self._migrations:
             return
         self._copy_thread.committed(self._heads(step))
-        # the next step begins: in real time without a call of `begin`, where nothing may change
+        # the next step begins; in real time `begin` is not called if no change is possible
         before_s, self._began_s = self._began_s, time.monotonic()
         for migration in self._migrations.values():
             migration.committed(step, self._began_s - before_s)
 
     def stop(self) -> None:
-        """End what goes on in the background; the manifest knows how far it is."""
+        """Stop the copy thread; the manifest has the progress of migrations."""
         self._copy_thread.stop()
 
     def _moves_nothing(self, operator: str) -> AssignmentRequest | None:
-        """Put a change in force at once with which no key group changes its owner: a split, its end."""
+        """Put a change in force at once if no key group changes its owner: a split, or its end."""
         request, state = self._changes.requested(operator), self._states[operator]
         if request is None or operator in self._migrations or not self.governs(operator):
             return None
@@ -183,7 +183,7 @@ class Migrations:
         return replace(request, state=RequestState.IN_FORCE, before=before, assignment=now)
 
     def _ask_for_hosts(self) -> None:
-        """Ask the hosts for their arenas at the first boundary, so that no request waits for it."""
+        """Ask the hosts for their arenas at the first boundary, so that no request waits for them."""
         if self._asked_for_hosts:
             return
         self._asked_for_hosts = True
@@ -203,11 +203,11 @@ class Migrations:
         )
         hosts = self._hosts(operator, request.target)
         if hosts is None:
-            return  # they are being asked for
+            return  # some arenas are not known yet
         cause = Cause.POLICY if request.decided else Cause.HAND
         event = Requested(request.target, hosts, cause, strategy=self._strategy)
         if migration is not None and migration.protocol.refusal(event) is not None:
-            return  # it waits for the end of the one under way
+            return  # the request waits for the end of the running migration
         what = "requested" if migration is None else "superseded"
         if migration is None:
             protocol = Migration(state.assignment)
@@ -228,7 +228,7 @@ class Migrations:
         self._note(operator, what, groups=moved, strategy=str(migration.protocol.strategy))
 
     def _hosts(self, operator: str, *wanted: Assignment) -> tuple[str, ...] | None:
-        """Return the arena of each slot that is or will be; None while one is not known."""
+        """Return the arena of each present and future slot; None while an arena is not known."""
         known = [self._states[operator].assignment, *wanted]
         if operator in self._migrations:
             protocol = self._migrations[operator].protocol
@@ -241,7 +241,7 @@ class Migrations:
         return self._copy_thread.arenas(names) if self._copy_thread.knows(names) else None
 
     def _slots_of(self, operator: str, owners: Sequence[int]) -> int:
-        """Return how many slots an operator has while some of its key groups are on their way."""
+        """Return the number of an operator's slots while its key groups move."""
         protocol = self._migrations[operator].protocol
         return max(min(protocol.current.slots, protocol.target.slots), max(owners) + 1)
 
@@ -268,7 +268,7 @@ class Migrations:
     def _end(
         self, operator: str, migration: MigrationExecutor, held: Assignment
     ) -> AssignmentRequest:
-        """Put the end of a migration in force: the assignment requested, or the one it came from."""
+        """Put the final assignment in force: the requested one, or after a failure the current one."""
         request, failed = self._requests[operator], migration.protocol.failed
         reached, numbers = (
             migration.protocol.current,

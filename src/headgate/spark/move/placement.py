@@ -1,8 +1,8 @@
 """Keeps slots on their host, so that they find their key groups in its shared memory.
 
-What pins rows to hosts (`headgate.spark.jvm.hosts`) are private classes of Spark, so they are tried once
-at the start; without them, or on a single host, tasks go where Spark likes, and a slot on another host
-catches up from the changelog.
+Private classes of Spark pin rows to hosts (`headgate.spark.jvm.hosts`), so they are tried once before
+their use. Without them, or on a single host, Spark chooses the hosts of tasks, and a slot on another
+host catches up from the changelog.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headgate.spark.jvm.sessions import driver_conf
 _LOCALITY_WAIT = "spark.locality.wait"
 _FEWEST_HOSTS = 2
 _WAIT = "300ms"
-"""How long a task waits for a core of its host; Spark's 3 s would be a batch's whole budget."""
+"""Time that a task waits for a core of its host; Spark's 3 s would be a batch's whole budget."""
 
 
 class Placement:
-    """Wishes for the slots of one operator."""
+    """Chooses the hosts for the slots of one operator."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -33,14 +33,14 @@ class Placement:
         self._living: Callable[[], Sequence[str]] = partial(living_hosts, spark)
 
     def follow(self, living: Callable[[], Sequence[str]]) -> None:
-        """Place slots on the hosts that `living` returns, whether Spark can pin tasks to them or not."""
+        """Place slots on the hosts that `living` returns, without a trial of Spark's private classes."""
         self._living, self._usable = living, True
 
     @property
     def active(self) -> bool:
         """Return whether slots are placed: there are several hosts, and the private classes work.
 
-        Asked anew each time, since executors come and go; the classes are tried once.
+        Looks up the hosts at each call, since executors come and go; tries the classes once.
         """
         return self._places(self._living())
 
@@ -52,26 +52,26 @@ class Placement:
         return self._usable
 
     def hosts(self, slots: int) -> list[str]:
-        """Return the host to which each of `slots` slots is to be pinned; none: go where Spark likes."""
+        """Return the host to which each of `slots` slots is pinned; empty if Spark chooses the hosts."""
         hosts = self._living()
-        # a single host is noted, too: slots stay there when others come
+        # a single host is recorded, too: slots stay there when other hosts come
         wishes = self._wishes(slots, hosts)
         return wishes if self._places(hosts) else []
 
     def hosts_of(self, slots: int) -> list[str]:
-        """Return the host that each of `slots` slots is wished to; none if no host lives."""
+        """Return the intended host of each of `slots` slots; empty if there is no host."""
         return self._wishes(slots, self._living())
 
     def renumber(self, numbers: Sequence[int]) -> None:
-        """Let slot i take over the wish of the slot that was ``numbers[i]`` until now."""
+        """Give slot i the intended host of the slot that had number ``numbers[i]`` until now."""
         known = self._host_of
         self._host_of = {i: known[old] for i, old in enumerate(numbers) if old in known}
 
     def _wishes(self, slots: int, hosts: Sequence[str]) -> list[str]:
-        """Return a living host per slot: the one it had, else the one with the fewest slots."""
+        """Return a living host for each slot: its former host, or else the one with fewest slots."""
         if not hosts:
             return []
-        # a slot that is gone keeps its wish: while slots move, some are asked for before they are used
+        # slots beyond `slots` keep their hosts: in a migration, callers ask for slots before their use
         kept = {s: h for s, h in self._host_of.items() if h in hosts}
         load = Counter(host for slot, host in kept.items() if slot < slots)
         for slot in range(slots):
@@ -91,7 +91,7 @@ class Placement:
 
 
 def wait_for_hosts(spark: SparkSession) -> None:
-    """Have tasks wait a little for a core of the host that they wish to run on."""
+    """Have tasks wait a little for a core of their intended host, unless the user set a wait."""
     conf = driver_conf(spark)
     if not conf.contains(_LOCALITY_WAIT):
         conf.set(_LOCALITY_WAIT, _WAIT)

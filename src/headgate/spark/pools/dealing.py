@@ -1,4 +1,4 @@
-"""Deals rows of a stage to lanes by an expression, so that no row is looked at in Python."""
+"""Distributes rows of a stage to lanes by a Spark expression, so that Python reads no row."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ROW_BITS = 2**33 - 1
 
 
 def lane_of_rows(state: PoolState, config: PoolConfig, rows: int | None, seed: int) -> Column:
-    """Return the lane of each row of a batch, as the stage's grouping has it.
+    """Return the lane of each row of a batch by the stage's grouping.
 
-    `rows`: rows of the batch, where that is known. `seed`: for shuffling: the same for an execution
-    that Spark repeats.
+    `rows`: number of rows of the batch, if known. `seed`: seed of grouping ``shuffle``; it must be the
+    same if Spark repeats an execution.
     """
     order = state.order(config, rows)
     if state.grouping == "shuffle":

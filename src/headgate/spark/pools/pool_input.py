@@ -16,12 +16,12 @@ _WHICH = "headgate_source"
 
 
 class SourceRows:
-    """The rows of all stages that read a source, as one stream, and each stage's part of a batch.
+    """Unites the rows of all stages that read a source in one stream, and splits a batch by stage.
 
-    Two stages that read one stream read it twice, as they do under plain Spark: each has its own
-    branch below it.
+    Two stages that read one stream read it twice, as in plain Spark: each has its own branch of the
+    plan.
 
-    `stages`: those that read the source.
+    `stages`: the stages that read the source.
     """
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage]) -> None:
@@ -70,9 +70,9 @@ def _columns(own: Column, number: int, kinds: Sequence[DataType]) -> list[Column
 
 
 class Grafts:
-    """A plan whose holes are filled for every batch with the rows of the stages they stand for.
+    """Fills the holes of a plan, for every batch, with the rows of the stages that the holes stand for.
 
-    `plan`: plan node. `holes`: its leaves.
+    `plan`: plan node. `holes`: leaves of the plan.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, holes: Sequence[Hole]) -> None:
@@ -82,7 +82,7 @@ class Grafts:
         self._graft = Graft(spark, plan, holes[0].leaf) if len(holes) == 1 else None
 
     def over(self, rows_of: Callable[[str], DataFrame]) -> DataFrame:
-        """Return the DataFrame of the plan, over ``rows_of(stage)`` at each hole; asked for once."""
+        """Return the DataFrame of the plan, with ``rows_of(stage)`` at each hole; called once a stage."""
         made: dict[str, DataFrame] = {}
         plan = self._plan
         for hole in self._holes:

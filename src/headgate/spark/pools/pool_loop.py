@@ -17,10 +17,10 @@ from headgate.spark.job.pools import PoolConfig, PoolState
 from headgate.spark.pools.pool_record import PoolRecorder
 
 RESTARTED = "restart"
-"""Why rows are dropped: a policy that restarts the job drops waiting rows."""
+"""Reason for dropped rows: a policy that restarts the job drops waiting rows."""
 
 _KEPT = 10_000
-"""Decisions that `PoolQuery.decisions` remembers; a query may run for months."""
+"""Number of decisions that `PoolQuery.decisions` keeps, since a query may run for months."""
 
 
 class PoolLoop:
@@ -85,7 +85,7 @@ class PoolLoop:
 
     @property
     def blocked(self) -> bool:
-        """Return whether a restart is going on, in which nothing is served."""
+        """Return whether a restart is going on, in which no row is served."""
         return time.monotonic() < self._blocked_until_s
 
     def ask(self, wanted: Mapping[str, int], by: str = "user", reason: str = "") -> None:
@@ -133,7 +133,7 @@ class PoolLoop:
         return self._policy.grant.most(stage, self.config.most)
 
     def arrived(self, rows: int) -> None:
-        """Take note of rows that came from the source."""
+        """Count rows that came from the source."""
         self._input += rows
 
     def dropped(self) -> dict[str, int]:
@@ -215,7 +215,7 @@ class PoolLoop:
             self.states[name].resize(min(max(wanted, self.config.least), self.most(name)))
 
     def restart(self, active: Mapping[str, int]) -> None:
-        """Drop waiting rows, and serve nothing for `restart_s`."""
+        """Drop waiting rows, and serve no row for `restart_s`."""
         self.lost += sum(state.forget() for state in self.states.values())
         self._blocked_until_s = time.monotonic() + self.config.restart_s
         self.resize(active)

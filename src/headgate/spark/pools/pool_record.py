@@ -17,13 +17,13 @@ from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.record import StepRecorder, latency_of, waiting_bytes
 
 _KIND = "rescale"
-"""What every decision about replicas is: another number, and no key group moves."""
+"""Kind of every decision about replicas: their number changes, and no key group moves."""
 
 
 class PoolRecorder(StepRecorder):
     """Writes the journal of a query of pools.
 
-    `policy`: its name.
+    `policy`: name of the policy.
     """
 
     def __init__(self, path: Path, policy: str, *, texts: bool = False) -> None:
@@ -35,9 +35,9 @@ class PoolRecorder(StepRecorder):
         self._leaving: Sequence[str] = ()
 
     def begin_with(self, entering: Sequence[str], leaving: Sequence[str]) -> None:
-        """Take note of the stages that read the source, and of those that the sink gets.
+        """Set the stages that read the source, and the stages whose output the sink gets.
 
-        Without it they are the first one and the last one.
+        Without this call they are the first stage and the last stage.
         """
         self._entering, self._leaving = entering, leaving
 
@@ -50,9 +50,9 @@ class PoolRecorder(StepRecorder):
         parameters: dict[str, Any],
         dropped: Mapping[str, int] | None = None,
     ) -> None:
-        """Write that the query started, and from where.
+        """Write that the query started, and from which manifest.
 
-        `uuid` is the checkpoint's, `dropped` what was before.
+        `uuid`: identity of the checkpoint. `dropped`: rows dropped before, by reason.
         """
         self._dropped = dropped or {}
         stages = tuple(
@@ -67,7 +67,7 @@ class PoolRecorder(StepRecorder):
         self.write(AssignmentChange(step, 0, before, after, 0, 0, by, reason, stage))
 
     def decided(self, now_s: float, interval: Interval, decision: ReplicaDecision) -> None:
-        """Write what the policy wants, and what it saw."""
+        """Write a decision of the policy, and its observation."""
         self._pending = {stage: (wanted, now_s) for stage, wanted in decision.active.items()}
         wishes = tuple(Wish(stage, _KIND, wanted, 0) for stage, wanted in decision.active.items())
         observed = tuple(
@@ -88,7 +88,7 @@ class PoolRecorder(StepRecorder):
         now_s: float,
         dropped: Mapping[str, int] | None = None,
     ) -> None:
-        """Write a committed batch, and that what was decided before is in force.
+        """Write a committed batch, and that earlier decisions are in force.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class PoolRecorder(StepRecorder):
         self.write(event)
 
     def _newly_dropped(self, dropped: Mapping[str, int]) -> dict[str, int]:
-        """Return how many rows were dropped since the batch before, by reason."""
+        """Return the number of rows dropped since the batch before, by reason."""
         before, self._dropped = self._dropped, dict(dropped)
         new = {reason: rows - before.get(reason, 0) for reason, rows in dropped.items()}
         return {reason: rows for reason, rows in new.items() if rows}

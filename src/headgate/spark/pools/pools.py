@@ -1,11 +1,11 @@
-"""Does the steps of a query of stateless Python stages, each on a pool of replicas.
+"""Runs the steps of a query of stateless Python stages, each on a pool of replicas.
 
-A replica is a slot whose rows may be any: a task of its own in each batch, which runs on one of the
-warm Python workers. A replica that is inactive and holds nothing has no task at all, so it costs
-nothing; one that is deactivated has tasks until what it holds is served.
+A replica can serve any row. It is one task in each batch, on one of the warm Python workers. An inactive
+replica without rows has no task, so it costs nothing; a deactivated replica has tasks until its rows
+are served.
 
-What a stage puts out is kept in the checkpoint before the next one reads it, so that an execution that
-Spark repeats reads, and puts out, rows of its own.
+A stage's output is stored in the checkpoint before the next stage reads it, so that the output of a
+repeated execution is never mixed with that of an earlier one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from headgate.spark.worker.replica import ARRIVED, LANE, ORIGIN, ReplicaTask
 
 _NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
 _KEPT = 10_000
-"""Batches that a query tells of; a query may run for months."""
+"""Number of batches that a query keeps, since it may run for months."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,21 @@ class BatchLine:
     """Holds the result of one step of pools."""
 
     at_s: float
-    """Since the query began."""
+    """Seconds since the query began."""
     arrived: int
     emitted: int
     waiting: int
     lost: int
-    """`arrived`, `emitted`, `waiting`, `lost`: rows: of the source, put out, waiting at all stages,
-    lost in restarts since the start."""
+    """`arrived`, `emitted`, `waiting`, `lost`: rows from the source, rows put out, rows that wait at
+    all stages, and rows lost in restarts since the first start."""
     active: dict[str, int]
     lanes: dict[str, int]
     """`active`, `lanes`: active replicas, and tasks, of each stage."""
     took_ms: float
     latency_sum_ms: float
-    """At the last stage."""
+    """Sum of the latencies at the last stages."""
     histogram: Sparse
-    """At the last stage."""
+    """Latencies at the last stages."""
     dropped: dict[str, int]
     """Rows dropped at all stages since the query's first start, by reason."""
 
@@ -81,19 +81,19 @@ class _Plan:
 
 
 class PoolWork:
-    """Does the steps of pools of replicas; a `Work`.
+    """Runs the steps of pools of replicas; a `Work`.
 
     `loop`: holds the pools, and changes them between two batches.
 
     Attributes
     ----------
-    batches : deque of BatchLine    The last ones of this run.
-    observer : PoolObserver    Set before the first batch, by who watches.
+    batches : deque of BatchLine    The last batches of this run.
+    observer : PoolObserver    Observer of the steps; set before the first batch.
     """
 
     has_steps = True
     changing = False
-    """What was asked for does not need a step to come into force."""
+    """Requested changes come into force without a step."""
 
     def __init__(
         self,
@@ -157,35 +157,35 @@ class PoolWork:
         return self.waiting_rows() > 0
 
     def waiting_rows(self) -> int:
-        """Return how many rows wait to be served."""
+        """Return the number of rows that wait to be served."""
         return sum(sum(state.queued()) for state in self.states.values())
 
     def settle_in(self, batch: DataFrame) -> None:
-        """Take the session that batches come with."""
+        """Use the session of the batches from now on."""
         self._session = self.intake.settle_in(batch)
 
     def arrived(self) -> None:
-        """Let the policy decide, and do what was asked for: within a batch, replicas never change."""
+        """Let the policy decide, and carry out requests; replicas never change within a batch."""
         self.loop.between_batches()
 
     def due(self, watermark_us: int, clock_ms: float) -> bool:
-        """Return whether rows wait: a stateless stage waits for no time."""
+        """Return whether rows wait: no work of a stateless stage is due at a time."""
         return self.waits
 
     def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
-        """Take note of a batch with nothing to do, which needs no step."""
+        """Record a batch with nothing to do, which needs no step."""
         self._served_s = time.monotonic()
         self.observer.quiet()
         return False
 
     def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
-        """Return 0: nothing depends on it."""
+        """Return 0: stateless stages use no watermark."""
         return 0
 
     # -- a step -----------------------------------------------------------------------------------
 
     def prepare(self, begun: Begun) -> dict[str, Any]:
-        """Fix the step's lanes: a task for each active replica, and for each that holds rows."""
+        """Fix the step's lanes: one task for each replica that is active or has rows."""
         self.recorder.begun(begun)
         began_s = time.monotonic()
         elapsed_s, self._served_s = began_s - self._served_s, began_s
@@ -215,7 +215,7 @@ class PoolWork:
     def _input(
         self, stage: Stage, batch: DataFrame, made: dict[str, Outputs]
     ) -> tuple[DataFrame, int | None]:
-        """Return the rows that a stage reads, and about how many, where that is known."""
+        """Return the rows that a stage reads, and their number, if known."""
         if not stage.holes:
             return self._sources.of(stage, batch), None
         rows = sum(made[parent].rows for parent in stage.parents)
@@ -287,7 +287,7 @@ class PoolWork:
     # -- commit and delivery ----------------------------------------------------------------------
 
     def manifest(self, begun: Begun, reports: list[ReplicaReport]) -> Manifest:
-        """Return the manifest that commits the step, and take over what its replicas did."""
+        """Return the manifest that commits the step; update the pools from the replicas' reports."""
         plan = self._plan
         for name, state in self.states.items():
             own = [report for report in reports if report.operator == name]
@@ -311,7 +311,7 @@ class PoolWork:
         )
 
     def committed(self, step: int) -> None:
-        """Count on from the step."""
+        """Set the number of the next step."""
         self.loop.step = step + 1
 
     def result(self, outputs: Outputs) -> DataFrame:
@@ -319,7 +319,7 @@ class PoolWork:
         return self._top.over(lambda name: self._rows(name, outputs, self._results))
 
     def done(self, outcome: Outcome[ReplicaReport], begun: Begun) -> None:
-        """Write down a step that is out."""
+        """Record a step whose output is delivered."""
         first = [stage.id for stage in self.pipeline.sources]
         leaving = [r for r in outcome.reports if r.operator in self.pipeline.last]
         now_s, lanes = time.monotonic(), self._plan.lanes
@@ -344,7 +344,7 @@ class PoolWork:
         self.observer.committed(outcome.reports, lanes, outcome.phases_ms, begun.started_ms)
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
-        """Write down that an attempt failed and the step runs again."""
+        """Write into the journal that an attempt failed and the step runs again."""
         self.recorder.retry(step, attempt, error)
 
     def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:

@@ -18,7 +18,7 @@ from headgate.spark.jvm.analysis import is_trigger_interval
 
 
 def note(what: str, value: object) -> None:
-    """Raise ConfigError unless this can be written into a journal."""
+    """Raise ConfigError unless `value` is a text that can be written into a journal."""
     require(isinstance(value, str), what, value, "a text")
     checked_text(str(value), what)
 
@@ -40,7 +40,7 @@ def whole(what: str, value: object, least: int, more: str = "") -> int:
 
 
 def check_policy(policy: object, parameters: Mapping[str, object]) -> None:
-    """Raise ConfigError unless these are what a policy is set by."""
+    """Raise ConfigError unless `policy` is a name with `parameters`, or a policy without them."""
     if not isinstance(policy, str):
         if not hasattr(policy, "decide"):
             msg = (
@@ -60,7 +60,7 @@ def check_policy(policy: object, parameters: Mapping[str, object]) -> None:
 
 
 def check_slots(least: object, most: object, start: object) -> None:
-    """Raise ConfigError unless these are numbers of slots, least <= start <= most, where they are set."""
+    """Raise ConfigError unless these are numbers of slots, least <= start <= most, or "auto"."""
     numbers = [whole("slots min", least, 1)]
     for name, value in (("start", start), ("max", most)):
         if value != "auto":
@@ -71,7 +71,7 @@ def check_slots(least: object, most: object, start: object) -> None:
 
 
 def check_interval(spark: SparkSession, interval: object, kind: str = "processingTime") -> None:
-    """Raise ConfigError unless Spark reads `interval` as a trigger's."""
+    """Raise ConfigError unless Spark accepts `interval` for a trigger."""
     allowed = 'an interval in Spark\'s words, such as "1 second" or "500 milliseconds"'
     if not is_trigger_interval(spark, text(f"trigger {kind}", interval, allowed)):
         msg = f'trigger {kind}="{interval}" is not allowed; use {allowed}.'
@@ -79,39 +79,39 @@ def check_interval(spark: SparkSession, interval: object, kind: str = "processin
 
 
 def check_key_groups(count: object) -> None:
-    """Raise ConfigError unless this is a number of key groups."""
+    """Raise ConfigError unless `count` is a number of key groups, 1 to 2**15 - 1."""
     if whole("keyGroups", count, 1) >= 2**15:
         msg = f"keyGroups={count} is out of range; use 1 to {2**15 - 1}."
         raise ConfigError(msg)
 
 
 def check_budget(budget: object) -> None:
-    """Raise ConfigError unless this is a slot's time budget."""
+    """Raise ConfigError unless `budget` is a duration with its unit, "auto" or None."""
     if budget is not None and budget != "auto":
         allowed = 'a number with its unit, such as "800 ms", or "auto", or None'
         parse_duration_s(text("budget", budget, allowed))
 
 
 def slo(value: object) -> Slo:
-    """Return the SLO that a text, or an SLO, stands for."""
+    """Return an SLO, parsed if it is a text."""
     if isinstance(value, Slo):
         return value
     return parse_slo(text("slo", value, 'a text such as "mean < 1 s over 1 s"'))
 
 
 def check_function(function: object) -> None:
-    """Raise ConfigError unless this can be called for a batch."""
+    """Raise ConfigError unless `function` can be called for a batch."""
     allowed = "a function of a DataFrame and a number, without yield and async"
     runs = not (iscoroutinefunction(function) or isgeneratorfunction(function))
     require(callable(function) and runs, "foreachBatch", function, allowed)
 
 
 def policy_of(name: str, parameters: Mapping[str, float]) -> Policy:
-    """Return the policy of a name and parameters."""
+    """Return the policy with a name and parameters."""
     return registry.policy(call(name, parameters))
 
 
 def call(name: str, parameters: Mapping[str, float]) -> str:
-    """Return a policy as the registry reads it."""
+    """Return the text of a policy with parameters, as the registry reads it."""
     arguments = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
     return f"{name}({arguments})" if arguments else name

@@ -1,7 +1,7 @@
-"""Translates Spark's options for Kafka into those of librdkafka, which the exactly-once sink writes with.
+"""Translates Spark's options for Kafka into settings of librdkafka, which the exactly-once sink uses.
 
-Spark hands every ``kafka.NAME`` to Java's client as NAME. librdkafka has most of these names with the
-same meaning, some under another name, and some not at all: those are refused, never left out silently.
+Spark passes ``kafka.NAME`` to Java's client as NAME. librdkafka has most of these settings under the
+same name, and some under another name. A setting that librdkafka lacks is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headgate.core.listening import not_listening
 PREFIX = "kafka."
 SERVERS = "kafka.bootstrap.servers"
 PLAIN_WAY = '.option("headgate.delivery", "at-least-once")'
-"""What leaves writing to Spark's own writer."""
+"""The option with which Spark's own writer writes."""
 
 _RENAMED = {
     "max.request.size": "message.max.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
 }
-"""Names of librdkafka for settings of Java's client; others are the same, or aliases that it knows."""
+"""librdkafka's names for settings of Java's client; it knows all other names, or aliases of them."""
 
 _OWN = ("transactional.id", "enable.idempotence", "acks")
-"""What makes a write exactly once, and is therefore not to be chosen."""
+"""Settings that make a write exactly once, so that users cannot choose them."""
 
 _HARMLESS = {"enable.idempotence": ("true",), "acks": ("all", "-1")}
 
@@ -39,21 +39,21 @@ _JAAS = re.compile(
 _PAIR = re.compile(r'(\w+)\s*=\s*"([^"]*)"')
 
 TRANSACTION_MS = 60_000
-"""How long a transaction may stay open: as Java's client and librdkafka have it."""
+"""Longest time that a transaction may stay open; the default of Java's client and librdkafka."""
 
 PATIENCE_MS = 60_000
-"""How long a broker may be away before a write gives up: ``max.block.ms`` of Java's client."""
+"""Longest absence of a broker before a write fails; the default of Java's ``max.block.ms``."""
 
 
 _ADDRESS = re.compile(r"(?:\w+://)?\[?(?P<host>[^\[\]]+)\]?:(?P<port>\d+)")
-"""As Kafka's own client reads one."""
+"""Matches a broker's address as Kafka's own client does."""
 
 _LOOK_S = 10.0
-"""How long a broker that neither answers nor refuses is looked for at the start. Chosen."""
+"""Longest wait at the start for a broker that neither answers nor refuses. Chosen, not tuned."""
 
 
 def no_broker(servers: str) -> Exception | None:
-    """Return why none of some brokers takes a connection; None of texts that Kafka itself will refuse."""
+    """Return the error if no broker takes a connection; None for addresses that Kafka itself refuses."""
     matches = [_ADDRESS.fullmatch(server.strip()) for server in servers.split(",")]
     known = [(match["host"], int(match["port"])) for match in matches if match is not None]
     return not_listening(known, _LOOK_S) if len(known) == len(matches) else None
@@ -64,15 +64,15 @@ class KafkaTarget:
     """Holds the destination and the settings of a Kafka writer."""
 
     servers: str
-    """As ``bootstrap.servers`` has it."""
+    """Value of ``bootstrap.servers``."""
     topic: str | None
     """Topic of all records; None if each record has its own."""
     client: Mapping[str, Any] = field(repr=False)
-    """For librdkafka, ``bootstrap.servers`` among it."""
+    """Settings of librdkafka, with ``bootstrap.servers``."""
     transaction_s: float
-    """How long a transaction may stay open."""
+    """Longest time that a transaction may stay open."""
     patience_s: float
-    """How long a broker may be away."""
+    """Longest absence of a broker."""
 
 
 def confluent() -> Any:
@@ -105,7 +105,7 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
     transaction_ms = _milliseconds(java, "transaction.timeout.ms", TRANSACTION_MS)
     patience_ms = _milliseconds(java, "max.block.ms", PATIENCE_MS)
     client = _translated(java)
-    # as Java's client, so that a key stays in its partition whoever writes it
+    # as in Java's client, so that both clients write a key into the same partition
     client.setdefault("partitioner", "murmur2_random")
     client["transaction.timeout.ms"] = transaction_ms
     _check(module, client)
@@ -115,10 +115,10 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
 
 
 def consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the client's settings of a reader.
+    """Return the settings of a consumer of librdkafka.
 
-    `options`: of Spark's Kafka source, names in lower case. Raises `ConfigError`: the client is not
-    installed, or an option has no counterpart.
+    `options`: options of Spark's Kafka source, with names in lower case. Raises `ConfigError`: the
+    client is not installed, or an option has no counterpart.
     """
     module = confluent()
     client = _translated(
@@ -183,11 +183,11 @@ def _login(jaas: str) -> dict[str, str]:
 
 
 def _check(module: Any, client: Mapping[str, Any]) -> None:
-    """Refuse what librdkafka does not know or take; connects to nobody."""
+    """Refuse settings that librdkafka does not know or take, without a connection to a broker."""
     refusal = _against(module, client)
     if refusal is None:
         return
-    # the setting by itself, where it is one that stands in the way
+    # names the setting, if one setting alone causes the error
     alone = [name for name in client if _against(module, {name: client[name]}) == refusal]
     spark = {new: old for old, new in _RENAMED.items()}
     what = f"option {PREFIX}{spark.get(alone[0], alone[0])}" if alone else "an option"

@@ -1,6 +1,6 @@
-"""Options of headgate's own: one table of their names, what they may be, and what they mean.
+"""Defines headgate's own options in one table: their names, allowed values and meanings.
 
-The writer takes them from anybody and refuses a value when it is set; whoever uses one reads it here.
+The writer refuses a wrong value when it is set; the code that uses an option reads it by `Option.of`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ PREFIX = "headgate."
 
 @dataclass(frozen=True)
 class Option(Generic[Value]):
-    """An option."""
+    """Describes an option."""
 
     key: str
     parse: Callable[[str], Value]
-    """From the text to the value; raises ValueError or ConfigError for any other text."""
+    """Converts the text to the value; raises ValueError or ConfigError for a text that is not allowed."""
     default: Value
-    """Where it is not given."""
+    """Value if the option is not set."""
     allowed: str
-    """What the text may be, after "use"."""
+    """Allowed texts, as the words after "use" in a message."""
     means: str
-    """What it is for."""
+    """Purpose of the option."""
     names: Collection[str] = ()
-    """Of which the text should be one, where there are such."""
+    """Allowed words of the text, for hints about misspelt words; empty if any word is allowed."""
 
     def of(self, options: Mapping[str, str]) -> Value:
         """Return the value among a writer's `options`.
 
-        Raises `ConfigError`: the text is nothing that this option may be.
+        Raises `ConfigError`: the text is not allowed.
         """
         text = options.get(self.key)
         return self.default if text is None else self.value_of(text)
@@ -325,7 +325,7 @@ _ALL: tuple[Option[Any], ...] = (
     RELEASE,
 )
 OPTIONS: Mapping[str, Option[Any]] = {option.key: option for option in _ALL}
-"""All of them by name, as docs/guide.md lists them."""
+"""All options by name, as docs/guide.md lists them."""
 
 _BY_LOWER = {key.lower(): option for key, option in OPTIONS.items()}
 
@@ -336,10 +336,10 @@ def is_own(key: str) -> bool:
 
 
 def check_option(key: str, value: object) -> tuple[str, str]:
-    """Return the name and the text of an option of headgate's as the table has them.
+    """Return name and text of one of headgate's options in the form of the table.
 
-    `key`: in any case. `value`: a text, a number or a boolean. Raises `ConfigError`: there is no
-    such option, or it may not be that.
+    `key`: name in any case. `value`: a text, a number or a boolean. Raises `ConfigError`: there is
+    no such option, or the value is not allowed.
     """
     if is_store_option(key):
         return store_option(key, str(value).lower() if isinstance(value, bool) else str(value))

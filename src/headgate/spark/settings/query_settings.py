@@ -16,11 +16,11 @@ from headgate.loop import steering
 from headgate.spark.settings import options as own
 
 _ENDS = {"availableNow", "once"}
-"""Triggers that end the query once all data at the start has been read."""
+"""Triggers that end the query when it has read all data that was there at its start."""
 
 
 class SlotRange(NamedTuple):
-    """Holds the number of slots that a query may have; as `Writer.slots`."""
+    """Holds the numbers of slots that a query may have; see `Writer.slots`."""
 
     min: int = 1
     max: int | str = "auto"
@@ -28,15 +28,15 @@ class SlotRange(NamedTuple):
 
 
 MICRO_BATCH = "micro-batch"
-"""A fallback: micro-batches for what cannot run in real time."""
+"""A fallback: micro-batches for a query that cannot run in real time."""
 
 
 @dataclass(frozen=True)
 class QuerySettings:
-    """Everything that `hg.writeStream` was told about a query, checked one by one as it was told.
+    """Holds all settings that a user made with `hg.writeStream`; each was checked when it was set.
 
-    A writer makes a new one with each of its methods, so whoever holds one may keep it. What depends
-    on the session, such as "auto", is decided when the query starts.
+    Each method of a writer makes a new object, and no object ever changes. Values that depend on the
+    session, such as "auto", are resolved when the query starts.
     """
 
     format: str | None = None
@@ -50,40 +50,40 @@ class QuerySettings:
     trigger: Mapping[str, Any] = field(default_factory=dict)
     """As PySpark's ``trigger`` takes it; empty for Spark's default."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The sink's and headgate's own, see `headgate.spark.settings.options`."""
+    """Options of the sink, and headgate's own; see `headgate.spark.settings.options`."""
     function: Callable[[DataFrame, int], None] | None = None
     row_function: Any = None
     """`function`, `row_function`: the user's functions of ``foreachBatch`` and ``foreach``."""
     slots: SlotRange = field(default_factory=SlotRange)
     key_groups: int = 128
     budget: str | None = "auto"
-    """A duration, "auto", or None for none."""
+    """A duration, "auto", or None for no budget."""
     slos: tuple[Slo, ...] = ()
     policy: Policy | None = None
-    """None for the default."""
+    """None for the default policy."""
     replica_policy: ReplicaPolicy | None = None
     """Runs the query's stages on pools of replicas."""
     advise: bool = False
     fallback: str = "error"
     """*error*, *micro-batch* (instead of real time) or *spark*."""
     migration: str = ""
-    """Empty for the default of each change."""
+    """Name of a strategy; empty for the default of each change."""
     faults: tuple[Mapping[str, Any], ...] = ()
-    """What `headgate_lab.testing.faults` injects; empty outside tests and benches."""
+    """Faults that `headgate_lab.testing.faults` injects; empty outside tests and benches."""
 
     @property
     def is_real_time(self) -> bool:
-        """Return whether it has epochs instead of batches."""
+        """Return whether the query has epochs instead of batches."""
         return "realTime" in self.trigger
 
     @property
     def sink_options(self) -> dict[str, str]:
-        """The options that are Spark's."""
+        """The options without headgate's own."""
         return {key: value for key, value in self.options.items() if not own.is_own(key)}
 
     @property
     def budget_s(self) -> float | None:
-        """Return the time that a slot may serve per batch, in seconds; None for any time."""
+        """Return the time that a slot may serve per batch, in seconds; None for no limit."""
         if self.budget is None or self.is_real_time or self.trigger.keys() & _ENDS:
             return None
         if self.budget == "auto":

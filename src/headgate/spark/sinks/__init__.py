@@ -1,6 +1,6 @@
-"""Writes the result of each step where the user wants it, each step once.
+"""Writes the result of each step into the user's sink, each step once.
 
-Belongs here: files, tables, Kafka, merges, `foreachBatch`, and the way in which each of them knows the
-steps that it has. Does not belong here: the making of a result (step.output), private calls into
-Spark's own sinks (jvm).
+Belongs here: files, tables, Kafka, merges, `foreachBatch`, and how each of them recognises steps that
+it has. Does not belong here: the making of a result (step.output), private calls into Spark's own
+sinks (jvm).
 """

@@ -1,7 +1,7 @@
 """Merges a step's rows into a table of PostgreSQL, once for each step.
 
-Executors write the rows into a table of their own; then one transaction of the driver's merges them,
-writes the step's number down and drops that table. So either all of it is there or nothing.
+Executors write the rows into a staging table. Then one transaction of the driver merges the rows,
+records the step's number and drops the staging table, so a step is merged whole or not at all.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from headgate.spark.sinks.merge_statement import Dialect, MergedColumns, MergeSp
 from headgate.spark.worker.failure import told
 
 STEPS = "headgate_steps"
-"""The table that holds the newest step of each writer, in the schema of the table merged into."""
+"""The table that holds the newest step of each writer, in the schema of the target table."""
 
 _EQUAL = Dialect('"', "=")
 _ALSO_NULL = Dialect('"', "IS NOT DISTINCT FROM")
-"""Finds null keys, too, and uses no index."""
+"""Compares null keys, too, but uses no index."""
 _STAGED = "headgate_rows_"
 _OLDEST = 15
-"""The first version whose SQL has MERGE."""
+"""The first major version of PostgreSQL with MERGE."""
 
 
 class JdbcMerge:
-    """The merges of one query into one table of PostgreSQL, version 15 or newer."""
+    """Merges the steps of one query into one table of PostgreSQL, version 15 or newer."""
 
     def __init__(self, spark: SparkSession, spec: MergeSpec) -> None:
         self._spark = spark
@@ -46,7 +46,7 @@ class JdbcMerge:
         self._swept = False
 
     def check(self, rows: tuple[str, ...]) -> None:
-        """Refuse a database that is not there or too old, and a table that is missing or does not fit."""
+        """Refuse a database that does not answer or is too old, and a table that is absent or unfit."""
         with self._asked(), self._transaction() as open_:
             ((version,),) = open_.rows("SELECT current_setting('server_version_num')::int")
             there = open_.columns(f"SELECT * FROM {self._spec.table} WHERE false")
@@ -78,7 +78,7 @@ class JdbcMerge:
                 self._merge(open_, writer, batch, staged)
 
     def _prepare(self, open_: JdbcTransaction, prefix: str) -> None:
-        """Make the table of steps, and drop what drivers that were killed have left of rows."""
+        """Create the table of steps, and drop staging tables that killed drivers have left."""
         if self._swept:
             return
         open_.run(
@@ -97,7 +97,7 @@ class JdbcMerge:
         self._swept = True
 
     def _newest(self, open_: JdbcTransaction, writer: str) -> int | None:
-        # locked until the end of the transaction: two drivers of one query do not both go on
+        # locks the row until the transaction ends, so that not two drivers of one query go on
         rows = open_.rows(f"SELECT step FROM {self._steps} WHERE writer = ? FOR UPDATE", writer)
         return int(rows[0][0]) if rows else None
 
@@ -118,7 +118,7 @@ class JdbcMerge:
             ((some,),) = open_.rows(
                 f"SELECT count(*) FROM (SELECT 1 FROM {staged} WHERE {nulls} LIMIT 1) n"
             )
-            # a task that Spark ran twice, since it did not hear of its commit, has left its rows twice
+            # if Spark missed a task's commit and ran the task again, its rows are there twice
             once = f"(SELECT DISTINCT ON ({', '.join(keys)}) * FROM {staged})"
             into = _ALSO_NULL if int(some) else _EQUAL
             open_.run(spec.statement(into, spec.table, once, columns))

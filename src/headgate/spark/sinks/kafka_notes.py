@@ -1,4 +1,4 @@
-"""Finds the newest step of a job in Kafka, by a note in a compacted topic that all jobs share."""
+"""Reads the newest step of a job in Kafka from the notes in a compacted topic that all jobs share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.core.input import read_json, shown
 from headgate.spark.settings.kafka import KafkaTarget
 
 NOTES = "headgate-steps"
-"""The topic: a note per step, written in the transaction of the step; one partition."""
+"""The topic of notes, with one partition; the transaction of a step writes the step's note."""
 
 _COMPACTED = {
     "cleanup.policy": "compact",
@@ -20,7 +20,7 @@ _COMPACTED = {
     "segment.bytes": str(2**20),
     "segment.ms": "3600000",
 }
-"""Small segments are cleaned soon, and a start reads little."""
+"""Small segments, which Kafka compacts soon, so that a start reads little."""
 
 _CALL_S = 10.0
 _POLL_S = 0.05
@@ -34,10 +34,10 @@ def note(step: int) -> bytes:
 
 
 def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
-    """Make the topic, unless it is among `topics`.
+    """Create the topic of notes, unless it is among `topics`.
 
     `client` (module): ``confluent_kafka``. `topics`: topics in the cluster's metadata. Raises
-    `EngineError`: the broker does not let it be made.
+    `EngineError`: the broker does not create the topic.
     """
     if NOTES in topics and topics[NOTES].error is None:
         return
@@ -57,17 +57,17 @@ def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
 
 
 def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int | None:
-    """Return the last step of a job that readers see; None where there is no note of any.
+    """Return the last step of a job that readers see; None if the job has no note.
 
-    To be called when nothing of the job is under way. What *other* jobs have under way hides what
-    stands behind it, so it is waited for: for as long as a transaction may take. Raises
-    `EngineError`: it cannot be known in time.
+    Call it when no transaction of the job is open. An open transaction of *another* job hides the notes
+    behind it, so this waits for its end, which the transaction's timeout limits. Raises `EngineError`:
+    the topic cannot be read to its end in time.
 
     Parameters
     ----------
     client : module    ``confluent_kafka``.
-    job : str    As the notes have it for their key.
-    until_s : float    On the monotonic clock.
+    job : str    The key of the job's notes.
+    until_s : float    Time limit, on the monotonic clock.
     """
     settings = _settings(target) | {"group.id": job, "enable.auto.commit": False}
 
@@ -75,7 +75,7 @@ def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int
         partition = client.TopicPartition(NOTES, 0)
         return int(reader.get_watermark_offsets(partition, timeout=_CALL_S)[1])
 
-    # with what is under way; the client's own default is read_committed
+    # the end includes open transactions; the client's default would be read_committed
     end = _asked(client, settings | {"isolation.level": "read_uncommitted"}, until_s, end_of)
     if not end:
         return None
@@ -89,14 +89,14 @@ def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int
 
 def _settings(target: KafkaTarget) -> dict[str, Any]:
     settings = {k: v for k, v in target.client.items() if k not in _OF_PRODUCERS}
-    # it would print on stderr which others are a producer's; what goes wrong is raised
+    # else the client prints warnings about producer's settings on stderr; errors are raised
     return settings | {"log_level": 0}
 
 
 def _asked(
     client: Any, settings: dict[str, Any], until_s: float, ask: Callable[[Any], int | None]
 ) -> int | None:
-    """Return the reader's answer; ask again while the broker has none."""
+    """Return the result of `ask` for a reader; ask again while the broker fails."""
     while True:
         reader = client.Consumer(settings)
         try:
@@ -110,7 +110,7 @@ def _asked(
 
 
 def _step(note: bytes | None, job: str) -> int | None:
-    """Return the step of a note; None of one that somebody has deleted."""
+    """Return the step of a note; None for a deleted note."""
     if note is None:
         return None
     try:

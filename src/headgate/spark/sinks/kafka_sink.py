@@ -1,8 +1,8 @@
 """Writes to Kafka exactly once: each step is one transaction, with a note of the step in it.
 
-Spark's own Kafka sink writes a step again after a crash, so readers see it twice. This one's rows are
-written by the driver, from committed bytes: a transaction belongs to one producer, and a step that is
-seen whole or not at all needs one.
+Spark's own Kafka sink writes a step again after a crash, so readers see the step twice. Here the driver
+writes the rows, from committed bytes: a step needs one transaction to be seen whole or not at all, and
+a transaction belongs to one producer.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _AT_ONCE = {"linger.ms": 0, "socket.nagle.disable": True}
 
 
 _Part = tuple[int, Mapping[str, Sequence[Any]]]
-"""Some rows: their number, and their values by column."""
+"""A number of rows, and their values by column."""
 
 
 class KafkaSink:
     """Writes each step into Kafka, so that a ``read_committed`` reader sees it once.
 
-    `options`: the writer's: ``topic`` and ``kafka.*``, as Spark's own sink takes them.
+    `options`: ``topic`` and ``kafka.*`` of the writer, as Spark's own sink takes them.
     `newest_output`, `delivered`: return the number of the newest step that may have been delivered,
     and of the newest that was, -1 for none. Raises `ConfigError`: the client is not installed, or an
-    option or a column is not as it must be.
+    option or a column is not allowed.
     """
 
     inside = False
@@ -69,23 +69,23 @@ class KafkaSink:
         self.description = f"KafkaSink[{self._target.topic or 'by row'}]"
 
     def begin(self) -> None:
-        """See that the topic is there, and end what an earlier driver left open.
+        """Check that the topic exists, and abort an open transaction of an earlier driver.
 
         Raises `ConfigError`: no broker answers, or it has no such topic; `CheckpointError`: Kafka
-        has a step that the checkpoint does not know of.
+        has a step that the checkpoint lacks.
         """
         _look(self._target)
         if self._metadata.is_file():  # else this is the first start, and nothing was written
-            # a step is in the checkpoint before it is in Kafka; by its number alone, the first one
-            # after it would pass for one that is delivered again
+            # a step is committed before it is in Kafka, so a later step in Kafka means an old checkpoint;
+            # unchecked, the next new step would be skipped as if Kafka had it
             writer = self._opened()
             writer.check_last(self._newest_output())
             self._say_nothing_is_there(writer.last, self._delivered())
 
     def _say_nothing_is_there(self, last: int | None, delivered: int) -> None:
-        """Warn where Kafka has no note of a query that has put something out.
+        """Warn if Kafka has no note of a query that has delivered outputs.
 
-        A note that is older than what was put out says nothing: a step without rows leaves none.
+        A note older than the last output is no sign of loss: a step without rows leaves no note.
         """
         if last is None and delivered >= 0:
             warnings.warn(
@@ -97,24 +97,24 @@ class KafkaSink:
             )
 
     def write(self, batch: int, frame: DataFrame) -> None:
-        """Write the step; one that readers see already is skipped."""
+        """Write the step, unless readers see it already."""
         self._write(batch, _parts(self.in_columns(frame)))
 
     def in_columns(self, frame: DataFrame) -> DataFrame:
-        """Return a result in the columns of records."""
+        """Return a result with the columns of Kafka's records."""
         return frame.select(*self._columns)
 
     def write_table(self, batch: int, table: pa.Table) -> None:
-        """Write the rows of all steps up to `batch` that are not there yet, in the columns of records."""
+        """Write the missing rows of all steps up to `batch`, which have the columns of records."""
         self._write(batch, [_part(table)])
 
     def has(self, batch: int) -> bool:
-        """Return whether readers see a step, or one behind it."""
+        """Return whether readers see a step or a later one."""
         last = self._opened().last
         return last is not None and batch <= last
 
     def write_early(self) -> None:
-        """Write without transactions from now on: at least once, and seen at once."""
+        """Write without transactions from now on: at least once, and readers see rows at once."""
         self._early = EarlyWriter(self._target)
 
     def begin_early(self, table: pa.Table) -> None:
@@ -123,17 +123,17 @@ class KafkaSink:
         self._early.begin(_records([_part(table)], self._target.topic))
 
     def settle_early(self) -> None:
-        """Wait until the broker has all of them."""
+        """Wait until the broker has all rows that `begin_early` began to write."""
         assert self._early is not None
         self._early.settle()
 
     @property
     def is_early(self) -> bool:
-        """Return whether it writes without transactions."""
+        """Return whether the sink writes without transactions."""
         return self._early is not None
 
     def send_early(self) -> None:
-        """Send each record at once, and not with those that follow soon."""
+        """Send each record at once, and not in a batch with later records."""
         self._target = replace(self._target, client={**_AT_ONCE, **self._target.client})
 
     def _write(self, batch: int, parts: Sequence[_Part]) -> None:
@@ -150,7 +150,7 @@ class KafkaSink:
 
     def _opened(self) -> KafkaWriter:
         if self._writer is None:
-            # Spark's id of the query, which is the same for as long as there is a checkpoint
+            # Spark's id of the query is the same for as long as the checkpoint exists
             job = json.loads(regular_bytes(self._metadata))["id"]
             self._writer = KafkaWriter(self._target, job)
             self._writer.open()
@@ -189,7 +189,7 @@ def _columns(schema: T.StructType, target: KafkaTarget) -> list[Column]:
 
 
 def _parts(frame: DataFrame) -> list[_Part]:
-    """Return the rows of a frame, with a job of Spark's where one is needed."""
+    """Return the rows of a frame; runs a Spark job if the driver does not have the rows."""
     if is_at_hand(frame):
         rows = frame.collect()
         return [(len(rows), {name: [row[name] for row in rows] for name in frame.columns})]
@@ -224,7 +224,7 @@ def _records(parts: Sequence[_Part], topic: str | None) -> Iterator[KafkaRecord]
 
 
 def _look(target: KafkaTarget) -> None:
-    """Refuse a start where no broker answers, or where it has no such topic."""
+    """Refuse a start if no broker answers, or if the topic is absent; create the topic of notes."""
     module = confluent()
     absent = no_broker(target.servers)
     if absent is not None:

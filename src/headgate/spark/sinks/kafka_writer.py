@@ -1,7 +1,7 @@
-"""Writes records into Kafka, each step of a job in one transaction with a note that it is there.
+"""Writes records into Kafka, each step of a job in one transaction together with a note of the step.
 
-The note is a record of that transaction, too, in a topic of its own: who reads it when nothing is under
-way knows the last step that readers see, whatever died in between.
+The note is a record in a separate topic. If no transaction of the job is open, the last note names the
+last step that readers see, whatever failed before.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headgate.spark.settings.kafka import PREFIX, KafkaTarget, confluent
 from headgate.spark.sinks.kafka_notes import NOTES, last_note, note
 
 _ATTEMPTS = 3
-"""Transactions begun for a step before it fails: each after the broker was asked what became of the one
-before. Chosen, not tuned."""
+"""Most transactions for one step; before each new one, the broker says whether the last one was
+committed. Chosen, not tuned."""
 
 _CALL_S = 10.0
 _POLL_S = 0.05
 
 _TIMED_OUT = -185
-"""What librdkafka calls so."""
+"""The code of librdkafka's error ``_TIMED_OUT``."""
 
 _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 NO_TOPIC = {"_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
@@ -34,7 +34,7 @@ _FINAL = _FENCED | {
     "TOPIC_AUTHORIZATION_FAILED",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 }
-"""Errors of librdkafka, by their names, after which trying again helps nobody."""
+"""Names of librdkafka's errors after which another attempt cannot succeed."""
 
 _LOG = logging.getLogger("headgate.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -51,9 +51,9 @@ class KafkaRecord(NamedTuple):
 
 
 class KafkaWriter:
-    """Writes the steps of one job; whoever opens it last is the only one who can.
+    """Writes the steps of one job; only the last process that opened a writer for the job can write.
 
-    `job`: identity of the job, kept in its checkpoint.
+    `job`: identity of the job, from its checkpoint.
     """
 
     def __init__(self, target: KafkaTarget, job: str) -> None:
@@ -65,10 +65,10 @@ class KafkaWriter:
         self._said = ""
 
     def open(self) -> int | None:
-        """Take over from whoever wrote for this job before; return the last step that readers see.
+        """Fence earlier writers of this job, and return the last step that readers see.
 
-        A transaction that was left open is aborted, so that readers wait no longer for it. Raises
-        `EngineError`: no broker answers, or it does not take the settings.
+        Aborts an open transaction of an earlier writer, so that readers do not wait for it. Raises
+        `EngineError`: no broker answers, or the broker does not take the settings.
         """
         self.close()
         settings = {
@@ -86,12 +86,11 @@ class KafkaWriter:
         return self._last
 
     def write(self, step: int, records: Callable[[], Iterable[KafkaRecord]]) -> bool:
-        """Write a step's records; return False where readers see them already.
+        """Write a step's records; return False if readers see them already.
 
-        `step`: the job's number of it; grows. `records`: returns the records, the same whenever it
-        is called. Raises `CheckpointError`: later steps were written, so this job's checkpoint was
-        put back; `EngineError`: they could not be written; nothing of them is seen, or all of them
-        and the note.
+        `step`: number of the step; it grows. `records`: returns the records, the same at each call.
+        Raises `CheckpointError`: later steps were written, so an old checkpoint was restored;
+        `EngineError`: the write failed; readers see either no record, or all records and the note.
         """
         if self._producer is None:
             self.open()
@@ -109,14 +108,14 @@ class KafkaWriter:
                     self.close()
                     raise failed from error
                 _LOG.warning("step %d is begun anew: %s", step, error)
-                self.open()  # which ends what is under way, and tells whether that was the commit
+                self.open()  # ends the open transaction, and finds out whether it was committed
             else:
                 self._last = step
                 return True
         return False  # pragma: no cover - the last attempt returns or raises
 
     def check_last(self, step: int) -> None:
-        """Refuse a checkpoint whose newest step is `step`, where readers see later ones.
+        """Refuse a checkpoint whose newest step is `step`, if readers see a later step.
 
         Raises `CheckpointError`.
         """
@@ -129,11 +128,11 @@ class KafkaWriter:
 
     @property
     def last(self) -> int | None:
-        """Return the last step that readers see; None for none."""
+        """Return the last step that readers see; None if they see no step."""
         return self._last
 
     def close(self) -> None:
-        """Let go of the broker; what is under way is left to `open`."""
+        """Discard the producer; the next `open` aborts an open transaction."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge(blocking=False)
@@ -149,7 +148,7 @@ class KafkaWriter:
         self._call(producer.commit_transaction, until_s)
 
     def _call(self, call: Callable[[float], Any], until_s: float) -> None:
-        """Call what may be called again until it has been done, or the time is over."""
+        """Repeat a call while it fails with a retriable error and time is left."""
         while True:
             left_s = max(until_s - time.monotonic(), 0.1)
             try:
@@ -170,9 +169,9 @@ class KafkaWriter:
         self._said = str(error.str())
 
     def _has_topic(self) -> bool | None:
-        """Return whether the topic is there; None where no broker answers.
+        """Return whether the topic exists; None if no broker answers.
 
-        Of one that was deleted the client hopes for long that it was not.
+        For a deleted topic, the client itself keeps retrying for long.
         """
         topic = self._target.topic
         try:
@@ -187,7 +186,7 @@ class KafkaWriter:
         return error.args[0].name() in _FINAL
 
     def _failed(self, error: Exception, what: str, *, overdue: bool = False) -> EngineError:
-        """Return one sentence for what the client says."""
+        """Return the client's error as one sentence."""
         failure = error.args[0]
         name, text = failure.name(), str(failure.str()).strip().rstrip(".")
         has_topic = self._has_topic() if overdue else None
@@ -238,7 +237,7 @@ class EarlyWriter:
         self.settle()
 
     def begin(self, records: Iterable[KafkaRecord]) -> None:
-        """Begin to write records; `settle` says what became of them."""
+        """Begin to write records; `settle` waits for them and raises an error."""
         until_s = time.monotonic() + self._target.patience_s
         try:
             for record in records:
@@ -268,7 +267,7 @@ class EarlyWriter:
 
 
 def _produce(client: Any, producer: Any, record: KafkaRecord, until_s: float) -> None:
-    """Hand one record to the client, waiting where its queue is full."""
+    """Pass one record to the client; wait while its queue is full."""
     more: dict[str, Any] = {}
     if record.headers is not None:
         more["headers"] = record.headers

@@ -18,8 +18,8 @@ class Merge:
     """Merges a step's rows into a table; made by `merge`, passed to ``foreachBatch``.
 
     The methods have the names and parameters of Delta's ``DeltaMergeBuilder``; conditions and values are
-    SQL over ``source`` and ``target``. Each returns another merge, whose clauses are tried in this order.
-    Without any, rows whose key is there are updated, and others inserted.
+    SQL over ``source`` and ``target``. Each method returns a new merge with one more clause. Clauses are
+    tried in order. Without clauses, a row whose key the table has is updated; another row is inserted.
     """
 
     spec: MergeSpec
@@ -59,10 +59,10 @@ class Merge:
         return Merge(spec)
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Merge the rows of a batch; what Spark calls under a plain ``df.writeStream.foreachBatch``.
+        """Merge the rows of a batch; Spark calls this in a plain ``df.writeStream.foreachBatch``.
 
-        Also for a function of the user's own that merges into several tables. Done once for each query
-        and batch, by the id that Spark gave the query.
+        The user's own function may call it to merge into several tables. It merges each batch of a query
+        once; it knows the query by Spark's id.
         """
         merging.merge_of_thread(self.spec, frame, batch)
 
@@ -83,24 +83,24 @@ def merge(
         upsert = hg.merge("db.totals", on=["user"])
         hg.writeStream(totals).outputMode("update").foreachBatch(upsert).start()
 
-    Rows whose key the table has are updated, others are inserted; the methods of what is returned say it
-    otherwise. A step that was merged is never merged again: Delta and Iceberg keep its number in the
-    commit, PostgreSQL in a table of its own in the same transaction.
+    Updates rows whose key the table has, and inserts other rows; methods of the result choose other
+    actions. A step is never merged twice: Delta and Iceberg store its number in the commit, and for
+    PostgreSQL the same transaction writes it into a table.
 
     Parameters
     ----------
     table : str
-        A Delta or Iceberg table, as SQL names it (``delta.`/path``` too); with `url` one of PostgreSQL.
-        It must be there.
+        An existing Delta or Iceberg table, as SQL names it (``delta.`/path``` too); with `url`, an
+        existing table of PostgreSQL.
     on : str or sequence of str
         Columns that are a row's key, in the table and in the rows; null is a key like any other.
     latest : str, optional
-        Of several rows of a key in one step, only one with the greatest of this column counts. Without
-        it, several are refused.
+        If a step has several rows of a key, only a row with the greatest value of this column is merged.
+        Without this column, several rows of a key are refused.
     name : str, optional
-        Tells merges of one query into the same table apart; keep it over restarts.
+        Distinguishes several merges of one query into the same table; it must not change at a restart.
     url, properties : str and mapping, optional
-        Of JDBC, as PySpark's ``DataFrameWriter.jdbc`` takes them.
+        JDBC's, as PySpark's ``DataFrameWriter.jdbc`` takes them.
 
     Raises
     ------

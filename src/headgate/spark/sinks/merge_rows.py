@@ -1,4 +1,4 @@
-"""Prepares the rows of a merge, and words its failures, for every database."""
+"""Prepares the rows of a merge, and describes its failures, for every database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNT, _RANK = "headgate_count", "headgate_rank"
 
 
 def one_row_per_key(frame: DataFrame, spec: MergeSpec) -> DataFrame:
-    """Return the rows with one of each key: the latest, or else an error where there are several."""
+    """Return one row of each key: the latest; without `latest`, the rows fail if a key has several."""
     keys = [F.col(f"`{key}`") for key in spec.on]
     if spec.latest is not None:
         order = Window.partitionBy(*keys).orderBy(F.col(f"`{spec.latest}`").desc())
@@ -44,9 +44,9 @@ def one_row_per_key(frame: DataFrame, spec: MergeSpec) -> DataFrame:
 
 @contextmanager
 def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
-    """Say in one sentence what writing to a table failed of.
+    """Turn a failure to write to a table into an error of one sentence.
 
-    `keys`: columns that a row's key is made of, where rows are merged. Raises `EngineError`.
+    `keys`: columns of a row's key, for a merge. Raises `EngineError`.
     """
     try:
         yield
@@ -65,10 +65,10 @@ def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
 
 
 def merge_with_retries(merge: Callable[[bool | None], None], again: bool | None) -> None:
-    """Merge a step, and again where others were in the way: its number keeps it from being there twice.
+    """Merge a step; after a conflict try again, which the step's number makes safe.
 
-    `merge`: merges; is told what `again` says, and None where it cannot be known any more. `again`:
-    whether the step may have been merged before.
+    `merge`: merges the step; takes `again`, or None after a failure, when the outcome is unknown.
+    `again`: whether the step may have been merged before.
     """
     for attempt in range(1, _ATTEMPTS):
         try:

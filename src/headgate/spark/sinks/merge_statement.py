@@ -1,4 +1,4 @@
-"""Writes the SQL of a merge: what is done with the rows of a step, in the words of a database."""
+"""Writes the SQL statement of a merge in the dialect of a database."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Clause:
     """Holds one clause of a merge: a condition on rows, and the action for them."""
 
     matched: bool
-    """Whether it is for rows whose key the table has."""
+    """Whether the clause is for rows whose key the table has."""
     action: str
     """update, insert or delete."""
     condition: str | None = None
-    """In SQL, over ``source`` and ``target``."""
+    """SQL over ``source`` and ``target``."""
     values: Mapping[str, str] | None = None
-    """SQL by column of the table; None for all columns that both have."""
+    """SQL by column of the table; None for all columns that table and rows share."""
 
     @property
     def texts(self) -> list[str]:
-        """All the SQL in it."""
+        """All SQL texts of the clause."""
         conditions = [] if self.condition is None else [self.condition]
         return [*conditions, *(self.values or {}).values()]
 
@@ -39,13 +39,13 @@ class MergeSpec:
 
     table: str
     on: tuple[str, ...]
-    """MergedColumns that are a row's key."""
+    """Columns of a row's key."""
     latest: str | None
     name: str | None
     url: str | None = field(repr=False)
     properties: Mapping[str, str] = field(repr=False)
     clauses: tuple[Clause, ...] = ()
-    """The first whose condition holds counts; none stand for an upsert."""
+    """The first clause whose condition holds is applied; without clauses the merge is an upsert."""
 
     @property
     def all_clauses(self) -> tuple[Clause, ...]:
@@ -77,12 +77,12 @@ class Dialect:
     """Holds the dialect of a database."""
 
     quote: str
-    """Around a name."""
+    """The character around a name."""
     equals: str
-    """Between two keys, of which both may be null."""
+    """The operator that compares two keys."""
 
     def quoted(self, name: str) -> str:
-        """Return a name as SQL takes it, whatever is in it."""
+        """Return a name quoted for SQL."""
         return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
 
     def same(self, name: str, other: str) -> str:
@@ -95,10 +95,10 @@ SPARK = Dialect("`", "<=>")
 
 @dataclass(frozen=True)
 class MergedColumns:
-    """The columns of a table and of the rows that are merged into it; of any case."""
+    """Matches the columns of a table and of the rows merged into it; ignores case if need be."""
 
     table: str
-    """Its name, for messages."""
+    """Name of the table, for messages."""
     there: tuple[str, ...]
     rows: tuple[str, ...]
 
@@ -111,10 +111,10 @@ class MergedColumns:
         return _spelt(name, self.rows, what, "the result")
 
     def both(self, known: set[str]) -> dict[str, str]:
-        """Return the rows' columns by the table's, but for those that clauses speak of.
+        """Return the rows' columns by the table's columns, for the columns that both have.
 
-        Raises `ConfigError`: the table lacks a column of which no clause speaks, so its values
-        would be lost.
+        `known`: columns that clauses name. Raises `ConfigError`: the table lacks a column that no
+        clause names, so the column's values would be lost.
         """
         there = {name.lower(): name for name in self.there}
         for name in self.rows:
@@ -158,7 +158,7 @@ def _when(
     names = [into.quoted(name) for name in values]
     if clause.action == "insert":
         return f"{said} THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values.values())})"
-    if clause.values is None:  # a key is the same already; one that is its own would say nothing
+    if clause.values is None:  # key columns are equal already, and stay only if there are no others
         values = {name: text for name, text in values.items() if name not in keys} or values
     changed = ", ".join(f"{into.quoted(name)} = {text}" for name, text in values.items())
     return f"{said} THEN UPDATE SET {changed}"

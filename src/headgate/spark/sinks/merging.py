@@ -1,7 +1,7 @@
-"""Merges a step's rows into a table, once for each step, whoever asks again.
+"""Merges the rows of each step into a table once, even if a step is delivered again.
 
-Delta and Iceberg keep the step's number in the very commit of the ``MERGE INTO``; PostgreSQL keeps it in
-a table that the same transaction writes.
+Delta and Iceberg store the step's number in the commit of the ``MERGE INTO``; for PostgreSQL the same
+transaction writes the number into a table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headgate.spark.sinks.table_sinks import check_same, comes_again, wanted
 
 _ROWS = "headgate_merged_rows"
 _ICEBERG = ("headgate-merge", "headgate-step")
-"""Properties of a snapshot: whose it is, and the step."""
+"""Properties of a snapshot: the writer's name, and the step."""
 _RUNS_KEPT = 64
 
 
@@ -34,25 +34,25 @@ class Merging(Protocol):
     """Carries out the merges of one query into one table."""
 
     def check(self, rows: tuple[str, ...]) -> None:
-        """Refuse what can be known to be wrong before anything has run; `rows` are their columns."""
+        """Refuse a table that is known to be unfit before the query runs; `rows`: the rows' columns."""
 
     def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them.
 
         Parameters
         ----------
-        writer : str    Names the query for ever.
-        batch : int    The step's number, greater with each.
+        writer : str    Name of the query's merges, which never changes.
+        batch : int    The step's number; it grows with each step.
         again : bool or None
-            Whether the step may have been merged before, None where that is not known.
+            Whether the step may have been merged before; None if that is not known.
         """
 
 
 def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | None) -> Merging:
     """Return the object that carries out a merge.
 
-    `spark`: in a copy of which the merge runs. `program`: in which people read the table. Raises
-    `ConfigError`: there is no such table, or it is of another kind.
+    `spark`: the merge runs in a copy of this session. `program`: session in which the user's program
+    reads the table. Raises `ConfigError`: there is no such table, or it is of another kind.
     """
     if spec.url is not None:
         return JdbcMerge(spark, spec)
@@ -71,9 +71,9 @@ def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | Non
 
 
 class MergeSink:
-    """A merge as the sink of a query.
+    """Writes a query's result by a merge.
 
-    `columns`: columns of the result. `checkpoint`: the query's.
+    `columns`: columns of the result. `checkpoint`: the query's checkpoint.
     """
 
     inside = False
@@ -95,7 +95,7 @@ class MergeSink:
         self._known: int | None = None
 
     def begin(self) -> None:
-        """Look up which step was committed last: it alone may have been merged already."""
+        """Look up the newest committed step: no other step can have been merged already."""
         self._known = self._last_output()
 
     def write(self, batch: int, frame: DataFrame) -> None:
@@ -119,9 +119,9 @@ _running: dict[tuple[str | None, ...], tuple[MergeSpec, Merging]] = {}
 def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
     """Merge the rows of a batch of the query that this thread works for.
 
-    Raises `HeadgateError`: this is no thread of a query's; `ConfigError`: the query's outputs are
-    released early, or another merge of the query goes into the same table under the same name: one
-    of the two would be taken for the other's repetition.
+    Raises `HeadgateError`: this thread belongs to no query; `ConfigError`: the query's outputs are
+    released early, or another merge of the query has the same table and name, so that one of the two
+    would seem to repeat the other.
     """
     if sparksinks.is_early_in_thread():
         msg = (
@@ -152,7 +152,7 @@ def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
 
 
 class _TableMerge:
-    """Merges by SQL in a session of its own, whose settings and views nobody else sees."""
+    """Merges by SQL in its own session, so that no other code sees the settings and views."""
 
     def __init__(self, session: SparkSession, spec: MergeSpec) -> None:
         self._session = session
@@ -177,7 +177,7 @@ class _TableMerge:
         self._identity = now
 
     def _merge(self, frame: DataFrame) -> bool:
-        """Run the statement; return whether it said what it did."""
+        """Run the statement; return whether it returned rows, which a skipped statement does not."""
         rows = one_row_per_key(of_rows(self._session, analysed(frame)), self._spec)
         rows.createOrReplaceTempView(_ROWS)
         with failing(self._spec.table, self._spec.on):
@@ -185,7 +185,7 @@ class _TableMerge:
 
 
 class _DeltaMerge(_TableMerge):
-    """Delta skips by itself what it has of a transaction's name and number."""
+    """Merges into a Delta table; Delta itself skips a transaction whose name and number it has."""
 
     def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them."""
@@ -197,7 +197,7 @@ class _DeltaMerge(_TableMerge):
 
 
 class _IcebergMerge(_TableMerge):
-    """Iceberg does not; the snapshots are asked where it matters, at the first write."""
+    """Merges into an Iceberg table; at the first write, or if `again` is None, looks up the last step."""
 
     def __init__(self, session: SparkSession, spec: MergeSpec, home: SparkSession) -> None:
         super().__init__(session, spec)
@@ -224,5 +224,5 @@ class _IcebergMerge(_TableMerge):
         for key, value in zip(_ICEBERG, (writer, str(batch)), strict=True):
             self._session.conf.set(f"{self._setting}{key}", value)
         self._merge(frame)
-        # Iceberg keeps tables for each session, for half a minute
+        # Iceberg caches tables in each session for 30 s
         self._refresh()

@@ -1,4 +1,4 @@
-"""Defines the port of a sink that an installed package brings, and writes a query's outputs to one."""
+"""Defines the port of sinks from installed packages, and writes a query's outputs to such a sink."""
 
 from __future__ import annotations
 
@@ -15,64 +15,63 @@ from headgate.core.installed import SINKS, Plugin, installed
 from headgate.spark.jvm.sparksinks import WrittenStream
 
 _OF_THE_WRITER = ("checkpointlocation", "queryname")
-"""Options that stand among a sink's and are none of its own."""
+"""Options of the writer that are not the sink's own."""
 
 
 class Sink(ABC):
     """A sink of your own: the format of `hg.writeStream(df).format(name)`, by an entry point.
 
-    A class derived from this one says which options and output modes it takes, and writes outputs.
-    An output is the result of one step; outputs are numbered 0, 1, 2 and so on for as long as the
-    checkpoint lives. Each start of a query makes one object, which one thread at a time calls. See
+    A subclass declares the options and output modes that it takes, and writes outputs. An output is
+    the result of one step; outputs are numbered 0, 1, 2 and so on for as long as the checkpoint exists.
+    Each start of a query makes one object, and one thread at a time calls its methods. See
     docs/own-sink.md.
 
     Attributes
     ----------
-    options : mapping    The writer's options by the names of `option_names`, in whatever case given.
+    options : mapping    The writer's options, by the names of `option_names`.
     mode : str    append, update or complete.
     schema : StructType    Columns of every output.
     """
 
     option_names: ClassVar[tuple[str, ...]] = ()
-    """The options that it takes; others are refused by name."""
+    """The options that the sink takes, in any case; other options are refused."""
     required_options: ClassVar[tuple[str, ...]] = ()
-    """Those of them without which a query is refused."""
+    """The options without which a query is refused."""
     output_modes: ClassVar[tuple[str, ...]] = ("append",)
-    """The output modes that it takes."""
+    """The output modes that the sink takes."""
     exactly_once: ClassVar[str] = ""
-    """How an output that comes again is told or replaced, as in ``each output replaces itself``;
-    empty for a sink that has it twice then."""
+    """How the sink skips or replaces a repeated output, as in ``each output replaces itself``; empty
+    if the sink then has the output twice."""
 
     def __init__(self, options: Mapping[str, str], mode: str, schema: StructType) -> None:
         self.options, self.mode, self.schema = options, mode, schema
 
     def begin(self) -> None:  # noqa: B027 -- a sink may have nothing to open
-        """Open the destination; called before anything else, while the query holds its checkpoint.
+        """Open the destination; called before the other methods, when the query holds its checkpoint.
 
-        Raise `hg.ConfigError` where it cannot be written to.
+        Raise `hg.ConfigError` if the destination cannot be written to.
         """
 
     @abstractmethod
     def write(self, query: str, number: int, rows: DataFrame) -> None:
-        """Write one output whole, and return when it is durable; write nothing of one that is there.
+        """Write one whole output, and return when it is durable; skip an output that is there already.
 
-        Called in the order of numbers. An output that comes again, after a crash between this call
-        and headgate's own note of it, has the same query, number and rows. What it raises ends the
-        query.
+        Called in the order of numbers. After a crash between this call and headgate's own record of
+        it, the output is repeated with the same query, number and rows. An exception ends the query.
 
         Parameters
         ----------
-        query : str    Names the query for as long as its checkpoint lives.
-        number : int    The output's; 0 or more.
+        query : str    Name of the query; the same for as long as the checkpoint exists.
+        number : int    Number of the output; 0 or more.
         rows : DataFrame    Rows of `schema`, in no order, perhaps none.
         """
 
     def newest(self, query: str) -> int | None:
-        """Return the number of the newest output of a query that is there; None for none.
+        """Return the number of a query's newest output in the sink; None without an output.
 
-        Asked once per start of a query that has run before. Outputs up to this number are not
-        computed again, and a checkpoint that is behind it is refused. Without this method
-        everything is left to `write`.
+        Called once per start of a query that has run before. Outputs up to this number are not
+        written again, and a checkpoint that is behind the number is refused. A sink without this
+        method recognises repeated outputs in `write`.
         """
         del query
         return None
@@ -89,10 +88,10 @@ def guarantee_of_own(plugin: Plugin) -> str:
 
 
 class OwnSink:
-    """Writes the outputs of one query to a sink that a package brings.
+    """Writes the outputs of one query to the sink of an installed package.
 
-    `stream`: the query as its sinks know it. `newest_output`: returns the number of the newest
-    output that may have been delivered, -1 for none.
+    `stream`: the query as sinks see it. `newest_output`: returns the number of the newest output
+    that may have been delivered, -1 for none.
     """
 
     inside = False
@@ -107,14 +106,14 @@ class OwnSink:
         self._run, self._written = "", 0
 
     def write_early(self) -> None:
-        """Have every output count as a new one: what comes again may have other rows."""
+        """Give every output a new number, since a repeated output may have other rows."""
         self._run = f"/{uuid.uuid4()}"
 
     def begin(self) -> None:
-        """Open the sink, and ask which outputs of this query it has.
+        """Open the sink, and ask for its newest output of this query.
 
-        Raises `ConfigError`: it does not open; `CheckpointError`: it has an output that the
-        checkpoint does not know of.
+        Raises `ConfigError`: the sink does not open; `CheckpointError`: the sink has an output that
+        the checkpoint lacks.
         """
         with self._plugin.blamed("opened"):
             self._sink.begin()
@@ -131,7 +130,7 @@ class OwnSink:
             raise CheckpointError(msg)
 
     def write(self, batch: int, frame: DataFrame) -> None:
-        """Write the output, unless the sink has it."""
+        """Write the output, unless the sink has it already."""
         if batch <= self._there:
             return
         query, number = f"{self._stream.query_id}{self._run}", batch
@@ -144,10 +143,10 @@ class OwnSink:
 def own_sink(
     name: str, options: Mapping[str, str], mode: str, schema: StructType
 ) -> tuple[Plugin, Sink] | None:
-    """Return the installed sink of that name, and its plugin; None where no package brings it.
+    """Return the installed sink of that name, and its plugin; None if no package has such a sink.
 
-    Raises `ConfigError`: it does not take an option or the mode, lacks an option, or its package
-    does not work.
+    Raises `ConfigError`: the sink does not take an option or the mode, needs an option that is
+    missing, or its package does not work.
     """
     plugin = installed(SINKS).get(name.lower())
     if plugin is None:

@@ -1,12 +1,12 @@
-"""Writes results to each kind of sink, and skips or replaces a step that a sink has.
+"""Writes results to each kind of sink, and skips or replaces a step that the sink has.
 
 ========  ==============================================================================
-replace   writing a step again replaces it
+replace   writing a step again replaces its rows
 skip      a step that was written is skipped
-plain     a step may be there twice after a crash between the sink and Spark's commit
+plain     the sink may have a step twice after a crash between its write and Spark's commit
 ========  ==============================================================================
 
-A step's output is the same bytes each time it is delivered, so *skip* loses nothing.
+A repeated delivery of a step has the same bytes, so *skip* loses nothing.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from headgate.spark.sinks.own_sink import OwnSink, guarantee_of_own, own_sink
 
 
 class Sink(Protocol):
-    """Takes the output of steps, in order; may be given a step again."""
+    """Takes the outputs of steps in order; a step may be repeated."""
 
     inside: bool
-    """Whether rows need only be computed, by the very job that computes their step."""
+    """Whether the slots' own job may compute the rows, since none are kept."""
     description: str
-    """What Spark's own progress would call it."""
+    """The sink's name in Spark's progress."""
 
     def begin(self) -> None:
-        """Make ready: the checkpoint is held, and the query starts."""
+        """Prepare for the first write; called when the query holds its checkpoint."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write one step's rows."""
@@ -60,7 +60,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """Holds the target of a writer, in the words of PySpark's ``DataStreamWriter``."""
+    """Holds the target of a writer, in the terms of PySpark's ``DataStreamWriter``."""
 
     file_format: str | None
     mode: str
@@ -68,27 +68,27 @@ class Target:
     table: str | None
     partition_by: list[str]
     options: Mapping[str, str] = field(repr=False)
-    """All but headgate's own."""
+    """The writer's options without headgate's own."""
     function: Callable[[DataFrame, int], None] | None
-    """For ``foreachBatch``."""
+    """The function of ``foreachBatch``."""
     checkpoint: Path
-    """The query's."""
+    """Checkpoint of the query."""
     last_output: Callable[[], int | None]
     """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
     delivered: Callable[[], int]
     """Returns the number of the newest output that no start delivers again, -1 for none."""
     row_function: Any
-    """For ``foreach``."""
+    """The function or object of ``foreach``."""
     cluster_by: list[str]
     exactly_once: bool
-    """Whether a format that headgate writes exactly once itself is not left to Spark."""
+    """Whether headgate writes a format itself, and not Spark, if headgate can do so exactly once."""
 
 
 def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
-    """Return the sink of a target; `plan` is that of the results.
+    """Return the sink of a target; `plan` is the plan of the results.
 
-    A table that is not there is made, as Spark's writer makes it. Raises `ConfigError`: the format
-    needs a name or a path, or does not take the mode, a column or an option.
+    Creates a missing table as Spark's writer does. Raises `ConfigError`: the format needs a name or
+    a path, or does not take the mode, a column or an option.
     """
     name = (target.file_format or "").lower()
     if target.cluster_by and target.partition_by:
@@ -125,7 +125,7 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
 
 
 def _check_row_function(function: Any) -> None:
-    """Refuse what ``foreach`` is given if it cannot be called as Spark calls it."""
+    """Refuse the argument of ``foreach`` if Spark could not call it."""
     if callable(function):
         refuse_call(function, "the function of foreach", "row")
         return
@@ -136,7 +136,7 @@ def _check_row_function(function: Any) -> None:
 
 
 _OF_ROWS = {"open": ("partition_id", "epoch_id"), "process": ("row",), "close": ("error",)}
-"""What Spark gives the methods of an object for ``foreach``."""
+"""Arguments with which Spark calls the methods of an object for ``foreach``."""
 
 
 def _memory_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
@@ -157,7 +157,7 @@ def _kafka_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
 
 
 def _own_sink(spark: SparkSession, target: Target, plan: Jvm) -> Sink | None:
-    """Return the sink that an installed package brings under the format's name, if one does."""
+    """Return the sink of an installed package with the format's name; None without such a package."""
     name, schema = str(target.file_format), of_rows(spark, plan).schema
     found = own_sink(name, target.options, target.mode, schema)
     if found is None:
@@ -174,7 +174,7 @@ def _refuse_partitions(target: Target, what: str) -> None:
 
 
 def _columns(spark: SparkSession, names: list[str], plan: Jvm, what: str) -> list[str]:
-    """Return columns as the result spells them."""
+    """Return columns in the spelling of the result."""
     have = list(plan.schema().fieldNames())
     exact = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
     columns = []
@@ -260,7 +260,7 @@ def _table_sink(
 
 
 def _batch_sink(source: Format, table: Jvm | None, target: Target) -> Sink:
-    """Return a sink that appends by a batch writer: more than Spark does with such a format."""
+    """Return a sink that appends by a batch writer; Spark itself does not stream into such a format."""
     if not source.appends(table):
         msg = f'format "{target.file_format}" cannot be written to, as in Spark; use another one.'
         raise ConfigError(msg)
@@ -276,7 +276,7 @@ def _batch_sink(source: Format, table: Jvm | None, target: Target) -> Sink:
 
 
 class _TableFinder:
-    """Finds the sink of ``toTable``, step by step as Spark's writer does."""
+    """Finds the sink of ``toTable`` in the same way as Spark's writer."""
 
     def __init__(self, spark: SparkSession, target: Target, plan: Jvm) -> None:
         self._spark = spark
@@ -286,7 +286,7 @@ class _TableFinder:
         self._name = str(target.table)
 
     def sink(self) -> Sink:
-        """Return the sink of the table, which is made if it is not there."""
+        """Return the sink of the table; create a missing table."""
         spark = self._spark
         with sparksinks.refused(f"table {self._name}"):
             named = NamedTable(spark, self._name)
@@ -323,7 +323,7 @@ class _TableFinder:
         return _format_sink(self._spark, target, self._plan, (name, path))
 
     def _create(self, name: str) -> str:
-        """Return the SQL that creates the table: columns that may be null, and no other options."""
+        """Return the SQL that creates the table: with nullable columns, and no option but the path."""
         target = self._target
         made = (
             f"CREATE TABLE {name} ({self._plan.schema().asNullable().toDDL()}) USING {self._format}"
@@ -346,9 +346,9 @@ def _default_format(spark: SparkSession) -> str:
 
 
 def guarantee(name: str) -> str:
-    """Return what the sink of a format guarantees after a crash of the driver, in words.
+    """Return in words the guarantee of a format's sink after a crash of the driver.
 
-    Raises `ConfigError`: it is one that an installed package brings, and the package does not work.
+    Raises `ConfigError`: the sink is from an installed package that does not work.
     """
     if name.lower() in formats.GUARANTEES:
         return formats.GUARANTEES[name.lower()]
@@ -361,20 +361,20 @@ def guarantee(name: str) -> str:
 def newest_output(target: Target) -> int:
     """Return the number of the newest output that may have been delivered, -1 for none.
 
-    Without a manifest, of a query without state, that is the newest batch that Spark has planned.
+    A query without state has no manifest; then it is the newest batch that Spark has planned.
     """
     last = target.last_output()
     return newest_batch(target.checkpoint) if last is None else last
 
 
 class NoopSink:
-    """Spark's ``noop``: every row is computed and none is kept."""
+    """Computes every row and keeps none, as Spark's ``noop``."""
 
     inside = True
     description = "NoopTable"
 
     def begin(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: there is nothing to prepare."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Compute the rows."""
@@ -382,7 +382,7 @@ class NoopSink:
 
 
 class ConsoleSink:
-    """Prints each step, as Spark's console sink."""
+    """Prints each step, as Spark's console sink does."""
 
     inside = False
     description = "ConsoleTable"
@@ -400,7 +400,7 @@ class ConsoleSink:
         self._truncate = truncate == "true"
 
     def begin(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: there is nothing to prepare."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Print the step's rows."""
@@ -410,7 +410,7 @@ class ConsoleSink:
 
 
 class FunctionSink:
-    """The user's own function, called as Spark's ``foreachBatch`` calls it."""
+    """Calls the user's function as Spark's ``foreachBatch`` does."""
 
     inside = False
     description = "ForeachBatchSink"
@@ -422,20 +422,20 @@ class FunctionSink:
         self._stream = stream
 
     def write_early(self) -> None:
-        """Have `hg.merge` refuse within the function: an output may come again with other rows."""
+        """Have `hg.merge` fail in the function, since a repeated output may have other rows."""
         self._stream.early = True
 
     def begin(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: there is nothing to prepare."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
-        """Call the function with the step's rows; a step that comes again has the same id."""
+        """Call the function with the step's rows; a repeated step has the same id."""
         with self._stream.numbered(batch, frame):
             self._function(frame, batch)
 
 
 class WriterSink:
-    """A batch writer, appended to: for formats that have no streaming writer, such as JDBC."""
+    """Appends by a batch writer: for formats without a streaming writer, such as JDBC."""
 
     inside = False
 
@@ -447,7 +447,7 @@ class WriterSink:
         self._options = options
 
     def begin(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: there is nothing to prepare."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Append the step's rows."""
@@ -465,11 +465,11 @@ _BY_NAME: Mapping[str, Callable[[SparkSession, Target, Jvm], Sink]] = {
     "memory": _memory_sink,
     "kafka": _kafka_sink,
 }
-"""Sinks of formats that no file and no table of Spark's is."""
+"""Sinks of the formats that are neither files nor tables."""
 
 
 WRITES_ANY_NUMBER = (WriterSink, ConsoleSink, NoopSink)
-"""Sinks that look at no number: others may skip an output whose number they have."""
+"""Sinks that ignore the output's number; other sinks may skip an output whose number they have."""
 
 
 def require_path(options: Mapping[str, str], file_format: str) -> str:

@@ -1,8 +1,8 @@
-"""Knows of Delta and Iceberg tables which steps they have, and says what is wrong with them.
+"""Writes to Delta and Iceberg tables, and finds out which outputs a table has.
 
-Both keep the id of Spark's query and the number of the output in the commit that holds its rows, and skip
-what they have; Delta for ever, Iceberg as long as it keeps the snapshot. What they cannot know is looked
-up here before the first write of a run.
+Both store the id of Spark's query and the number of the output in the commit of its rows, and skip an
+output that they have; Delta for ever, Iceberg as long as it keeps the snapshot. This module checks the
+other cases before the first write of a run.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _EVOLVES_ALWAYS = "spark.databricks.delta.schema.autoMerge.enabled"
 
 
 class SparksTableSink(Protocol):
-    """Spark's own sink of a table."""
+    """Writes to a table, as Spark's own sink."""
 
     description: str
 
     def begin(self) -> None:
-        """Make ready."""
+        """Prepare for the first write."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write one step's rows."""
@@ -64,11 +64,11 @@ class TableTarget(Protocol):
 
     @property
     def options(self) -> Mapping[str, str]:
-        """The sink's."""
+        """Options of the sink."""
 
     @property
     def checkpoint(self) -> Path:
-        """The query's."""
+        """Checkpoint of the query."""
 
     @property
     def last_output(self) -> Callable[[], int | None]:
@@ -82,7 +82,7 @@ class TableTarget(Protocol):
 def iceberg(
     spark: SparkSession, inner: SparksTableSink, table: Jvm, aim: TableTarget, plan: Jvm
 ) -> TableSink | None:
-    """Return the sink of an Iceberg table, None of any other.
+    """Return the sink of an Iceberg table; None for another table.
 
     Raises `ConfigError`: the result has a column that the table lacks.
     """
@@ -98,7 +98,7 @@ def iceberg(
     look = partial(last_commit, table, keys=STREAM)
     if aim.table is None:
         return TableSink(inner, spark, name, aim, look)
-    full = NamedTable(spark, name).full  # the program may USE another database by then
+    full = NamedTable(spark, name).full  # the program may USE another database later
     known = KnownTable(
         partial(identity, spark, full), lambda: columns(spark.table(full).columns), silent=False
     )
@@ -109,7 +109,7 @@ def iceberg(
 def delta(
     spark: SparkSession, inner: SparksTableSink, aim: TableTarget, plan: Jvm
 ) -> TableSink | None:
-    """Return the sink of a Delta table, None of any other.
+    """Return the sink of a Delta table; None for another table.
 
     Raises `ConfigError`: the result has a column that the table lacks; `CheckpointError`: the table
     is gone.
@@ -138,17 +138,17 @@ def delta(
 
 @dataclass(frozen=True)
 class KnownTable:
-    """Reads further facts of a table, by its name or place."""
+    """Reads identity and columns of a table, by its name or path."""
 
     identity: Callable[[], str | None]
     """Unique id of the table; None if there is no table."""
     columns: Callable[[], None]
     """Refuses a table that lacks columns of the result."""
     silent: bool
-    """Whether a write to a table that was dropped, or created again, does not fail."""
+    """Whether a write succeeds although the table was dropped, or created again."""
 
     def check_identity(self, name: str, before: str | None, outputs: int) -> None:
-        """Refuse a table that is gone, or is not the one that it was `before`.
+        """Refuse a table that is gone, or whose id is no longer `before`.
 
         Raises `CheckpointError`.
         """
@@ -156,7 +156,7 @@ class KnownTable:
 
 
 def check_same(name: str, before: str | None, now: str | None, outputs: int) -> None:
-    """Refuse a table that is gone, or is not the one that it was `before`.
+    """Refuse a table that is gone, or whose id is no longer `before`.
 
     Raises `CheckpointError`.
     """
@@ -171,14 +171,14 @@ def check_same(name: str, before: str | None, now: str | None, outputs: int) -> 
 
 
 class TableSink:
-    """A table that knows which outputs of a query it has.
+    """Writes outputs to a table that stores which outputs of a query it has.
 
     Parameters
     ----------
     name : str    Name of the table, for messages.
-    look : callable    From the id of Spark's query to what the table knows of it.
+    look : callable    Returns the table's last commit of a query, from the id of Spark's query.
     refresh : callable, optional
-        Lets who reads the table in the session that the query was started in see what is written.
+        Makes new rows visible to readers in the session in which the query was started.
     """
 
     inside = False
@@ -207,16 +207,16 @@ class TableSink:
         self._out = -1
 
     def begin(self) -> None:
-        """Look up which output was committed last: it alone may be in the table already."""
+        """Look up the newest committed output: no other output can be in the table already."""
         self._known, self._out = self._last_output(), self._delivered()
         self._inner.begin()
 
     def write(self, batch: int, frame: DataFrame) -> None:
-        """Write the step, unless the table has it.
+        """Write the output, unless the table has it.
 
-        Raises `CheckpointError`: the table is gone or created again, has a step that the checkpoint
-        does not know of, or cannot tell; `ConfigError`: it lacks a column by now; `EngineError`:
-        Spark or the table refused.
+        Raises `CheckpointError`: the table is gone, was created again, has an output that the
+        checkpoint lacks, or does not say whether it has this one; `ConfigError`: the table now lacks a
+        column; `EngineError`: Spark or the table failed.
         """
         try:
             with failing(self._name):
@@ -225,7 +225,7 @@ class TableSink:
                 if self._written or self._wanted(batch):
                     self._inner.write(batch, frame)
                     self._note_written()
-                    # Iceberg keeps tables for each session, for half a minute
+                    # Iceberg caches tables in each session for 30 s
                     self._refresh()
         except EngineError as error:
             self._say_why(batch, error)
@@ -237,14 +237,14 @@ class TableSink:
         self._written = True
 
     def _say_why(self, batch: int, error: EngineError) -> None:
-        """Replace Spark's error by a better message if a known change was made to the table."""
+        """Raise a clearer error than Spark's if the table was dropped, created again or altered."""
         if self._table is None:
             return
         try:
             self._table.check_identity(self._name, self._identity, batch)
             self._table.columns()
         except (PySparkException, JavaError):
-            return  # it cannot be asked
+            return  # the table cannot be read
         except (CheckpointError, ConfigError) as better:
             raise better from error
 
@@ -267,10 +267,10 @@ class TableSink:
 
 
 def comes_again(known: int | None, batch: int) -> bool | None:
-    """Return whether an output may have been delivered before; None where that is not known.
+    """Return whether an output may have been delivered before; None if that is not known.
 
-    `known`: the last output of the checkpoint when the query started. Without a manifest, of a
-    query without state, Spark may give any batch again.
+    `known`: the last output of the checkpoint when the query started; None without a manifest. Then
+    the query has no state, and Spark may repeat any batch.
     """
     return None if known is None else batch <= known
 
@@ -278,8 +278,8 @@ def comes_again(known: int | None, batch: int) -> bool | None:
 def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
     """Return whether an output is to be written to a table.
 
-    Raises `CheckpointError`: the table has it, and it never came before; or the table cannot tell
-    whether it has it.
+    Raises `CheckpointError`: the table has the output although it was never delivered, or the table
+    does not say whether it has the output.
     """
     if last.number is not None and last.number >= batch:
         if again is False:
@@ -295,7 +295,7 @@ def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
 
 
 def check_there(name: str, last: int | None) -> None:
-    """Refuse a missing table that the query has written to; else the write would create it again.
+    """Refuse a missing table to which the query has written; else the write would create it again.
 
     `last`: the number of the query's last output. Raises `CheckpointError`.
     """

@@ -11,15 +11,15 @@ from headgate.spark.job.changes import Changes
 
 
 class SparkActuator:
-    """Asks for what a policy decided.
+    """Requests the changes that a policy decided.
 
     Parameters
     ----------
     changes : Changes    Changes of the job's assignments.
     by : str    The policy's name, for the journal.
-    reason : callable    Returns why, for the journal: the reason of the decision being carried out.
+    reason : callable    Returns the reason of the decision, for the journal.
     refused : callable
-        Called with the operator whose change was not taken: a user asked for something meanwhile.
+        Called with the operator if its change was not taken, since a user has requested another one.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SparkActuator:
         return self._changes.assignment()[operator]
 
     def apply(self, operator: str, change: Change) -> None:
-        """Ask for `change` from the next boundary on."""
+        """Request `change` from the next boundary on."""
         request = AssignmentRequest(
             change.assignment, self._by, self._reason(), change.survivors, decided=True
         )

@@ -1,4 +1,4 @@
-"""Carries out and records the commands of people to a running query, by its handle or by files."""
+"""Carries out and records users' commands to a running query, from its handle or control files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FREEZE = "HEADGATE_FREEZE"
 
 
 class Commands:
-    """Carries commands out.
+    """Carries out the commands to one query.
 
     Parameters
     ----------
-    controller : Controller or None    None where the query has no SLO.
-    journal : path    Where past assignments are looked up.
-    set_budget : callable    Takes the budget that follows from new SLOs, in seconds.
+    controller : Controller or None    None if the query has no SLO.
+    journal : path    Journal with the past assignments.
+    set_budget : callable    Sets the budget that follows from new SLOs, in seconds.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Commands:
         }
 
     def restore(self) -> None:
-        """At the start: freeze if an earlier run was frozen, or the environment says so."""
+        """Restore freeze and holds of an earlier run; freeze, too, if the environment says so."""
         until_s: float | None = None
         try:
             until_s = self.files.frozen_until_s()
@@ -80,14 +80,14 @@ class Commands:
         self._keep({name: at_s for name, at_s in held.items() if at_s > time.time()})
 
     def poll(self) -> None:
-        """Carry out what control files ask for; called at each batch, also a quiet one."""
+        """Carry out the commands of control files; called at each batch, also a quiet one."""
         pending = self.files.pending()
         self._answered &= {asked.id for asked in pending}
         for asked in pending:
             if asked.id in self._answered:
-                continue  # its answer could not be written
+                continue  # the command was carried out, but its answer could not be written
             if asked.command is not None and asked.command.act == STOP:
-                continue  # the query's own, which answers when it has ended
+                continue  # the query itself stops, and answers when it has ended
             self._answered.add(asked.id)
             if asked.command is None:
                 self._refuse("request", asked.problem)
@@ -104,9 +104,9 @@ class Commands:
                 self.files.write_answer(asked.id, refused, detail)
 
     def do(self, command: Command) -> str:
-        """Carry a command out, and write it down with who asked and why; return what exactly.
+        """Carry out a command, and write it into the journal with author and reason; return details.
 
-        Raises `HeadgateError`: it is refused; the journal says so, too.
+        Raises `HeadgateError`: the command is refused; the journal says so, too.
         """
         try:
             detail = self._acts[command.act](command)
@@ -117,7 +117,7 @@ class Commands:
         return detail
 
     def _refuse(self, act: str, why: str) -> None:
-        """Write down that a control file could not be read."""
+        """Write into the journal that a control file could not be read."""
         self._write(ControlAct(act, "a control file", refused=why))
 
     def _note(self, command: Command, detail: str, refused: str | None) -> None:
@@ -170,7 +170,7 @@ class Commands:
         )
 
     def _keep(self, until_s: Mapping[str, float]) -> None:
-        """Hold the number of slots of operators, and note it for a restart."""
+        """Hold the number of operators' slots, and store the hold for a restart."""
         if until_s or self._changes.holds():
             self.files.hold(until_s)
         self._changes.hold(until_s)
@@ -195,7 +195,7 @@ class Commands:
         return f"to epoch {epoch}: {slots} slots"
 
     def _journalled(self) -> Iterator[tuple[int, dict[str, Assignment]]]:
-        """Look past assignments up; a journal may be long, so only when one is asked for."""
+        """Read past assignments from the journal; only on demand, since a journal may be long."""
         first = True
         for event in reader.read(self._journal):
             if isinstance(event, Start) and first:
@@ -209,7 +209,7 @@ class Commands:
 
 
 def _hold_s(arguments: Mapping[str, Any], controller: Controller | None) -> float | None:
-    """Return for how long slots are to be held, in seconds; None where they are not."""
+    """Return the duration of a command's hold, in seconds; None without a hold."""
     hold_s = arguments.get("hold_s")
     if hold_s is None:
         return None

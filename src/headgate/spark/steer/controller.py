@@ -1,7 +1,7 @@
 """Runs the control loop of a job on Spark, beside its batches.
 
-The batches' thread only says what happened; counting, examining and deciding are done in a thread of
-their own, after each batch. So no batch ever waits for the loop.
+The batches' thread only queues events. The controller's own thread counts, examines and decides after
+each batch, so no batch ever waits for the loop.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from headgate.spark.steer.success import SuccessRate
 from headgate.spark.steer.useful_time import UsefulTime
 
 DELTA_S = 0.1
-"""Length of the time slots that records are counted in: StreamSwitch 6."""
+"""Tick of the control loop, in seconds: the "time slot" of StreamSwitch 6."""
 
 _STOP_WAIT_S = 5.0
 _WORST = (LoopState.UNREACHABLE, LoopState.NOT_READY, LoopState.CHANGING, LoopState.STEADY)
-"""States of operators, the one to show first."""
+"""States of operators, in order: a job shows the first state that one of its operators has."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class ControlConfig:
     slots_min: int = 1
     slots_max: int = 1
     advise: bool = False
-    """Decide and write down, and change nothing."""
+    """Whether the loop only writes its decisions into the journal, and changes nothing."""
     floor_s: float | None = None
     """Experiment: the latency floor in place of the measured one."""
     unsplittable: Mapping[str, str] = field(default_factory=dict)
-    """Why key groups of an operator cannot be split; empty where they can."""
+    """By operator, why its key groups cannot be split; empty if they can."""
     windows_us: Mapping[str, int] = field(default_factory=dict)
-    """As `Origins` has it."""
+    """As `Origins` takes it."""
     cycle_s: float = 0.0
-    """Time between two cycles of the loop at the least: epochs may be shorter than its time slots."""
+    """Least time between two cycles of the loop, since epochs may be shorter than a tick."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,9 @@ class Cores:
     """Holds the cores and hosts that slots run on."""
 
     at_once: Callable[[], int]
-    """Returns how many slots run at a time."""
+    """Returns the number of slots that run at a time."""
     machine: int | None = None
-    """Cores of the one machine that all of Spark is on; None where there may be others, and cores
-    to come."""
+    """Cores of the machine if all of Spark is on one; None if other machines may add cores."""
 
 
 @dataclass
@@ -97,7 +96,7 @@ class Controller:
 
     Parameters
     ----------
-    states : mapping of str to OperatorState    Sources first; read here, while nothing runs yet.
+    states : mapping of str to OperatorState    Sources first; read only before the job runs.
     budget_s : callable    Returns the time that a slot may serve per batch at present, or None.
     parents : mapping of str to tuple of str    As `Observation.parents`.
     """
@@ -158,7 +157,7 @@ class Controller:
             end_to_end_s=steering.end_to_end_s(config.slos, list(states)),
         )
         self._loop.advise(config.advise)
-        # those that read other operators wait for no batch: the loop measures them
+        # the loop itself measures the floor of operators that read other operators
         self._first = [name for name in self._targets if not parents.get(name)]
         self._floor = BatchFloor()
         self._entries = {name: EntryRates(job.key_groups) for name in self._targets}
@@ -171,32 +170,32 @@ class Controller:
         self._state = self._measured()
 
     def follow_sources(self, unread: Callable[[], float]) -> None:
-        """Count what sources have and nobody has read as waiting; `unread` says how much that is."""
+        """Count unread records of the sources as backlog; `unread` returns their number."""
         self._unread = unread
 
     # -- the batches' side ------------------------------------------------------------------------
 
     def assigned(self, operator: str, request: AssignmentRequest) -> None:
-        """Take note that the step about to begin runs under a new assignment.
+        """Record that the next step runs under a new assignment.
 
-        While the request moves, it is on the way to the one requested.
+        While the request moves, this assignment is between the old and the requested one.
         """
         at_ms = time.time() * 1e3
         self._events.put(lambda: self._on_assigned(operator, request, at_ms))
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
-        """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
+        """Record a committed step; parameters as in `SparkMetrics.committed`."""
         ended_ms, unread = time.time() * 1e3, self._unread()
         self._events.put(lambda: self._on_unread(reports, unread))
         self._events.put(lambda: self._on_committed(reports, started_ms, horizon_ms, ended_ms))
 
     def quiet(self, horizon_ms: float) -> None:
-        """Take note that nothing arrived until `horizon_ms`, and nothing is left to do."""
+        """Record that no record arrived until `horizon_ms`, and that no work is left."""
         self._events.put(lambda: self._on_unread((), 0.0))
         self._events.put(lambda: self._on_quiet(horizon_ms))
 
     def lost(self, operator: str, slot: int) -> None:
-        """Take note that a slot's executor or Python worker was lost.
+        """Record that a slot's executor or Python worker was lost.
 
         References
         ----------
@@ -205,47 +204,47 @@ class Controller:
         self._events.put(lambda: self._on_lost(operator, slot))
 
     def bound_ms(self, operator: str) -> float:
-        """Return the latency that an operator's records are counted against; 0 for none."""
+        """Return the latency above which an operator's records count as missed, ms; 0 for none."""
         target = self._targets.get(operator)
         if target is None or target.slo.statistic == "mean":
             return 0.0
         return target.slo.bound * 1e3
 
     def asks_origins(self) -> bool:
-        """Return whether results are judged from their source on."""
+        """Return whether an SLO is end-to-end, so that results need the arrival of their records."""
         return any(target.slo.scope == END_TO_END for target in self._targets.values())
 
     def state(self) -> SloState:
-        """Return how the job stands to its SLO, and what the loop took since the last call."""
+        """Return the state of the job's SLO, and the cost of the loop since the last call."""
         spent, self._spent = self._spent, _Spent()
         return replace(self._state, loop_ms=round(spent.cpu_s * 1e3, 3), cycles=spent.cycles)
 
     # -- the user's side --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work on what is told; the loop's kernels are compiled before."""
+        """Compile the loop's kernels, then begin to process events."""
         _warm()
         self._thread.start()
 
     def stop(self) -> None:
-        """Work off what was told, and end."""
+        """Process the queued events, and end."""
         self._events.put(None)
         self._thread.join(_STOP_WAIT_S)
 
     def freeze(self, until_s: float, given_up: Sequence[str] = ()) -> None:
         """Decide nothing before `until_s`, seconds since 1970.
 
-        `given_up`: operators of which a change was asked for that will not come into force.
+        `given_up`: operators whose requested change will not come into force.
         """
         self._events.put(lambda: self._on_frozen(until_s, given_up))
 
     def thaw(self) -> None:
-        """Decide again."""
+        """Decide again after a freeze."""
         self._events.put(self._loop.thaw)
 
     @property
     def acts(self) -> bool:
-        """Return whether its policy changes slots, and does not only advise."""
+        """Return whether the policy changes slots, and does not only advise."""
         return not self._config.advise and self._config.policy.name != "static"
 
     @property
@@ -254,21 +253,21 @@ class Controller:
         return self._config.policy.name
 
     def hold(self, until_s: Mapping[str, float]) -> None:
-        """Let the policy keep the number of slots of operators; as `Changes.hold`."""
+        """Keep the policy from changing the number of operators' slots; as `Changes.hold`."""
         self._events.put(lambda: self._on_hold(until_s))
 
     def limit(self, grant: Grant) -> None:
-        """Decide within `grant` from now on, and at once about what is above it."""
+        """Decide within `grant` from now on; run a cycle soon if an operator has more slots."""
         self._events.put(lambda: self._on_grant(grant))
 
     def requests(self) -> dict[str, int]:
-        """Return the slots that the policy would like, where that is more than granted."""
+        """Return the slots that the policy requests, where these are more than granted."""
         return self._granted.requests
 
     def judge_by(self, slos: Sequence[Slo]) -> None:
         """Steer by other SLOs from the next cycle on.
 
-        Raises `ConfigError`: they are about other operators than before, or about no latency.
+        Raises `ConfigError`: the SLOs concern other operators than before, or no latency.
         """
         targets = steering.targets_of(slos, self._names)
         if set(targets) != set(self._targets):
@@ -281,10 +280,10 @@ class Controller:
         self._events.put(lambda: self._on_slos(targets, end_to_end_s))
 
     def record_cost(self) -> tuple[float | None, float | None]:
-        """Return the estimated time per record at a slot of the first operator.
+        """Return (time, share) of the work per record at a slot of the first operator.
 
-        In seconds, the mean of its slots, and the share of that in which they compute; None where that is
-        not known. For the policy's own thread.
+        The time is an estimate in seconds, the mean of the slots; the share is the part of the time in
+        which slots compute. Each is None while it is unknown. Only the policy's thread may call this.
         """
         return self._metrics.record_cost(self._first[0]) if self._first else (None, None)
 
@@ -307,7 +306,7 @@ class Controller:
         self._state = self._measured()
 
     def _run_guarded(self, work: Callable[[], None]) -> None:
-        """Do `work`; a loop that fails must not end the query, which runs without it."""
+        """Do `work`; record a failure in the journal, since the query must go on without the loop."""
         try:
             work()
         except Exception as error:
@@ -325,7 +324,7 @@ class Controller:
         if request.decided and request.state is RequestState.IN_FORCE:
             self._loop.applied(operator, self._now_s())
         elif self._loop.state(operator) is LoopState.CHANGING:
-            self._loop.note_abandoned(operator)  # a user was faster, or its migration failed
+            self._loop.note_abandoned(operator)  # a user was first, or the migration failed
 
     def _on_frozen(self, until_s: float, given_up: Sequence[str]) -> None:
         self._loop.freeze(self._now_s() + until_s - time.time())
@@ -363,7 +362,7 @@ class Controller:
             started_ms,
             latency_ms / records / 1e3 if records else None,
             busy_s(reports, self._cores.at_once()),
-            # what shares have merged waits a step for their owner in every step: that is no backlog
+            # in every step, merged rows of shares wait one step for their owner: that is no backlog
             self._unread_records > 0.0
             or any(r.waiting_records or sum(r.taken.values()) > r.merged_rows for r in first),
             self._unread_records + sum(r.waiting_records for r in first) > records,
@@ -384,7 +383,7 @@ class Controller:
             self._configure(name, self._loop.settings(name).floor_s)
 
     def _configure(self, operator: str, floor_s: float | None) -> None:
-        """Hold an operator to its target; `floor_s` is None where the loop measures it."""
+        """Set an operator's target in the loop; `floor_s` is None if the loop measures the floor."""
         target, known_s = self._targets[operator], floor_s or 0.0
         most, why = self._limit(operator)
         settings = replace(
@@ -400,7 +399,7 @@ class Controller:
         self._loop.configure(operator, settings)
 
     def _limit(self, operator: str) -> tuple[int, str]:
-        """Return the most slots of an operator, and why no more could be of use."""
+        """Return the largest useful number of an operator's slots, and why more would not help."""
         asked, cores = self._config.slots_max, self._cores.machine
         limit = None if cores is None else self._metrics.limit(operator, cores)
         if limit is None or limit[0] >= asked:
@@ -410,7 +409,7 @@ class Controller:
     def _on_grant(self, grant: Grant) -> None:
         self._granted.grant = grant
         held = self._changes.assignment()
-        # more is no reason to hurry: the policy hears of it with the next counters
+        # a larger grant needs no cycle at once: the policy uses it with the next samples
         self._due |= any(held[name].slots > grant.most(name, held[name].slots) for name in held)
 
     def _on_quiet(self, horizon_ms: float) -> None:
@@ -425,7 +424,7 @@ class Controller:
             self._warn()
 
     def _warn(self) -> None:
-        """Say once that no number of slots can keep an SLO."""
+        """Warn that no number of slots can meet an SLO."""
         for name, target in self._targets.items():
             if self._loop.state(name) is LoopState.UNREACHABLE:
                 floor_ms = self._loop.floor_s(name) * 1e3
@@ -443,10 +442,10 @@ class Controller:
         return time.monotonic() - self._began_s
 
     def _measured(self) -> SloState:
-        """Return how the job stands to its SLO."""
+        """Return the state of the job's SLO."""
         judged = {name: self._metrics.success(name) for name in self._targets}
         rates = {name: rate for name, rate in judged.items() if rate and rate.windows.any()}
-        # of an end-to-end SLO the job's success is that of what leaves its last operators
+        # for an end-to-end SLO, only the last operators' results count for the job's success
         whole = [rate for name, rate in rates.items() if self._is_whole(name)]
         shares = np.concatenate([rate.shares() for rate in whole]) if whole else np.zeros(0)
         worst = min(((*r.worst(), name) for name, r in rates.items()), default=None)
@@ -478,7 +477,7 @@ class Controller:
 
 
 def busy_s(reports: Sequence[Report], cores: int) -> float:
-    """Return how long the slots of a batch took, in seconds: operator after operator, in turns."""
+    """Return the time of a batch's slots, in seconds: operators in sequence, slots on `cores` cores."""
     took_ms: dict[str, list[float]] = {}
     for report in sorted(reports, key=lambda item: item.slot):
         took_ms.setdefault(report.operator, []).append(report.useful_ms)
@@ -486,11 +485,11 @@ def busy_s(reports: Sequence[Report], cores: int) -> float:
 
 
 def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
-    """Return the records that an earlier run left waiting, per key group."""
+    """Return the backlog that an earlier run has left, in records per key group."""
     waiting = np.zeros(state.assignment.key_groups)
     for group, segments in state.backlog.items():
-        # a share of a split group waits under a key of its own
-        # and of merged rows the records count, as they will when they are completed
+        # the key of a share of a split group is the group plus a multiple of the number of groups;
+        # for merged rows, their records count, as at their completion
         waiting[group % len(waiting)] += sum(
             (segment[4:] or [segment[2]])[0] for segment in segments
         )
@@ -498,7 +497,7 @@ def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
 
 
 def _warm() -> None:
-    """Run an examiner once: compiling in the midst of batches would hold all threads up."""
+    """Run an examiner once, since compilation during batches would stop all threads."""
     examiner = Examiner(1, DELTA_S, DELTA_S)
     for tick in (1, 2, 3):
         count, nothing = np.full(1, float(tick)), np.zeros(1)

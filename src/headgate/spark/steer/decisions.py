@@ -14,7 +14,7 @@ from headgate.journal.parts import Observed, Wish
 from headgate.journal.schema import Applied, Decided, Event, NotReadyToDecide
 
 _KEPT = 1000
-"""Decisions that a query's handle remembers; the journal has them all."""
+"""Number of decisions that a query's handle keeps; the journal has all decisions."""
 
 
 class DecisionWriter:
@@ -58,7 +58,7 @@ class DecisionWriter:
         self._write(Applied(operator, str(change.kind), slots, round(took_s * 1e3, 3)))
 
     def not_ready(self, operator: str, why: str) -> None:
-        """Write that nothing is decided, and why."""
+        """Write that a cycle was skipped, and why."""
         self._write(NotReadyToDecide(operator, why))
 
 

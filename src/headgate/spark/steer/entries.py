@@ -12,13 +12,13 @@ from headgate.spark.job.reports import Report
 F64 = npt.NDArray[np.float64]
 
 _WEIGHT = 1 / 4
-"""Of a new step. Chosen, not tuned: a handful of steps say how many keys a group has at a time."""
+"""Weight of a new step. Chosen, not tuned: a few steps show how many keys a group has at a time."""
 
 
 class EntryRates:
-    """Entries that the records of each key group go to in a step, per second.
+    """Estimates the entries that the records of each key group touch, per second.
 
-    A share of a group that is whole would touch no more of them than its owner does now.
+    If a whole group were split, a share would touch at most as many entries as the owner does now.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class EntryRates:
         self._last_ms: float | None = None
 
     def add(self, reports: Sequence[Report], started_ms: float) -> None:
-        """Take a step of one operator into account, which began at `started_ms`."""
+        """Add a step of one operator, which began at `started_ms`."""
         last_ms, self._last_ms = self._last_ms, started_ms
         if last_ms is None or started_ms <= last_ms:
             return
@@ -39,6 +39,6 @@ class EntryRates:
             for group, entries in report.touched_by_group.items():
                 touched[group] = np.fmax(touched[group], entries)
         now = touched / (started_ms - last_ms) * 1e3
-        # of a group that is not there nothing is known: it had no rows
+        # a group without a report had no rows, and keeps its estimate
         now = np.where(np.isnan(now), self.per_s, now)
         self.per_s = self.per_s + _WEIGHT * (now - self.per_s)

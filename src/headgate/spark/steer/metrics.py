@@ -1,9 +1,8 @@
 """Turns committed reports of slots into samples of the control loop: arrivals, completions, times.
 
-Only what a step committed is counted, so that retries and doubled tasks change nothing. A sample of
-a time slot is given away when all of it is known: all that Spark had read when a batch began has
-arrived by then, and nothing but the batches after it will be served later. So a batch that takes
-long holds the samples back; it never looks like a source that fell silent.
+It counts only committed steps, so that retries and doubled tasks change nothing. A tick's sample is
+complete when committed steps have all records that arrived until the tick's end. So a long batch
+delays the samples, and never looks like a silent source.
 """
 
 from __future__ import annotations
@@ -26,58 +25,58 @@ from headgate.spark.steer.useful_time import UsefulTime
 F64 = npt.NDArray[np.float64]
 
 _HISTORY_TICKS = 1200
-"""Time slots that may lie open at once: older arrivals count in the oldest, and a longer pause leaves
+"""Most ticks that are open at once: older arrivals count in the oldest tick, and a longer pause leaves
 a gap. Chosen, not tuned: two minutes at the default of 100 ms."""
 
 _BEHIND_TICKS = 20
-"""The most that samples are held back for a source that delivers late: 2 s at the default of 100 ms."""
+"""Longest delay of samples for a source that delivers late: 2 s at the default of 100 ms."""
 
 _BEHIND_SHARE = 0.99
-"""Share of the records that have come by then; a few stragglers hold nothing back."""
+"""Share of the records that must have come after this delay; a few later records delay no sample."""
 
 _BEHIND_DECAY = 0.97
-"""Weight of a step against the next one in that share: some thirty steps. All three chosen, not tuned."""
+"""Weight of a step over that of the next in the share: about thirty steps. All three not tuned."""
 
 
 @dataclass
 class Cell:
-    """One operator in one time slot that lies open."""
+    """Holds the counts of one operator in one open tick."""
 
     arrived: F64
     completed: F64
     latency_ms: F64
     within: F64
-    """`arrived`, `completed`, `latency_ms`, `within`: float64[G]: Records that arrived, that were
-    completed, the sum of the latter's latencies, and how many of them were within the bound."""
+    """`arrived`, `completed`, `latency_ms`, `within`: float64[G]: Records that arrived; records that
+    were completed, the sum of their latencies, and the number of them within the bound."""
     useful_s: dict[int, float] = field(default_factory=dict)
     worked: dict[int, float] = field(default_factory=dict)
-    """`useful_s`, `worked`: by slot."""
+    """`useful_s`, `worked`: useful time and work by slot."""
     results: F64 = field(default_factory=lambda: np.zeros(3))
-    """float64[3]: results put out, the sum of their ages, and how many of them were within the
+    """float64[3]: results put out, the sum of their ages, and the number of them within the
     bound."""
 
     def spend(self, slot: int, useful_s: float, worked: float) -> None:
-        """Count useful time of a slot, and what it did in it."""
+        """Add useful time of a slot, and the work done in that time."""
         self.useful_s[slot] = self.useful_s.get(slot, 0.0) + useful_s
         self.worked[slot] = self.worked.get(slot, 0.0) + worked
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """An assignment, and who the slots are."""
+    """Holds an assignment, and the identities of its slots."""
 
     assignment: Assignment
     slot_ids: tuple[int, ...]
     from_tick: int
-    """First time slot that it holds in."""
+    """First tick in which the assignment holds."""
 
 
 class SourceDelay:
-    """Tracks the delay of a source's records behind the clock, in time slots.
+    """Tracks the delay of a source's records behind the clock, in ticks.
 
-    A source that delivers files, say, shows a record half a file after its arrival time-stamp. When a
-    batch has read all there is, the newest time slots are not complete: rates that end with them are
-    too low, by turns more and less.
+    A source of files, for example, shows a record half a file after its arrival. So when a batch has read
+    all available records, the newest ticks are not complete, and rates that end with them would be too
+    low, by varying amounts.
     """
 
     def __init__(self) -> None:
@@ -85,20 +84,20 @@ class SourceDelay:
         self._read_tick: int | None = None
 
     def add(self, tick: int, records: float) -> None:
-        """Take note of records of a time slot that came after `read` was last called."""
+        """Count records of a tick that came after the last call of `read`."""
         if self._read_tick is not None:
             behind = min(max(self._read_tick - tick, 0), _BEHIND_TICKS)
             self._records[behind] += records
 
     def read(self, tick: int) -> None:
-        """Take note that a batch has read all that was there in a time slot."""
+        """Record that a batch has read all records that were available in a tick."""
         if self._read_tick is None or tick > self._read_tick:
             self._read_tick = tick
             self._records *= _BEHIND_DECAY
 
     @property
     def behind(self) -> int:
-        """So many of the newest time slots are not complete yet."""
+        """Number of the newest ticks that are not complete yet."""
         total = float(self._records.sum())
         if total <= 0.0:
             return 0
@@ -106,14 +105,13 @@ class SourceDelay:
 
 
 class OperatorCounters:
-    """Counters of one operator, from reports to samples.
+    """Turns the reports of one operator into samples.
 
-    The first sample is that of tick 2: what had arrived before the first time slot, and waits here or in
-    the source, is then no part of any arrival rate.
+    The first sample is that of tick 2, so that no arrival rate includes records that had arrived
+    before and wait here or in the source.
 
-    `waiting` (float64[G]): rows that an earlier run left in the backlog; they arrived before the
-    first time slot. `first_tick`: number of the time slot (since the Unix epoch) that becomes tick
-    2.
+    `waiting` (float64[G]): backlog that an earlier run has left, which arrived before the first tick.
+    `first_tick`: number of the tick, counted from 1970, that becomes tick 2 of the samples.
     """
 
     def __init__(self, assignment: Assignment, waiting: F64, first_tick: int) -> None:
@@ -130,13 +128,13 @@ class OperatorCounters:
 
     @property
     def slot_ids(self) -> tuple[int, ...]:
-        """Identities of the slots that are."""
+        """Identities of the present slots."""
         return self._mapped[-1].slot_ids
 
     def assign(
         self, assignment: Assignment, survivors: Sequence[int | None], from_tick: int
     ) -> None:
-        """Take note of a new assignment that holds from `from_tick` on.
+        """Record a new assignment that holds from `from_tick` on.
 
         `survivors`: as `Change.survivors`.
         """
@@ -150,7 +148,7 @@ class OperatorCounters:
         self._mapped.append(Mapped(assignment, tuple(ids), from_tick))
 
     def add(self, report: Report, useful_s: float) -> None:
-        """Count what a slot task did.
+        """Count the work of a slot task.
 
         `useful_s`: useful time of the task, spread over its completions.
         """
@@ -163,7 +161,7 @@ class OperatorCounters:
                 self._delivery.add(tick, float(arrivals.records[rows].sum()))
         total = float(completions.records.sum())
         if total == 0.0 and useful_s > 0.0:
-            # it served a share of another slot's key group, which that one completes
+            # the task served a share of another slot's key group, whose owner completes the records
             self._cell(report.counts.end_tick).spend(report.slot, useful_s, report.work)
         for tick, rows in self._by_tick(completions):
             cell = self._cell(tick)
@@ -175,22 +173,22 @@ class OperatorCounters:
             cell.spend(report.slot, share * useful_s, share * report.work)
 
     def wait_at_source(self, records: float) -> None:
-        """Take note of how many records the source has that were not read: spread as what has come."""
+        """Record the number of unread records; divide them among key groups as earlier arrivals."""
         if records or self._unread is not None:
             weights = self._arrived if self._arrived.any() else np.ones(len(self._arrived))
             self._unread = records * weights / weights.sum()
 
     def add_results(self, tick: int, count: float, latency_ms: float, within: float) -> None:
-        """Count results that were put out in a time slot: how many, the sum of their ages, ..."""
+        """Count results put out in a tick: their number, the sum of their ages, those in the bound."""
         self._cell(tick).results += (count, latency_ms, within)
 
     def read(self, tick: int) -> list[tuple[Sample, Cell]]:
-        """Return the samples that are complete now that a batch has read all there was in `tick`."""
+        """Return the samples that are complete after a batch read all available records in `tick`."""
         self._delivery.read(tick)
         return self.until(tick - self._delivery.behind)
 
     def until(self, tick: int) -> list[tuple[Sample, Cell]]:
-        """Return the samples of all time slots up to `tick` that were not given away yet."""
+        """Return the samples of all ticks up to `tick` that were not returned before."""
         samples = []
         if tick - self._told > _HISTORY_TICKS:
             self._skip_to(tick - _HISTORY_TICKS)
@@ -198,7 +196,7 @@ class OperatorCounters:
             cell = self._open.pop(now, None) or self._empty()
             self._arrived = self._arrived + cell.arrived
             self._completed = self._completed + cell.completed
-            # what was left by an earlier run may stand for more records than rows
+            # the backlog of an earlier run may turn out to stand for more records
             self._arrived = np.maximum(self._arrived, self._completed)
             mapped = self._mapped_in(now)
             samples.append((self._sample(now, mapped, cell), cell))
@@ -227,7 +225,7 @@ class OperatorCounters:
         return self._mapped[0]
 
     def _skip_to(self, tick: int) -> None:
-        """Count what lies before `tick` in `tick` itself, and leave the time slots out."""
+        """Add the counts of earlier ticks to `tick`, and skip those ticks."""
         late = [t for t in self._open if t < tick]
         self._told = tick - 1
         for old in late:
@@ -267,15 +265,15 @@ class _Metered:
 
 
 class SparkMetrics:
-    """The metrics source of a job on Spark.
+    """Provides the control loop with the samples of a job on Spark.
 
-    Used by one thread, which is told in order of what the job did.
+    One thread calls it, with the job's events in their order.
 
     Parameters
     ----------
-    delta_s : float    Length of a tick; ticks begin at multiples of it since 1970.
-    started_ms : float    Tick 2 is the first that ends after it.
-    origins : Origins, optional    What follows results back to the source.
+    delta_s : float    Length of a tick; ticks begin at multiples of this length since 1970.
+    started_ms : float    Start of the job; tick 2 is the first tick that ends later.
+    origins : Origins, optional    Follows results back to the source.
     """
 
     def __init__(self, delta_s: float, started_ms: float, origins: Origins | None = None) -> None:
@@ -295,10 +293,10 @@ class SparkMetrics:
         by_results: bool = False,
         alone: bool = False,
     ) -> None:
-        """Count an operator from now on; parameters as of `OperatorCounters`.
+        """Count an operator from now on; parameters as in `OperatorCounters`.
 
-        With `by_results` success is that of the ages of its results, else of its records' latencies.
-        Samples of one that is `alone` in its batches tell how these spend their time.
+        `by_results`: whether success is from the ages of results, and not from latencies of records.
+        `alone`: whether the job has no other operator; then samples say how batches spend their time.
         """
         counters = OperatorCounters(assignment, waiting, self._first_tick)
         self._operators[name] = _Metered(counters, useful, success, by_results, alone)
@@ -306,10 +304,10 @@ class SparkMetrics:
     def wait_at_sources(
         self, operators: Sequence[str], reports: Sequence[Report], records: float
     ) -> None:
-        """Take note of what sources have that nobody has read.
+        """Record the number of unread records at the sources.
 
-        `operators`: those that read sources: each has the share in it that it had in what was read.
-        `reports`: reports of the newest step that read; empty if it read nothing.
+        `operators`: operators that read sources; unread records are divided among them as the records
+        that `reports` have. `reports`: reports of the newest step that read; empty if it read nothing.
         """
         read = {n: sum(r.arrived for r in reports if r.operator == n) for n in operators}
         total = sum(read.values())
@@ -318,21 +316,21 @@ class SparkMetrics:
             self._operators[name].counters.wait_at_source(records * share)
 
     def slot_id(self, operator: str, slot: int) -> int:
-        """Return the identity of a slot, of those that are; its number where it is none of them."""
+        """Return the identity of a present slot; for another slot return its number."""
         ids = self._operators[operator].counters.slot_ids
         return ids[slot] if slot < len(ids) else slot
 
     def success(self, operator: str) -> SuccessRate | None:
-        """Return how often the operator met its SLO; None where it is not judged by itself."""
+        """Return the operator's success in meeting its SLO; None if the operator has no SLO."""
         return self._operators[operator].success
 
     def record_cost(self, operator: str) -> tuple[float | None, float | None]:
-        """Return the time per record at a slot of `operator`, and the share of computing in it."""
+        """Return the time per record at a slot of `operator`, and the share of it for computing."""
         useful = self._operators[operator].useful
         return useful.record_s, useful.computing
 
     def limit(self, operator: str, cores: int) -> tuple[int, str] | None:
-        """Return how many slots can be of use to `operator`, and why no more; see `UsefulTime`."""
+        """Return the largest useful number of slots, and why not more; see `UsefulTime.limit`."""
         metered = self._operators[operator]
         return metered.useful.limit(len(metered.counters.slot_ids), cores)
 
@@ -343,7 +341,7 @@ class SparkMetrics:
         survivors: Sequence[int | None],
         at_ms: float,
     ) -> None:
-        """Take note of a new assignment, in force from the step that began at `at_ms` on."""
+        """Record a new assignment, in force from the step that began at `at_ms` on."""
         metered = self._operators[operator]
         metered.counters.assign(assignment, survivors, math.ceil(at_ms / self._delta_ms))
         metered.useful.renumber(survivors)
@@ -381,7 +379,7 @@ class SparkMetrics:
                 metered.counters.add_results(tick, result.count, total_ms, within)
 
     def known_until(self, horizon_ms: float) -> None:
-        """Give away what is known completely: what the source has delivered up to `horizon_ms`."""
+        """Make the samples that are complete when the source has delivered up to `horizon_ms`."""
         tick = math.floor(horizon_ms / self._delta_ms)
         for metered in self._operators.values():
             for sample, cell in metered.counters.read(tick):

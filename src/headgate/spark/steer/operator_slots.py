@@ -1,4 +1,4 @@
-"""Reports the slots of a fleet that a query of stateful operators holds."""
+"""Reports the slots of a query of stateful operators to its fleet, and limits them to the grant."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headgate.spark.steer.controller import Controller
 
 
 class OperatorSlots:
-    """The slots of a query's operators, within a grant; a `SlotHolder`.
+    """Keeps the slots of a query's operators within a grant; a `SlotHolder`.
 
     Parameters
     ----------
     changes : Changes    Enforces the grant at the boundary.
-    controller : Controller or None    Spends it; None of a query without an SLO.
+    controller : Controller or None    Decides within the grant; None for a query without an SLO.
     write : callable    Appends an event to the query's journal.
     """
 
@@ -35,7 +35,7 @@ class OperatorSlots:
         return {name: assignment.slots for name, assignment in self._changes.assignment().items()}
 
     def changing(self) -> bool:
-        """Return whether slots that were asked for, and not given up since, are not in force yet."""
+        """Return whether the slots requested last are not in force yet."""
         return any(self._changes.newest(op).slots != n for op, n in self.held().items())
 
     def holds(self) -> dict[str, float]:
@@ -43,7 +43,7 @@ class OperatorSlots:
         return self._changes.holds()
 
     def limit(self, grant: Grant) -> None:
-        """Hold at most what `grant` says; the policy hears of it first, and may say which slots go."""
+        """Limit slots to `grant`; tell the policy first, which may choose the slots to give up."""
         if dict(grant.slots) != dict(self._grant.slots):
             self._write(GrantChange(dict(grant.slots), grant.by, grant.reason))
         self._grant = grant
@@ -52,7 +52,7 @@ class OperatorSlots:
         self._changes.limit(grant)
 
     def requests(self) -> dict[str, int]:
-        """Return the slots that the policy would like, where that is more than granted."""
+        """Return the slots that the policy requests, where these are more than granted."""
         requests = {} if self._controller is None else dict(self._controller.requests())
         if requests != self._noted:
             self._noted = requests

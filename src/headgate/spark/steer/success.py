@@ -12,24 +12,24 @@ F64 = npt.NDArray[np.float64]
 
 
 class SuccessRate:
-    """Share of sliding windows in which an SLO holds.
+    """Measures the share of sliding windows in which an SLO holds.
 
-    A window of length T ends at every tick, once T has passed. A mean is judged for every key group
-    by itself, unless the SLO is end-to-end; a percentile for the operator as a whole. A window in
-    which nothing was completed although records waited is judged by the next ones that are
-    completed, as `headgate.control.success.success_rates` does; it is missed until then as soon as
-    the records have waited longer than the bound, a mean over all that wait. One in which nothing
-    waited is left out.
+    A window of length T ends at every tick, once T has passed. A mean is judged for each key group,
+    unless the SLO is end-to-end; a percentile is judged for the whole operator. If records waited in
+    a window but none was completed, the next completions judge the window, as in
+    `headgate.control.success.success_rates`. Until then the window is missed as soon as the records
+    have waited longer than the bound (for a mean: on average). A window without waiting records is
+    left out.
 
-    `slo`: one of latency. `delta_s`: length of a tick. Raises `ConfigError`: the SLO's window is
-    too long to be kept.
+    `slo`: an SLO of latency. `delta_s`: length of a tick. Raises `ConfigError`: the SLO's window is
+    too long to store.
 
     Attributes
     ----------
     windows, met : float64[G] or float64[1]
-        Windows that are judged, and those of them in which the SLO holds.
+        Windows that were judged, and the windows of these in which the SLO holds.
     empty : int    Windows left out, all key groups.
-    stalled : int    Windows judged although nothing was completed in them, all key groups.
+    stalled : int    Windows judged although no record was completed in them, all key groups.
 
     References
     ----------
@@ -44,10 +44,10 @@ class SuccessRate:
         self.met: F64 = np.zeros(judged)
         self.empty = 0
         self.stalled = 0
-        # windows without completions: not judged yet, and missed by now
+        # windows without completions: those not judged yet, and those missed so far
         self._open: F64 = np.zeros(judged)
         self._overdue: F64 = np.zeros(judged)
-        # since the last completions; of a mean the sum over all records that wait
+        # waiting time since the last completions; for a mean, summed over all waiting records
         self._waited_ms: F64 = np.zeros(judged)
         self.judge_by(slo)
 
@@ -58,7 +58,7 @@ class SuccessRate:
         self._records = np.zeros((ticks, len(self.windows)))
         self._good = np.zeros((ticks, len(self.windows)))
         self._seen = 0
-        # By another SLO nothing says any more whether those were in time.
+        # Under another SLO, windows without completions can no longer be judged.
         self._open[:] = self._overdue[:] = self._waited_ms[:] = 0.0
 
     @property
@@ -67,11 +67,11 @@ class SuccessRate:
         return self._slo.bound * 1e3
 
     def add(self, completed: F64, latency_ms: F64, within: F64, waiting: F64) -> None:
-        """Take a tick into account.
+        """Add a tick.
 
         `completed`, `latency_ms`, `within` (float64[G]): completions, the sum of their latencies,
-        and how many of them were within the bound. `waiting` (float64[G]): records arrived and not
-        completed at the end of the tick.
+        and the number of them within the bound. `waiting` (float64[G]): records that have arrived and
+        are not completed at the end of the tick.
         """
         row = self._seen % len(self._records)
         good = latency_ms if self._slo.statistic == "mean" else within
@@ -97,7 +97,7 @@ class SuccessRate:
         self._overdue[some] = self._waited_ms[some] = 0.0
 
     def _wait(self, waiting: F64) -> None:
-        """Let a tick pass for those that wait, and judge the windows of those that are late by now."""
+        """Add a tick to the waiting times, and judge the windows whose records are late now."""
         records = waiting if self._slo.statistic == "mean" else (waiting > 0).astype(np.float64)
         self._waited_ms = np.where(
             waiting > 0, self._waited_ms + self._delta_s * 1e3 * records, 0.0

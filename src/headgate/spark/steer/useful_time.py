@@ -1,7 +1,7 @@
 """Measures the useful time of slots: the rate that a slot can sustain, and the limit of that rate.
 
-A task with five records takes nearly as long as one with five hundred. Time per record taken from
-such tasks would make a slot with little to do look slow.
+A task with five records takes nearly as long as a task with five hundred. The plain time per record of
+such tasks would make a slot with little work look slow.
 """
 
 from __future__ import annotations
@@ -20,46 +20,47 @@ from headgate.spark.job.reports import Report
 F64 = npt.NDArray[np.float64]
 
 _PERIODS = 32
-"""Batches whose time beside the slots' is remembered. Chosen, not tuned."""
+"""Number of batches whose time beside the slots is kept. Chosen, not tuned."""
 
 _SERVING_SHARE_MIN = 0.2
-"""A budget that the fixed cost nearly fills still serves; keeps the rate away from zero."""
+"""Least share of a budget for serving, even if the fixed cost nearly fills it; keeps the rate above 0."""
 
 _BESIDE_DECAY = 0.95
-"""Weight of a batch against the next one in what it takes beside its slots: some twenty batches."""
+"""Weight of a batch over that of the next in the time beside the slots: about twenty batches."""
 
 _EVIDENCE = 3.0
-"""Standard errors that the cost of a record beside the slots must be above 0, to be believed: it is
-extended to many more records than were seen."""
+"""Standard errors by which the cost of a record beside the slots must exceed 0 to be used, since it is
+extrapolated to many more records than were seen."""
 
 _TOLD_MIN = 6.0
-"""Batches' weight from which such an error is known."""
+"""Least weight of all batches for this cost and its standard error."""
 
 _BEFORE_MIN = 0.8
-"""Share of a record's time that is spent before it reaches a slot, from which slots cannot help: a
-quarter more of them would save a twentieth. Chosen, not tuned."""
+"""Share of a record's time before its slot above which more slots do not help: a quarter more slots
+would save a twentieth of the time. Chosen, not tuned."""
 
 _ROUNDING = 1e-9
-"""Two cores for slots that compute two fifths of their time are five slots, also in floating point."""
+"""Tolerance: two cores for slots that compute 2/5 of their time are five slots in floating point, too."""
 
 _COMPUTING_DECAY = 0.9
-"""Weight of a task against the next one in the share of its time that it computes."""
+"""Weight of a task over that of the next in the share of time in which slots compute."""
 
 
 class BesideSlots:
     """Estimates the time of a batch beside its slots: a fixed part, and a part for each record.
 
-    The second is that of a UDF, a parse or a filter between source and slots. No slot more shortens it.
+    The part per record is a UDF, a parse or a filter between source and slots. More slots do not shorten
+    this part.
     """
 
     def __init__(self) -> None:
         self._within: deque[float] = deque(maxlen=_PERIODS)
         self._between: deque[float] = deque(maxlen=_PERIODS)
         self._sums: F64 = np.zeros(6)
-        """Weighted: 1, x, y, x*x, x*y, y*y of the batches' records and the time within them."""
+        """Weighted sums of 1, x, y, x*x, x*y, y*y; x: records of a batch, y: its `within_ms`."""
 
     def add(self, records: int, within_ms: float, between_ms: float) -> None:
-        """Take a batch into account: its records, and the time beside slots within and before it."""
+        """Add a batch: its records, and the time beside the slots within the batch and before it."""
         self._within.append(within_ms)
         self._between.append(between_ms)
         x, y = float(records), within_ms
@@ -67,7 +68,7 @@ class BesideSlots:
 
     @property
     def known(self) -> bool:
-        """Return whether there was a batch."""
+        """Return whether a batch was added."""
         return bool(self._within)
 
     @property
@@ -76,8 +77,8 @@ class BesideSlots:
         return _quartile(self._between)
 
     def line(self) -> tuple[float, float]:
-        """Return (ms of a batch, ms of a record)."""
-        # low quantiles: while a source is quiet, the time between batches is not spent on anything
+        """Return (fixed ms of a batch, ms of a record)."""
+        # a low quantile, since the time between batches of a quiet source is idle time
         between_ms = _quartile(self._between)
         count, x, y, xx, xy, yy = self._sums.tolist()
         across, both = xx - x * x / count, xy - x * y / count
@@ -91,13 +92,13 @@ class BesideSlots:
 
 
 class UsefulTime:
-    """Returns the useful time of slot tasks in seconds, of one operator.
+    """Computes the useful time of one operator's slot tasks, in seconds.
 
-    It is records over what the slot can sustain, so that completions / useful time is what it can
-    sustain, and useful time / wall time is 1 when it can do no more. A slot serves
-    ``(budget / waves - a) / b`` records in a batch, for the quota that its budget is has a task's usual
-    fixed cost in it; the batch takes the budget, and what it takes beside the slots for all the records
-    that they then serve. Without a budget, its fixed parts weigh nothing.
+    Useful time is records over the slot's sustainable rate. So completions / useful time is that rate,
+    and useful time / wall time is 1 when the slot can do no more. In a batch a slot serves
+    ``(budget / waves - a) / b`` records; a: fixed cost beyond `FIXED_MS`, b: cost per record. The batch
+    takes the budget and, beside the slots, the time for all these records. Without a budget, fixed
+    costs do not count.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ class UsefulTime:
         Records per second that a slot serves in an experiment: useful time is served / rate.
     budget_s : callable    Returns the budget at present, or None.
     cores : callable
-        Returns how many slots run at a time; the others wait for their turn, in waves.
+        Returns the number of slots that run at a time; more slots run in waves.
     machine : int or None    Cores of the machine, if all of Spark is on one.
 
     References
@@ -134,10 +135,10 @@ class UsefulTime:
     def add(
         self, reports: Sequence[Report], started_ms: float, ended_ms: float, slots: int
     ) -> list[float]:
-        """Take the tasks of a batch into account, and return the useful time of each, in s.
+        """Add the tasks of a batch, and return the useful time of each, in seconds.
 
-        `reports`: of this operator's slots. `started_ms`, `ended_ms`: when the batch began and when
-        it was committed, by the wall clock.
+        `reports`: reports of this operator's slots. `started_ms`, `ended_ms`: wall-clock times when
+        the batch began and when it was committed.
         """
         if self._slot_rate is not None:
             return [report.work / self._slot_rate for report in reports]
@@ -157,10 +158,10 @@ class UsefulTime:
         return [r.work / sustained[r.slot] if r.work else 0.0 for r in reports]
 
     def _learn_computing(self, reports: Sequence[Report]) -> None:
-        """Learn which share of their time slots compute, or would if they had a core.
+        """Estimate the share of their time in which slots compute or wait for a core.
 
-        Where the kernel does not say how long they waited for one, tasks that outnumber the cores would
-        seem to compute less the more of them there are: they count only as long as there were no others.
+        If the kernel does not report waits for a core, tasks that outnumber the cores seem to compute
+        less. So they count only until a batch had enough cores for its tasks.
         """
         crowded = self._machine is not None and len(reports) > self._machine
         if crowded and self._uncrowded:
@@ -173,7 +174,7 @@ class UsefulTime:
             self._took_ms += report.useful_ms - (1.0 - _COMPUTING_DECAY) * self._took_ms
 
     def renumber(self, survivors: Sequence[int | None]) -> None:
-        """Take note of a new assignment; parameters as of `Change.survivors`."""
+        """Record a new assignment; `survivors` as in `Change.survivors`."""
         self._cost.renumber(survivors)
 
     @property
@@ -184,16 +185,16 @@ class UsefulTime:
 
     @property
     def computing(self) -> float | None:
-        """Share of the slots' time that they compute, and do not wait; None while it is not known."""
+        """Share of their time in which slots compute; None while it is unknown."""
         if self._slot_rate is not None or not self._took_ms or not self._computed_ms:
             return None
         return min(self._computed_ms / self._took_ms, 1.0)
 
     def batch(self) -> BatchTimes | None:
-        """Return how batches spend their time; None of slots at a fixed rate, and while it is not known.
+        """Return how batches spend their time; None for slots at a fixed rate, or while it is unknown.
 
-        Where a batch spends its time within, before its slots or after them, is unknown: all of it
-        is taken to be before them.
+        It is unknown how much of a batch's time beside the slots is before them, and how much after
+        them; all of it counts as before.
         """
         if self._slot_rate is not None or not self._beside.known:
             return None
@@ -212,9 +213,9 @@ class UsefulTime:
         )
 
     def limit(self, slots: int, cores: int) -> tuple[int, str] | None:
-        """Return how many slots can be of use on so many cores, and why no more; None if any number.
+        """Return the largest useful number of slots, and why not more; None if no limit is known.
 
-        `slots`: that there are. `cores`: cores of the machine; Spark may have been started with
+        `slots`: the present number. `cores`: cores of the machine; Spark may have been started with
         more.
         """
         known = self._cost.record_ms[:slots]

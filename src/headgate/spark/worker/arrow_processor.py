@@ -1,7 +1,7 @@
 """Defines `hg.ArrowProcessor`: a PySpark ``StatefulProcessor`` that takes many keys per call, as Arrow.
 
-It runs in headgate's slots, and unchanged as plain Spark and in ``TwsTester``, where it is called with
-one key at a time. Imported in Python workers: nothing of the driver may be needed here.
+It runs in headgate's slots, and unchanged in plain Spark and ``TwsTester``, which call it with one key
+at a time. Imported in Python workers, so this module must not import modules of the driver.
 """
 
 from __future__ import annotations
@@ -28,28 +28,27 @@ Call = Callable[[pa.RecordBatch, Keyed, State, Timers], pa.RecordBatch | None]
 
 
 class ArrowProcessor(StatefulProcessor):
-    """The logic of ``df.groupBy(...).transformWithState(processor, schema, output mode, time mode)``.
+    """Changes keys in ``df.groupBy(...).transformWithState(processor, schema, output mode, time mode)``.
 
-    A subclass declares class attributes and implements `handleBatch`, and `handleExpired` if it
-    registers timers, and `handleInitial` if it is given an initial state.
+    A subclass declares class attributes and implements `handleBatch`. If it registers timers, it
+    implements `handleExpired`; if the query has an initial state, `handleInitial`.
 
     Attributes
     ----------
     keys : pyarrow.Schema
         The grouping columns, in their order.
     inputs : pyarrow.Schema
-        The columns of the stream that it reads; others do not reach it.
+        The columns of the stream that the processor reads.
     initial : pyarrow.Schema
-        The columns of the initial state that it reads.
+        The columns of the initial state that the processor reads.
     states : mapping of str to (pyarrow.Schema, pyarrow.Schema) or (..., int)
-        Per state variable the columns that tell a key's entries apart, what an entry holds, and, in
-        time mode "ProcessingTime", how many milliseconds it lives after it was last put. With columns
-        of the first kind it is PySpark's map state, without them its value state.
+        By name of a state variable: the columns that tell a key's entries apart, the columns of an
+        entry's value, and, in time mode "ProcessingTime", an entry's time to live after its last put,
+        in ms. With columns of the first kind it is PySpark's map state, without them value state.
 
     Notes
     -----
-    Within a call the rows of a key come in the order of the stream, if it has one: those of one
-    source partition do.
+    Within a call, a key's rows from one source partition come in the order of that partition.
     """
 
     keys: pa.Schema
@@ -61,24 +60,24 @@ class ArrowProcessor(StatefulProcessor):
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch:
-        """Take the arriving rows of many keys, change their state, and return what goes out.
+        """Process the arriving rows of many keys, change the keys' state, and return the output.
 
-        Called once per slot and batch that has rows for it. A call that fails is repeated with the
-        state as it was, so it must depend on its arguments only. A call without any key is made when
-        a worker starts, so that what is compiled or loaded is there when a batch comes.
+        headgate calls it once per batch and slot with rows. headgate repeats a failed call with the
+        old state, so the result must depend on the arguments only. When a worker starts, headgate
+        calls it once without keys, so that code is loaded and compiled before the first batch.
 
         Parameters
         ----------
         keys : pyarrow.RecordBatch of k rows
             Each key that has rows, once.
         batch : Keyed
-            ``batch.rows`` are the arriving rows by key, ``batch.of`` (int64[n]) says whose each is, as
-            a position in `keys`.
+            ``batch.rows`` are the arriving rows by key; ``batch.of`` (int64[n]) has the position in
+            `keys` of each row's key.
         state : State
             ``state[name]`` are the entries of these keys, in the same form; ``state.put(name, of,
             rows)``, ``state.remove(name, of, rows)`` and ``state.clear(name, of)`` change them.
         timers : Timers
-            ``timers.register(of, at_ms)`` and ``timers.delete(of, at_ms)``; what time it is.
+            ``timers.register(of, at_ms)`` and ``timers.delete(of, at_ms)``; also the present time.
 
         Returns
         -------
@@ -89,19 +88,19 @@ class ArrowProcessor(StatefulProcessor):
     def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch | None:
-        """Take timers that have fired, after the rows of the batch; as `handleBatch`.
+        """Process timers that have fired, after the rows of the batch; called as `handleBatch`.
 
         Parameters
         ----------
         expired : Keyed
-            Column ``at_ms``: the times of the timers, per key in ascending order. They are among
-            ``timers.registered`` for the last time; none can be registered at its own time again.
+            Column ``at_ms``: the times of the timers, per key in ascending order. They are still in
+            ``timers.registered``; a timer that has fired cannot be registered at its time again.
         """
 
     def handleInitial(
         self, keys: pa.RecordBatch, initial: Keyed, state: State, timers: Timers
     ) -> None:
-        """Take the initial state, in the first batch, before any row; as `handleBatch`."""
+        """Process the initial state, in the first batch, before any row; called as `handleBatch`."""
 
     # -- plain Spark ----------------------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ class ArrowProcessor(StatefulProcessor):
         before = {variable.name: self._before(variable) for variable in variables}
         state = State(variables, before, 1)
         watermark_ms = np.array([now.getCurrentWatermarkInMs()], dtype=np.int64)
-        # which of the two it is Spark knows, and a processor need not
+        # Spark knows whether time is processing time or event time; a processor need not know
         mode = TimeMode.PROCESSING if timed else TimeMode.NONE
         timers = Timers(state, mode, now.getCurrentProcessingTimeInMs(), watermark_ms)
         output = method(keys, _of_one_key(arrived), state, timers)

@@ -1,7 +1,7 @@
 """Runs PySpark's worker daemon with the slots' imports done before it forks.
 
-A new Python worker then costs a fork instead of a second of imports. And it removes the arenas of its
-workers once they have ended, also where their driver was killed. Set by `headgate.session`.
+A new Python worker then costs a fork instead of a second of imports. When the workers have ended, the
+daemon removes their arenas, even if their driver was killed. `headgate.session` sets this daemon.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PRELOAD = (
     "pyspark.sql.pandas.serializers",
     "pyspark.worker",
     "headgate.spark.worker.slot",
-    # in real time a pipe that is lost gets new workers, and nothing comes out until they have begun
+    # in real time a lost pipe gets new workers, and has no output until they have started
     "headgate.spark.realtime.in_run",
     "headgate.spark.realtime.clocked",
     "headgate.spark.realtime.kafka_feed",
@@ -36,7 +36,7 @@ _PRELOAD = (
 _SOURCE_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _SOCKET_DIRECTORY = "PYTHON_WORKER_FACTORY_SOCK_DIR"
 _WORKERS_END_S = 5.0
-"""Workers are told to end before their daemon does; one that stands still is not waited for longer."""
+"""Longest time that the daemon waits for its workers to end, when it ends itself. Not tuned."""
 
 
 def preload() -> None:
@@ -49,11 +49,11 @@ def preload() -> None:
 
 
 def forget_archives() -> None:
-    """Have workers not read again which files archives hold, as Spark's ``pyspark.zip``.
+    """Keep workers from reading the lists of files of archives again, such as Spark's ``pyspark.zip``.
 
-    A new worker gets a directory of its own on the path, and PySpark has Python look anew at all others.
-    Python 3.11 then reads an archive once for each package of it that was imported, a quarter of a second
-    for Spark's. Without finders there is nothing to read; the next import makes one of what is known.
+    A new worker adds a directory to the path, and PySpark then invalidates Python's caches of all others.
+    Python 3.11 then reads an archive once for each package that was imported from it: 0.25 s for Spark's.
+    Without finders Python reads nothing; the next import makes a finder from the cached list of files.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter):
@@ -61,10 +61,10 @@ def forget_archives() -> None:
 
 
 def quiet(worker: Callable[..., int]) -> Callable[..., int]:
-    """Return PySpark's worker loop, silent about a JVM that no longer listens.
+    """Return PySpark's worker loop without tracebacks about sockets that the JVM has closed.
 
-    A job that is stopped, and a session that ends, close their sockets while a worker still writes:
-    PySpark's daemon prints a traceback for each, which tells nobody anything.
+    A stopped job, or a session that ends, closes its sockets while a worker still writes. PySpark's
+    daemon would print a traceback for each worker, which helps nobody.
     """
 
     def run(*args: Any) -> int:
@@ -77,10 +77,10 @@ def quiet(worker: Callable[..., int]) -> Callable[..., int]:
 
 
 def quiet_here() -> None:
-    """Make this process silent in the same way, if it is a worker that reads a Python source.
+    """Suppress the same tracebacks in this process, if it is a worker that reads a Python source.
 
-    Spark starts those with a daemon of its own, whatever daemon module is set, or with none; what reads
-    a source of headgate imports it, and so comes here.
+    Spark starts such workers with its own daemon, whatever daemon module is set, or without a daemon.
+    Python sources therefore call this function when a worker imports them.
     """
     main = sys.modules["__main__"]
     started_as = getattr(getattr(main, "__spec__", None), "name", None)
@@ -96,11 +96,11 @@ def _all_but_a_broken_pipe(kind: type[BaseException], error: BaseException, trac
 
 
 def own_directory(undo: ExitStack) -> None:
-    """Have the daemon's socket in a directory that only this user can enter, whatever the umask.
+    """Put the daemon's socket into a directory that only this user can enter, whatever the umask.
 
-    Spark trusts who can reach the socket, and puts it into the temporary directory.
+    Spark trusts every process that reaches the socket, and puts it into the temporary directory.
 
-    `undo`: gets what removes the directory.
+    `undo`: gets a callback that removes the directory.
     """
     if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true":
         parent = os.environ.get(_SOCKET_DIRECTORY)
@@ -112,13 +112,13 @@ def own_directory(undo: ExitStack) -> None:
 
 
 def clear_away() -> None:
-    """Remove the run directories that nobody uses any more, when the workers have ended."""
+    """Wait until the workers have ended, then remove the run directories that no process uses."""
     arena = importlib.import_module("headgate.tables.arena")
     errors = importlib.import_module("headgate.core.errors")
     deadline = time.monotonic() + _WORKERS_END_S
     while _has_children() and time.monotonic() < deadline:
         time.sleep(0.01)
-    # a directory that cannot be used was refused by whoever wanted to use it
+    # for a directory that cannot be used, the worker that needed it has raised an error
     with contextlib.suppress(errors.HeadgateError, OSError):
         arena.sweep(arena.arena_root())
         if arena.spill_path().is_dir():
@@ -126,7 +126,7 @@ def clear_away() -> None:
 
 
 def _has_children() -> bool:
-    # PySpark has the kernel reap them, so there is nothing to wait for once all have ended
+    # PySpark has the kernel reap children, so after the last one there is none to wait for
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:

@@ -21,14 +21,14 @@ _PER_GROUP = ("tokens", "steps", "emitted_us", "due_us")
 
 T = TypeVar("T")
 PerIndex = Sequence[T] | Mapping[int, T]
-"""One for each key group or slot; a mapping where only some are told."""
+"""One value for each key group or slot; a mapping has values of some of them only."""
 
 
 class _Told:
-    """Travels as JSON in a local property of Spark, one per operator."""
+    """Travels as JSON in a local property of Spark; each operator has its own property."""
 
     PROPERTY: ClassVar[str]
-    """The property's name; the operator's id comes behind it."""
+    """Beginning of the property's name; the operator's name follows."""
 
     @classmethod
     def of(cls, context: TaskContext, operator: str) -> Self:
@@ -41,7 +41,7 @@ class _Told:
         return cls(**json.loads(text))
 
     def to_json(self) -> str:
-        """Return it as text; lists are not copied first, since some have an entry per key group."""
+        """Return JSON; does not copy the lists first, since some have an entry per key group."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return json.dumps({field.name: getattr(self, field.name) for field in fields})
 
@@ -50,7 +50,7 @@ class _Told:
 class SlotFacts(_Told):
     """Holds the instructions to the slots of one operator in one attempt of a step.
 
-    What `of_slots` returns has mappings from key group, and from slot, in the place of sequences.
+    In the results of `of_slots`, mappings from key group or slot replace the sequences.
     """
 
     PROPERTY: ClassVar[str] = "headgate.step."
@@ -58,7 +58,7 @@ class SlotFacts(_Told):
     step: int
     attempt: int
     arena_root: str | None
-    """None where slots' hosts have arenas of their own."""
+    """The driver's arena root; None if each host of slots has its own."""
     run_id: str
     checkpoint: str
     watermark_us: int
@@ -66,7 +66,7 @@ class SlotFacts(_Told):
     slot_of: PerIndex[int]
     """The slot of each key group."""
     held: Collection[int]
-    """Key groups that are not served, since a migration has them."""
+    """Key groups that a migration holds: no slot serves them."""
     tokens: PerIndex[str]
     steps: PerIndex[int]
     emitted_us: PerIndex[int]
@@ -75,45 +75,45 @@ class SlotFacts(_Told):
     snapshots: Collection[int]
     """Key groups that write a full section."""
     backlog: Mapping[str, Sequence[Sequence[Any]]]
-    """Segments by key group, which is text here as JSON has it."""
+    """Segments by key group; the keys are text, as in JSON."""
     waiting_crc32: Mapping[str, int]
     """CRC-32 of the files with the segments."""
     quotas: PerIndex[int] | None
     """Rows that each slot may serve; None for all."""
     next_slots: int
-    """Slots of the operator that reads what this one puts out; 0 where there is none."""
+    """Number of slots of the operator that reads this operator's output; 0 without such an operator."""
     keep_late: bool
     delta_ms: float
     bound_ms: float
-    """`delta_ms`, `bound_ms`: what the control loop counts by; 0 where there is none."""
+    """`delta_ms`, `bound_ms`: tick of the control loop, and bound of the SLO; 0 without a loop."""
     timestamp_ms: int
-    """The time of the step, one for all attempts."""
+    """Processing time of the step, ms since 1970; the same in all attempts."""
     time_limit_s: float
-    """Of one call of a processor; 0 for any."""
+    """Longest time of one call of a processor; 0 for no limit."""
     arrived_ms: float
-    """When the batch was read."""
+    """Time at which the batch was read, ms since 1970."""
     faults: Sequence[Mapping[str, Any]]
     split: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """As `Assignment.split`, by key group, which is text here."""
+    """As `Assignment.split`; the keys are text."""
     stands_us: Mapping[str, int] = field(default_factory=dict)
-    """`GroupState.stands_us` of key groups that are split or were until now, likewise."""
+    """`GroupState.stands_us` of key groups that are split or were until now; the keys are text."""
     origins: bool = False
     """As `Request.origins`."""
     memory: Mapping[str, Any] | None = None
-    """``byte_count`` and ``key_groups`` of `MemoryBound`, and ``spill_root``, which counts only
-    beside an `arena_root`; None where memory has no bound."""
+    """``byte_count`` and ``key_groups`` of `MemoryBound`, and ``spill_root``, which is used only
+    with an `arena_root`; None if memory has no bound."""
     show_keys: bool = False
     """Whether slots report the value of their hottest key."""
     slots: int = 0
-    """How many slots serve; 0: as many as `slot_of` names."""
+    """Number of slots that serve; 0: the number of slots in `slot_of`."""
     key_groups: int = 0
-    """How many key groups there are; 0: as many as `slot_of` has."""
+    """Number of the operator's key groups; 0: the length of `slot_of`."""
 
     def of_slots(self, count: int) -> tuple[Self, list[dict[str, Any]]]:
-        """Return what all of so many slots need of it, and by slot the fields that only that one needs.
+        """Return the instructions that `count` slots share, and for each slot its own fields.
 
-        `dataclasses.replace` puts both together. Told to each slot, the whole would be as many times as
-        long as there are slots.
+        `dataclasses.replace` joins both. With all fields for each slot, the text would be `count` times
+        as long.
         """
         mine: list[list[int]] = [[] for _ in range(count)]
         for group, slot in enumerate(self.slot_of):
@@ -149,11 +149,11 @@ class SlotFacts(_Told):
 
     @property
     def slot_count(self) -> int:
-        """Return how many slots serve."""
+        """Return the number of slots that serve."""
         return self.slots or max(self.slot_of) + 1
 
     def shares_at(self, slot: int) -> dict[int, int]:
-        """Return the key groups of other slots of which a slot has a share, and what it waits under."""
+        """Return the key groups of other slots of which a slot has a share, with their backlog keys."""
         split = self.split or {}
         groups = self.key_groups or len(self.slot_of)
         return {
@@ -205,10 +205,10 @@ class SlotFacts(_Told):
         )
 
     def waiting(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
-        """Return the records that wait for the slot's groups that are served, oldest first per group.
+        """Return the backlog of the slot's key groups that are not held, oldest first per group.
 
-        And those that wait for its shares of others' groups. Raises `CheckpointError`: a file they
-        wait in is damaged.
+        Includes the backlog of the slot's shares of other slots' groups. Raises `CheckpointError`: a
+        file of the backlog is damaged.
         """
         parts = []
         read: dict[str, pa.Table] = {}  # a file holds segments of many groups
@@ -232,7 +232,7 @@ def _at(groups: list[int], values: Any) -> dict[int, Any]:
 
 @dataclass(frozen=True)
 class ReplicaFacts(_Told):
-    """Holds the instructions to the replicas of one stage in one attempt; a list has an entry a lane."""
+    """Holds the instructions to the replicas of a stage in one attempt; lists have an entry per lane."""
 
     PROPERTY: ClassVar[str] = "headgate.replicas."
 
@@ -240,14 +240,14 @@ class ReplicaFacts(_Told):
     attempt: int
     checkpoint: str
     backlog: Sequence[Sequence[Sequence[Any]]]
-    """sequence of sequences of Segment: what waits at the lane's replica."""
+    """sequence of sequences of Segment: the backlog of each lane's replica."""
     waiting_crc32: Mapping[str, int]
     """CRC-32 of the files with the segments."""
     quotas: Sequence[int | None]
     """Rows that the lane's replica may serve; None for all."""
     box_s: float | None
-    """How long a replica may serve; None for any time."""
+    """Longest time that a replica may serve; None for no limit."""
     now_ms: float
-    """For rows that do not say when they arrived."""
+    """Arrival of rows that have no time of arrival, ms since 1970."""
     timeout_s: float | None
-    """The age at which a row is dropped; None for none."""
+    """Age above which a row is dropped; None to drop no row."""

@@ -1,6 +1,6 @@
-"""Words the failure of an attempt of a batch, and of a query.
+"""Says in one sentence why an attempt of a batch, or a query, failed.
 
-Whether another attempt can help, what the user's own code did, and what of Spark's words matters.
+It also decides whether another attempt can help, and finds errors of the user's code in Spark's texts.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FINAL = (
 _OUTGROWN = re.compile(
     "offset overflow|overflowed binary|input array too large|more than 2147483646 bytes"
 )
-"""What Arrow says when a column of text needs more than the 2 GB that its offsets reach."""
+"""Arrow's errors for a column of text that needs more than the 2 GB that its offsets reach."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 _SPARKS_WORDS = "terminated with exception: "
 _MODULE = re.compile(r"(?:\w+\.)+(?=\w+: )")
-"""What stands before the name of an exception where a traceback ends."""
+"""Matches the module before the name of an exception in the last line of a traceback."""
 
 _OURS = HeadgateError.__module__
 _STATE = re.compile(r"\s*SQLSTATE: \w+$")
@@ -47,17 +47,17 @@ _MAKE_ROOM = (
     "make room where Spark writes: its log in the checkpoint's directory (of a checkpoint on a store in "
     "the driver's temporary directory), and spark.local.dir; then start the query again."
 )
-"""What the JVM says of a full disk, whichever it is, and what to do."""
+"""`_FULL`, `_MAKE_ROOM`: the JVM's text for a full disk, which it does not name, and the remedy."""
 
 
 class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
-    """A query failed. Says why in one sentence; what Spark says about it is its ``__cause__``.
+    """Says in one sentence why a query failed; Spark's exception is its ``__cause__``.
 
-    A ``StreamingQueryException``, as which programs for PySpark catch it.
+    It is a ``StreamingQueryException``, since programs for PySpark catch that.
 
     Attributes
     ----------
-    journalled : str    The same without what may quote a record.
+    journalled : str    The sentence without text that may quote a record.
     """
 
     journalled = ""
@@ -68,34 +68,34 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
     ) -> QueryFailed:
         """Return the failure of a query.
 
-        `raised`: what the query's batch raised on the driver, of which Spark has the text only.
-        `reads`: what the query reads of Kafka, and where.
+        `raised`: the exception of the query's batch on the driver; Spark passes on only its text.
+        `reads`: descriptions of the query's Kafka sources.
         """
         failure = cls(told(error if raised is None else raised, reads))
         failure.journalled = told(error if raised is None else raised, reads, withhold=True)
-        # the way through Spark and headgate says nothing of a user's failure, and Spark's text has it
+        # frames of Spark and headgate explain no failure of a user's code; Spark's text has them
         error.__traceback__ = None
         if raised is not None and _is_users(raised):
             raised.__traceback__ = users_part(raised.__traceback__)
         if raised is not None and raised is not error and error.__cause__ is None:
-            error.__cause__ = raised  # where it was raised, for those who look
+            error.__cause__ = raised  # its traceback shows the place
         failure.__cause__ = error
         return failure
 
 
 def _is_users(error: Exception) -> bool:
-    """Return whether it was a user's own code that raised an error, here or in a worker."""
+    """Return whether the user's own code raised an error, on the driver or in a worker."""
     if isinstance(error, JvmError | PySparkException):
         return users_failure(text_of(error)) is not None
     return not isinstance(error, HeadgateError) or isinstance(error, ProcessorError)
 
 
 def told(error: BaseException, reads: Sequence[str] = (), *, withhold: bool = False) -> str:
-    """Return in one line what went wrong, without what the layers above it say about themselves.
+    """Return the reason of an error in one line, without the text that py4j and Spark put around it.
 
-    `reads`: what the query reads of Kafka, and where. `withhold`: leave out what may quote a
-    record: the text of a user's exception, and of one of Spark's about data. The kind, and the
-    user's file and line, are there.
+    `reads`: descriptions of the query's Kafka sources. `withhold`: whether to leave out text that
+    may quote a record: that of a user's exception, and that of Spark's errors about data. The class
+    of the exception, and the user's file and line, remain.
     """
     text = text_of(error).strip()
     if isinstance(error, HeadgateError):
@@ -114,21 +114,21 @@ def told(error: BaseException, reads: Sequence[str] = (), *, withhold: bool = Fa
 
 
 _OF_DATA = re.compile(r"\[([A-Z][A-Z0-9_.]+)\](?:(?!SQLSTATE).)*SQLSTATE: (?:22|P0)", re.DOTALL)
-"""What Spark says of a value that it cannot compute with, or that a query raises an error about."""
+"""Matches Spark's errors about values (SQLSTATE 22), and errors that a query raises (P0)."""
 
 
 @dataclass(frozen=True)
 class UsersFailure:
-    """Holds an exception of a user's own code."""
+    """Holds an exception of the user's own code."""
 
     kind: str
     text: str
     """`kind`, `text`: class of the exception, and the first line of its text."""
     place: str
-    """As ``in jobs.py line 3``; "" where no line of theirs ran."""
+    """As ``in jobs.py line 3``; "" if the traceback has no line of the user's code."""
 
     def said(self, *, withhold: bool) -> str:
-        """Return it as one line, with its text or without."""
+        """Return the exception in one line, with its text or without."""
         if withhold or not self.text:
             return f"{self.kind} {self.place}".strip()
         where = f" ({self.place})" if self.place else ""
@@ -136,7 +136,7 @@ class UsersFailure:
 
     @property
     def may_pass(self) -> bool:
-        """Return whether it is of a kind that another try may not meet: a service away, memory short."""
+        """Return whether another attempt may succeed: a service was away, or memory was short."""
         return _MAY_PASS.search(self.kind) is not None
 
 
@@ -167,7 +167,7 @@ _KIND = re.compile(r"[\w.]+")
 
 
 def says(error: BaseException | None, text: str) -> bool:
-    """Return whether an error, or one that it came of, has `text` in what it says."""
+    """Return whether `text` is in the text of an error or of one of its causes."""
     while error is not None:
         if text in text_of(error):
             return True
@@ -179,7 +179,7 @@ def _under_spark(text: str) -> str:
     """Return the main line of a text of Spark: the end of a Python traceback, or the first line."""
     _, python, behind = text.rpartition(_TRACEBACK)
     if python:
-        # a traceback's own lines are indented, up to the one that it ends with
+        # all lines of a traceback are indented but the last, which names the exception
         for number, line in enumerate(lines := behind.strip("\n").splitlines()):
             if line and not line[0].isspace():
                 if "Py4JJavaError: " in line:
@@ -192,7 +192,7 @@ def _under_spark(text: str) -> str:
 
 
 def _under_java(text: str) -> str:
-    """Return the main line of a text of the JVM: the first line with more than the called method."""
+    """Return the main line of a text of the JVM: py4j's ``: ...``, or else the first line."""
     first = next((line for line in text.splitlines() if line.startswith(": ")), _first(text))
     line = first.removeprefix(": ").rpartition(_SPARKS_WORDS)[2]
     line = _LOST_TASK.split(line)[-1]
@@ -210,14 +210,14 @@ _LOST_WORKER = re.compile(
     "|while reading the port number from|Python daemon failed to launch worker"
     "|java.net.SocketException|java.net.SocketTimeoutException|java.io.EOFException"
 )
-"""What Spark says of a worker that died, or that a busy machine was too slow to start."""
+"""Spark's errors for a worker that died, or that a busy machine was too slow to start."""
 
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Say where a slot failed, if a user's code did or a column of text became too large.
+    """Put `where` into the error of a user's code, or of a column of text that became too large.
 
-    Raises `ProcessorError`: with `where` in front; `EngineError`: a column of text has more than 2
+    Raises `ProcessorError`: a user's code failed; `EngineError`: a column of text has more than 2
     GB; running the batch again cannot help.
     """
     try:
@@ -235,9 +235,9 @@ def located(where: str) -> Iterator[None]:
 
 
 def processor_error(error: Exception) -> ProcessorError | None:
-    """Return the failure of a user's processor that a job ended with, None for any other.
+    """Return the `ProcessorError` with which a job ended; None for any other error.
 
-    Spark hands on what a Python worker raised as text only.
+    Of an exception in a Python worker Spark passes on only the text.
     """
     match = re.search(
         rf"{ProcessorError.__module__}\.{ProcessorError.__name__}: (.*)", text_of(error)
@@ -250,15 +250,15 @@ def is_final(error: Exception) -> bool:
     if isinstance(error, EngineError):
         return not error.transient
     if isinstance(error, JvmError | ConnectionError) and not isinstance(error, JavaError):
-        return True  # no word from Java: its JVM is gone, and will not come back in this process
+        return True  # not from Java: the JVM is gone, and this process cannot start another
     text = text_of(error)
     if isinstance(error, HeadgateError) or any(f"[{name}" in text for name in _FINAL):
         return True
     theirs = users_failure(text) if isinstance(error, JvmError | PySparkException) else None
-    # a user's code does the same again
+    # a user's code fails in the same way again
     return theirs is not None and not theirs.may_pass
 
 
 def is_lost_worker(error: Exception) -> bool:
-    """Return whether a Python worker died or did not start in time, whatever it was to do."""
+    """Return whether a Python worker died or did not start in time."""
     return _LOST_WORKER.search(text_of(error)) is not None and not is_final(error)

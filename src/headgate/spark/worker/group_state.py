@@ -30,15 +30,15 @@ class GroupStateProcessor(StatefulProcessor):
     """Calls the user's function with a key, its frames and its state."""
 
     function: Callable[[Any, Iterator[Any], Any], Iterable[Any]]
-    """Of key, frames and PySpark's ``GroupState``; gives frames."""
+    """Takes a key, its frames and PySpark's ``GroupState``; returns frames."""
     schema: T.StructType
     """Schema of the state."""
     columns: list[str]
-    """Columns of the stream; a call for a timeout gets an empty frame of them."""
+    """Columns of the stream; a call for a timeout gets an empty frame with these columns."""
     timeout: str
     """As in PySpark's ``GroupStateTimeout``."""
     watermark: bool
-    """Whether the stream has one."""
+    """Whether the stream has a watermark."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -55,12 +55,12 @@ class GroupStateProcessor(StatefulProcessor):
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Any]:
         """Call the function for a timeout."""
-        # in pandas all columns are of type object, as in Spark
+        # empty text columns become pandas columns of type object, which Spark passes, too
         nothing = pa.schema([(name, pa.string()) for name in self.columns]).empty_table()
         return self._call(tuple(key), iter([nothing.to_pandas()]), timerValues, timed_out=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no resource to release."""
 
     def _call(
         self, key: Any, frames: Iterator[Any], times: TimerValues, *, timed_out: bool
@@ -95,5 +95,5 @@ class GroupStateProcessor(StatefulProcessor):
         for at_ms in list(self._handle.listTimers()):
             self._handle.deleteTimer(at_ms)
         if change.timeout_ms is not None:
-            # a timeout fires after its time, a timer at its time: hence 1 ms later
+            # a timeout fires after its time, but a timer at its time: so add 1 ms
             self._handle.registerTimer(change.timeout_ms + 1)

@@ -10,16 +10,16 @@ import pyarrow as pa
 from headgate.operators.step import RECORDS
 
 _KEY = re.compile(r"k\d+")
-"""Columns of a key's parts, as rows have them on their way to a slot."""
+"""Matches the columns of a key in a slot's input."""
 
 _CHARACTERS = 80
-"""Characters of a text that are shown."""
+"""The most characters of a key's column that are shown."""
 
 
 def hottest_key(arriving: pa.Table) -> tuple[int, str] | None:
-    """Return the most frequent key of a slot's new records: how many it has, and its value.
+    """Return the records and the value of the most frequent key in a slot's new records.
 
-    None without a record, and of an operator without a key.
+    None without records, or if the operator has no key.
     """
     names = [name for name in arriving.column_names if _KEY.fullmatch(name)]
     if not names or not arriving.num_rows:

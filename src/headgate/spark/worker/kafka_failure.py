@@ -1,4 +1,4 @@
-"""Words the failures of Spark's Kafka source in one sentence that says what to do."""
+"""Describes the failures of Spark's Kafka source, with a remedy, in one sentence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GOES_ON = "start the query again: it goes on where it was"
 def kafka_failure(text: str, reads: Sequence[str]) -> str | None:
     """Return one sentence about Kafka from a text of the JVM; None if it is about something else.
 
-    `text`: all of it, stack and causes included. `reads`: what the query reads of Kafka, and where.
+    `text`: the whole text, with stack and causes. `reads`: descriptions of the query's Kafka sources.
     """
     if match := _LOST.search(text):
         why = _plain(match["why"])
@@ -54,5 +54,5 @@ def kafka_failure(text: str, reads: Sequence[str]) -> str | None:
 
 
 def _plain(why: str) -> str:
-    """Return a reason in a form for the inside of a sentence."""
+    """Return a reason without SQLSTATE and full stop, to stand inside a sentence."""
     return _STATE.sub("", why).strip().rstrip(".")

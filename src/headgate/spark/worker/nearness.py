@@ -1,4 +1,4 @@
-"""Leaves, of rows with equal exact columns, those whose floating-point columns match no other row's."""
+"""Finds rows without a match in their floating-point columns, among rows with equal exact columns."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Nearness:
     """Matches the rows of one group."""
 
     columns: tuple[str, ...]
-    """Columns of lists of doubles."""
+    """Names of the columns with lists of doubles."""
     relative: tuple[float, ...]
     floor: tuple[float, ...]
-    """`relative`, `floor`: tolerance of each, as of `unmatched`."""
+    """`relative`, `floor`: tolerances of each column, as `unmatched` takes them."""
 
     def left_over(self, group: pa.Table) -> pa.Table:
-        """Return columns ``net`` and ``cells`` of the rows that are left over.
+        """Return columns ``net`` and ``cells`` of the rows without a match.
 
-        ``net`` is how often a row is wanted beyond what the output has; negative: how often it is extra.
+        ``net`` is the number of copies of a row that the output lacks; negative: that it has too many.
         """
         counts = group["net"].to_numpy()
         places = np.repeat(np.arange(len(counts)), np.abs(counts))

@@ -1,6 +1,6 @@
 """Runs ``transformWithStateInPandas`` as a processor, with PySpark's own functions for its frames.
 
-Imported in Python workers; pandas is, by PySpark, only where such a processor runs.
+Imported in Python workers; PySpark imports pandas only if such a processor runs.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _SETTINGS = {
 """Spark's settings that say how frames are made and read."""
 
 _UNFIT = (PySparkException, pa.ArrowException, AttributeError, TypeError, ValueError)
-"""What converting a frame raises where it is none, or is of other types."""
+"""Errors of a conversion from a value that is no frame, or has other types."""
 
 _ON = {"assign_cols_by_name"}
-"""Those that are on unless switched off."""
+"""Settings that are on by default."""
 
 
 @dataclass
 class PandasProcessor(RowProcessor):
-    """The processor of ``transformWithStateInPandas``: frames in, frames out."""
+    """Runs a processor of ``transformWithStateInPandas``, whose input and output are frames."""
 
     returns: T.StructType = field(default_factory=T.StructType)
-    """What it puts out."""
+    """Schema of the output."""
     settings: dict[str, Any] = field(default_factory=dict)
     """See `read`."""
     cut: bool = False
-    """Whether a key's frame is cut out of columns, as Spark does for ``applyInPandasWithState``:
-    integers keep their width."""
+    """Whether a key's frame is a slice of all keys' columns, as in Spark's
+    ``applyInPandasWithState``; then integers keep their width."""
 
     @staticmethod
     def read(spark: SparkSession) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class PandasProcessor(RowProcessor):
     def _made(self, rows: pa.RecordBatch) -> Callable[[int, int], Any]:
         """Return a function that makes a frame of a key's rows as Spark does.
 
-        Integers are of 64 bits, and what is null for another key does not change its types.
+        Integers have 64 bits, and nulls of other keys do not change the frame's types.
         """
         frame = self._frame(rows)
         names, values = list(frame.columns), list(frame.itertuples(index=False, name=None))
@@ -94,7 +94,7 @@ class PandasProcessor(RowProcessor):
         return list(self._frame(keys).itertuples(index=False, name=None))
 
     def _timer_keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
-        """Return keys as Spark gives them with a timer: not as pandas has them, and without a zone."""
+        """Return keys as Spark passes them with a timer: Python values, and times without a zone."""
         columns = [map(_without_zone, column.to_pylist()) for column in keys.columns]
         return list(zip(*columns, strict=True))
 
@@ -120,7 +120,7 @@ class PandasProcessor(RowProcessor):
             return one_batch(list(self._one_by_one(frames)))
 
     def _one_by_one(self, frames: list[Any]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each frame; the message names the one that does not fit."""
+        """Yield the rows of each frame; the error names the frame that does not fit."""
         for number, frame in enumerate(frames):
             try:
                 yield self._rows(frame)

@@ -1,4 +1,4 @@
-"""Tables on their way from a task to the checkpoint: inside the task's report, or in a file."""
+"""Passes tables from a task to the checkpoint: inside the task's report, or in a file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.spark.job.reports import Payload
 
 INLINE_BYTES = 256 * 1024
-"""Up to here bytes travel in the report, and the driver writes one bundle for all slots."""
+"""Size below which data stands in the report; the driver writes one bundle for all slots."""
 
 _BUNDLE_BYTES = 1 << 20
-"""What a bundle may have where each file is a request to a store, should that be more. Chosen: a restart
-reads the bundles of some hundred steps."""
+"""Size of a bundle on a store, where each file is a request; used if a task's share is larger than
+`INLINE_BYTES`. Chosen: a restart reads the bundles of some hundred steps."""
 
 _AT_ONCE = 4
-"""Files that a task may have: changelog, output, waiting rows and late rows."""
+"""The most files of a task: changelog, output, backlog and late rows."""
 
 
 class TakesFiles(Protocol):
@@ -32,15 +32,15 @@ class TakesFiles(Protocol):
 
 
 class TaskFiles:
-    """The files of one task, written side by side where each is a request to a store.
+    """Writes the files of one task, in parallel on a store, where each file is a request.
 
-    A context manager: what it leaves is there, or its failure is raised.
+    A context manager: when it exits, all files are written, or the first failure is raised.
 
-    `tasks`: how many tasks' bytes are in one bundle.
+    `tasks`: number of tasks whose data is in one bundle.
 
     Attributes
     ----------
-    inline_bytes : int    Up to here bytes travel in the report.
+    inline_bytes : int    Size below which data stands in the report.
     """
 
     def __init__(self, checkpoint: Checkpoint, tasks: int) -> None:
@@ -60,7 +60,7 @@ class TaskFiles:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for all of them, and raise what the first one raised."""
+        """Wait until all files are written, and raise the first failure."""
         if self._pool is not None:
             self._pool.shutdown()
         if error is None:
@@ -68,7 +68,7 @@ class TaskFiles:
                 writing.result()
 
     def write_file(self, kind: str, name: str, data: bytes) -> None:
-        """Begin to write a file; on a disk, write it."""
+        """Write a file; on a store, only begin to write it."""
         if not self._checkpoint.files.shared:
             self._checkpoint.write_file(kind, name, data)
             return
@@ -80,7 +80,7 @@ class TaskFiles:
 def payload(
     checkpoint: TakesFiles, kind: str, token: str, data: bytes, *, inline_bytes: int = INLINE_BYTES
 ) -> Payload:
-    """Return bytes as a report carries them: themselves, or the name of the file they went to."""
+    """Return the payload of a report: the bytes themselves, or the name of a file with them."""
     crc32 = zlib.crc32(data)
     if len(data) < inline_bytes:
         return Payload(data, None, len(data), crc32)
@@ -96,7 +96,7 @@ def table_payload(
     *,
     inline_bytes: int = INLINE_BYTES,
 ) -> Payload | None:
-    """Return a table as a report carries it; None for one without rows."""
+    """Return the payload of a report for a table; None for a table without rows."""
     if table is None or table.num_rows == 0:
         return None
     stream = io.BytesIO()

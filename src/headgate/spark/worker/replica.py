@@ -24,40 +24,40 @@ from headgate.spark.worker.payloads import INLINE_BYTES, TakesFiles, TaskFiles, 
 from headgate.spark.worker.whereabouts import ran
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What ``mapInArrow`` takes."""
+"""A function as ``mapInArrow`` takes it."""
 
 F64 = npt.NDArray[np.float64]
 
 ARRIVED, ORIGIN, LANE = "headgate_arrived_ms", "headgate_origin", "headgate_lane"
-"""Columns behind the user's own, taken off before the function sees a row."""
+"""Columns behind the user's columns; the function does not see them."""
 
 _CHUNK_ROWS = 1024
-"""The most rows that the function is given at once. Chosen, not tuned."""
+"""Most rows in a batch that the function gets. Chosen, not tuned."""
 
 _FIRST_ROWS, _CHUNK_SHARE = 16, 0.1
-"""If time is limited (`box_s`): how many rows the function gets first; after that, it gets as many at
-once as should take this share of the time. Chosen, not tuned."""
+"""If time is limited (`box_s`): rows of the function's first batch, and the share of the time that each
+later batch should take. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
 class ReplicaTask:
-    """The function that `mapInArrow` runs for a stage; the same object for every batch."""
+    """Does one replica's work, as the function of `mapInArrow`; the same object for every batch."""
 
     operator: str
     function: Function
-    """The user's."""
+    """The user's function."""
     sender: Any
-    """The report channel's sending end."""
+    """Sends reports to the driver."""
     feeds: bool
-    """Whether another stage reads this one's output, which then carries the rows' times of arrival."""
+    """Whether another stage reads the output, which then carries the rows' times of arrival."""
     store: Mapping[str, str] = field(repr=False)
     """Options of the checkpoint's store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the work of this task's replica.
 
-        Its output goes into the report or into a checkpoint file that the report names, not down the
-        plan.
+        The output goes into the report, or into a checkpoint file that the report names; the Spark plan
+        gets no rows.
         """
         began_ms = time.time() * 1e3
         context = TaskContext.get()
@@ -116,22 +116,22 @@ class ReplicaTask:
 
 
 class Feed:
-    """The rows that a function is given: what waited, then what came, until time or quota is used up.
+    """Gives a function its rows: the backlog, then new rows, until the time or the quota is used up.
 
     Parameters
     ----------
     backlog, arriving : list of RecordBatch    The last column is `ARRIVED`.
-    quota : int or None    The most rows to hand out.
+    quota : int or None    The most rows that the function may get.
     box_s : float or None
-        For how many seconds rows are handed out, from when the function first asks for some: its
-        set-up before that does not count, or it might never be given a row.
-    now_ms : float    For rows that do not say when they arrived.
+        Seconds in which the function may get rows, from its first request for rows. Its set-up before
+        that does not count; otherwise a function with a long set-up might never get a row.
+    now_ms : float    Arrival of rows that have no time of arrival, ms since 1970.
     timeout_s : float or None
-        t_out: a row that is older when its turn comes is dropped, and takes no time.
+        t_out: a row that is older at its turn is dropped, and the function does not get it.
 
     Attributes
     ----------
-    rows_s : float    Time between handing some out and being asked for more.
+    rows_s : float    Time from giving rows to the function until its next request, summed.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Feed:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        """Return some more rows; being asked again means that the rows handed out before are done."""
+        """Return more rows; a request means that the function is done with the rows before."""
         self._settle()
         while True:
             if self._at == len(self._batches):
@@ -181,7 +181,7 @@ class Feed:
         return batch.drop_columns([ARRIVED])
 
     def _next_rows(self) -> pa.RecordBatch:
-        """Return the next rows, as many as the function may be given at once."""
+        """Return the next batch, with as many rows as the function may get at once."""
         batch = self._batches[self._at]
         rows = min(self._most_rows(), batch.num_rows - self._row)
         if self._quota is not None:
@@ -193,7 +193,7 @@ class Feed:
         return next_rows
 
     def _most_rows(self) -> int:
-        """Return the most rows to hand out at once: few if rows are slow, so that time is not overrun."""
+        """Return the most rows of the next batch: few if rows are slow, so that time is not overrun."""
         if self._box_s is None:
             return _CHUNK_ROWS
         if not self.served:
@@ -203,7 +203,7 @@ class Feed:
         return max(1, min(_CHUNK_ROWS, within))
 
     def _in_time(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows without those that are too old, which are counted."""
+        """Return the rows that are not too old, and count the others."""
         if self._timeout_ms is None:
             return rows
         since_ms = time.time() * 1e3 - self._timeout_ms
@@ -215,9 +215,9 @@ class Feed:
     def dated(self, output: pa.RecordBatch) -> pa.RecordBatch:
         """Return the function's output with the rows' time of arrival in the query as the last column.
 
-        An output with as many rows as the function was given last is taken to be those rows, in their
-        order. Otherwise it is unknown which row came from which, and all get the newest arrival among
-        the rows given last.
+        If the output has as many rows as the function's last input, each row gets the arrival of the
+        input row at its place. Otherwise the origin of a row is unknown, and all rows get the newest
+        arrival of the last input.
         """
         came_ms = self._given_ms
         if len(came_ms) != output.num_rows:
@@ -235,7 +235,7 @@ class Feed:
         return self._box_s is not None and now_s - self._asked_s >= self._box_s
 
     def _settle(self) -> None:
-        """Note the latency of the rows handed out last: the function is done with them."""
+        """Record the latency of the function's last input, with which the function is done."""
         if self._given is None:
             return
         self.rows_s += time.perf_counter() - self._given_s
@@ -244,10 +244,10 @@ class Feed:
         self._given = None
 
     def finish(self) -> list[pa.RecordBatch]:
-        """Return the rows held back because the quota or the time was used up.
+        """Return the new rows that were not served because the quota or the time was used up.
 
-        If the function itself stopped asking, all rows count as served and none are returned. Rows of the
-        old backlog that still wait are not returned: they stay in their files.
+        If neither was used up, all rows count as served, also where the function stopped reading early.
+        Unserved rows of the old backlog are not returned: they stay in their files.
         """
         self._settle()
         self.useful_s = time.perf_counter() - self._began_s
@@ -263,14 +263,14 @@ class Feed:
 
     @property
     def latency_ms(self) -> F64:
-        """Return the time from arrival to the end of the function's work, ms, of the rows handed out."""
+        """Return the time from arrival to the end of the function's work, ms, of each of its rows."""
         return np.concatenate([np.zeros(0), *self._latencies])
 
 
 def _backlog(
     checkpoint: Checkpoint, segments: Sequence[Sequence[Any]], crc32: Mapping[str, int]
 ) -> list[pa.RecordBatch]:
-    """Return waiting rows, oldest first, from (file, first row, rows); CheckpointError if damaged."""
+    """Read the backlog, oldest first, from (file, first row, rows); CheckpointError if damaged."""
     return [
         batch
         for name, start, rows in segments
@@ -287,7 +287,7 @@ def _kept(
     *,
     inline_bytes: int = INLINE_BYTES,
 ) -> Payload | None:
-    """Keep rows in the report, or in a file of the checkpoint."""
+    """Return a payload with rows for the report, or write a checkpoint file; None without rows."""
     if not batches:
         return None
     stream = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Stages that are not ``mapInArrow``: a function over pandas frames, and functions of single values."""
+"""Runs stages other than ``mapInArrow``: functions of pandas frames, and functions of single values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BITS: dict[type[T.DataType], int] = {
     T.LongType: 64,
 }
 _LEAST, _MOST = 1e-3, 1e7
-"""Between these the JVM writes a double without an exponent."""
+"""Bounds between which the JVM writes a double without an exponent."""
 
 
 @dataclass(frozen=True)
 class PandasMap:
-    """A function as ``mapInPandas`` takes it."""
+    """Runs a function of ``mapInPandas``."""
 
     evaluation: Evaluation
 
@@ -37,14 +37,14 @@ class PandasMap:
 
 @dataclass(frozen=True)
 class ScalarCalls:
-    """Functions of single values: puts out each row, and behind it what they return for it."""
+    """Calls functions of single values, and appends their results to each row."""
 
     evaluation: Evaluation
     kept: int
-    """Columns of a row; those behind are what the functions are given."""
+    """Number of columns that the output keeps; the columns behind are the functions' arguments."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the rows with their results; functions may put out other batches than they are given."""
+        """Return the rows with their results; batches of results may differ in size from the input's."""
         waiting: deque[pa.RecordBatch] = deque()
 
         def given() -> Iterator[pa.RecordBatch]:
@@ -68,9 +68,9 @@ class ScalarCalls:
 
 @dataclass(frozen=True)
 class AsPickled:
-    """A plain Python UDF, whose results become what the JVM makes of them when they come pickled.
+    """Calls a plain Python UDF, and converts its results as the JVM converts pickled results.
 
-    A value of another type than was declared is null there, where Arrow would cast it or fail.
+    A value of another type than the declared one becomes null, where Arrow would cast it or fail.
     """
 
     function: Callable[..., Any]
@@ -82,7 +82,7 @@ class AsPickled:
 
 
 def as_declared(value: Any, kind: T.DataType) -> Any:
-    """Return a value as the JVM reads it for a type: null where it is of another."""
+    """Return a value as the JVM reads it for a type: None for most values of another type."""
     if value is None:
         return None
     bits = _BITS.get(type(kind))
@@ -115,7 +115,7 @@ _PLAIN: dict[type[T.DataType], type | tuple[type, ...]] = {
 
 
 def _whole(value: Any, bits: int) -> int | None:
-    """Return a whole number in so many bits, as the JVM narrows it."""
+    """Return a whole number narrowed to `bits`, as the JVM does; None for another value."""
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
         return None
     half: int = 1 << (bits - 1)

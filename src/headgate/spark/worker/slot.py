@@ -36,16 +36,16 @@ _frozen = False
 
 @dataclass(frozen=True)
 class SlotTask:
-    """The function that `mapInArrow` runs; the same object for every batch of a query."""
+    """Serves one slot, as the function of `mapInArrow`; the same object for every batch of a query."""
 
     operator: str
     spec: Spec
     sender: Any
-    """The report channel's sending end."""
+    """Sends reports to the driver."""
     next_operator: str | None = None
-    """The operator that reads what this one puts out; None for a chain's last."""
+    """The operator that reads this operator's output; None for the last operator of a chain."""
     into_sink: bool = False
-    """True where the sink is written by this very job, so that nothing is kept for it."""
+    """Whether this job writes the sink, so that the report carries no output."""
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the checkpoint's store."""
 
@@ -78,10 +78,10 @@ class SlotTask:
         watermark_us: int,
         began: Began,
     ) -> tuple[Report, Served]:
-        """Serve what has come for a slot in a step, and return the report and what was done.
+        """Serve the records of a slot in a step; return the report and the operator's result.
 
         `arriving` (pyarrow.Table): records, without markers. `consumed`: tokens of the upstream
-        slots that they are from.
+        slots that put these records out.
         """
         operator = operator_named(self.operator, self.spec)
         token = uuid.uuid4().hex
@@ -93,10 +93,10 @@ class SlotTask:
         backlog = facts.waiting(slot, checkpoint)
         if facts.memory is not None:
             committed = {g: s.token for g, s in request.groups.items() if g not in request.held}
-            # what an attempt that failed has left may have to be undone: nothing moves then
+            # a failed attempt may have left tables with changes to undo: then no table moves
             store.balance(committed, facts.step, moving=facts.attempt == 1)
         if facts.delta_ms:
-            # what has come from another operator has come just now
+            # a record of another operator arrives now, and not when the batch was read
             arriving = stamped(arriving, facts.arrived_ms if not consumed else time.time() * 1e3)
         arriving, initial = _split_initial(arriving, operator)
         with located(f"{self.operator}, slot {slot}, step {facts.step}"):
@@ -138,18 +138,18 @@ class Began:
 
     started: float
     read: float
-    """`started`, `read`: when the slot began, and when it had its records; seconds of
+    """`started`, `read`: times when the slot began, and when it had its records; seconds of
     `time.perf_counter`."""
     cpu: float
     """Processor time at `read`, seconds."""
     waited_ms: float
-    """Time that the process had waited for a core at `read`."""
+    """Time that the thread had waited for a core until `read`."""
     at_ms: float
-    """When the slot began, ms since 1970."""
+    """Time when the slot began, ms since 1970."""
 
     @classmethod
     def now(cls) -> Began:
-        """Return the clocks as they are."""
+        """Read all clocks."""
         return cls(
             time.perf_counter(),
             time.perf_counter(),
@@ -159,7 +159,7 @@ class Began:
         )
 
     def has_read(self) -> Began:
-        """Return the same for a slot that has its records now."""
+        """Read the clocks again when the slot has its records; `started` and `at_ms` stay."""
         return replace(self.now(), started=self.started, at_ms=self.at_ms)
 
 
@@ -290,9 +290,9 @@ def _records(apart: pa.Table | None) -> dict[int, int]:
 def _waiting(
     facts: SlotFacts, slot: int, served: Served
 ) -> tuple[pa.Table, dict[int, tuple[int, int]]]:
-    """Return the rows that wait from now on, and where those of each key (see `share_key`) are.
+    """Return the backlog after the step, and (first row, rows) of each key (see `share_key`).
 
-    Merged rows of shares wait for their owners, behind the slot's own waiting rows.
+    Merged rows of split key groups are behind the slot's own rows; the groups' owners serve them.
     """
     segments: dict[int, tuple[int, int]] = {}
     shares, start = facts.shares_at(slot), 0
@@ -310,13 +310,13 @@ def _waiting(
 
 
 def _tries() -> int:
-    """Return how often Spark gave this task up before."""
+    """Return the number of this task's earlier attempts in Spark."""
     context = TaskContext.get()
     return 0 if context is None else context.attemptNumber()
 
 
 def freeze_once() -> None:
-    """Take what is loaded out of the collector's sight: Spark's daemon collects after every task."""
+    """Exempt loaded objects from garbage collection: Spark's daemon collects after every task."""
     global _frozen  # noqa: PLW0603 -- once per worker process
     if not _frozen:
         gc.collect()

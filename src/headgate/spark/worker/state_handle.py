@@ -1,7 +1,7 @@
-"""Gives a PySpark ``StatefulProcessor`` its handle in a slot: PySpark's own, over a call's `State`.
+"""Implements PySpark's ``StatefulProcessorHandle`` in a slot, over the `State` of a call.
 
-State is given and taken back by column, for all keys of a call; in between it is Python values, made
-when a variable is first touched. Imported in Python workers.
+A call reads and writes the state of all its keys by column. A variable's columns become Python values
+when the processor first uses the variable. Imported in Python workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headgate.spark.worker.state_values import (
 Values = tuple[Any, ...]
 
 _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
-"""What comes of a value that does not fit its column."""
+"""Errors for a value that does not fit its column."""
 
 
 class _Entries:
@@ -41,14 +41,14 @@ class _Entries:
 
     Attributes
     ----------
-    key : int    Position of the key whose turn it is.
+    key : int    Position of the key that the processor is called with.
     """
 
     def __init__(self, variable: Variable) -> None:
         self.variable = variable
         self.key = 0
         self._width = len(variable.entry)
-        # Spark writes and reads a value at once: nobody's later changes to a list of it are seen
+        # Spark copies a value when it writes or reads it: later changes to a list in it have no effect
         nested = any(pa.types.is_nested(kind) for kind in variable.schema.types)
         self._own: Callable[[Any], Any] = copied if nested else _as_it_is
         self._before: Keyed | None = None
@@ -82,7 +82,7 @@ class _Entries:
         self._spans = dict(zip(keys, zip(starts.tolist(), stops, strict=True), strict=True))
 
     def _taken(self, value: Any, schema: pa.Schema, what: str) -> Values:
-        """Return a value of the user's as a tuple of the right length."""
+        """Return the user's value as a tuple with an item per field; ProcessorError if it is not one."""
         if not isinstance(value, list | tuple) or len(value) != len(schema):
             value_text = (
                 f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
@@ -128,14 +128,14 @@ class _Value(_Entries, ValueState):
         self._new[self.key] = None
 
     def finish(self, state: State) -> None:
-        """Hand over what is new."""
+        """Write the changes into `state`."""
         self._clear(state, [key for key, value in self._new.items() if value is None])
         values = {key: value for key, value in self._new.items() if value is not None}
         self._put(state, list(values), list(values.values()))
 
 
 class _List(_Entries, ListState):
-    # changes of a key: (whether the old list is gone, appended values)
+    # `_new` has for each changed key: (whether the old list was cleared, appended items)
 
     def exists(self) -> bool:
         return next(self.get(), None) is not None
@@ -157,7 +157,7 @@ class _List(_Entries, ListState):
         self._new[self.key] = (True, [])
 
     def finish(self, state: State) -> None:
-        """Hand over what is new."""
+        """Write the changes into `state`."""
         self._clear(state, [key for key, (cleared, _) in self._new.items() if cleared])
         of = [key for key, (_, more) in self._new.items() for _ in more]
         self._put(state, of, [item for _, more in self._new.values() for item in more])
@@ -174,13 +174,13 @@ class _List(_Entries, ListState):
 
 
 class _Changed:
-    """The map of one key during a call.
+    """Holds the map of one key during a call.
 
     Attributes
     ----------
-    here : dict    Key and value of each entry, by what `name_of` calls the key.
-    gone : dict    Keys that were removed, likewise.
-    put : set    Names of the entries that are new.
+    here : dict    Key and value of each entry, by the key's name (see `name_of`).
+    gone : dict    Keys that were removed, by name.
+    put : set    Names of the keys that were put.
     """
 
     def __init__(self, here: dict[Values, tuple[Values, Values]]) -> None:
@@ -201,7 +201,7 @@ class _Map(_Entries, MapState):
 
     def getValue(self, key: Values) -> Row | None:
         entry = self._mine().here.get(self._name(key))
-        # a Row, where the other reads give tuples: so does Spark
+        # Spark, too, returns a Row here and tuples from the other methods
         return None if entry is None else self._row(*self._own(entry[1]))
 
     def containsKey(self, key: Values) -> bool:
@@ -236,7 +236,7 @@ class _Map(_Entries, MapState):
         changed.cleared = True
 
     def finish(self, state: State) -> None:
-        """Hand over what is new."""
+        """Write the changes into `state`."""
         changed: dict[int, _Changed] = self._new
         self._clear(state, [key for key, change in changed.items() if change.cleared])
         gone = [(key, entry) for key, change in changed.items() for entry in change.gone.values()]
@@ -263,7 +263,7 @@ class _Map(_Entries, MapState):
 
 
 class _Timers(_Entries):
-    # what is new of a key: (the timers it has now, those of them that were registered in this call)
+    # `_new` has for each used key: (its timers now, those of them that were registered in this call)
 
     def now(self) -> set[int]:
         """Return the timers of the present key."""
@@ -280,7 +280,7 @@ class _Timers(_Entries):
             timers.discard(at_ms)
 
     def finish(self, state: State) -> None:
-        """Hand over what is new."""
+        """Write the changes into `state`."""
         put, gone = [], []
         for key, (now, fresh) in self._new.items():
             self.key = key
@@ -301,13 +301,13 @@ class _Timers(_Entries):
 
 
 class SlotHandle(StatefulProcessorHandle):
-    """A handle over the state of a slot's keys.
+    """Gives a processor the state of a slot's keys.
 
     `variables`: as ``init`` declared them when the query started.
     """
 
     def __init__(self, variables: tuple[Variable, ...], mode: TimeMode) -> None:
-        # PySpark's own holds a connection to the JVM, which there is none of
+        # does not call PySpark's constructor, which needs a connection to the JVM
         self._states: dict[str, _Value | _List | _Map] = {}
         for variable in variables:
             kind = _Value if variable.single else _List if variable.ordered else _Map
@@ -320,12 +320,12 @@ class SlotHandle(StatefulProcessorHandle):
             entries.begin(state[entries.variable.name])
 
     def turn(self, key: int) -> None:
-        """Make a key the one that state and timers are of."""
+        """Select the key whose state and timers the processor gets."""
         for entries in self._all():
             entries.key = key
 
     def finish(self, state: State) -> None:
-        """Hand over what the call changed."""
+        """Write the changes of the call into `state`."""
         for entries in self._all():
             entries.finish(state)
 
@@ -368,11 +368,11 @@ class SlotHandle(StatefulProcessorHandle):
         return self._states[name]
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Have the key called again."""
+        """Register a timer of the key, in ms since 1970."""
         self._of_timers().register(int(expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Take a timer back."""
+        """Delete a timer of the key."""
         self._of_timers().delete(int(expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
@@ -398,9 +398,9 @@ def column_of(
 ) -> pa.Array:
     """Return Python values as a column.
 
-    `zoned`: whether a time without a zone is one in that of the process, as in state, or in UTC, as
-    in what a processor puts out: so PySpark has it. Raises `ProcessorError`: one is of another
-    type; the message names its place and not its content.
+    `zoned`: whether a time without a zone is in the process's zone, as PySpark has it in state; if
+    False, it is in UTC, as PySpark has it in a processor's output. Raises `ProcessorError`: a value
+    is of another type; the message gives its position, not its content.
     """
     kind = field.type
     as_it_is = not zoned or same_when_written(kind)
@@ -424,7 +424,7 @@ def column_of(
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """Return a column as PySpark's values of state; numbers by NumPy, which is ten times as fast."""
+    """Return a column as PySpark's values of state; NumPy converts numbers ten times as fast."""
     kind = column.type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if plain and column.null_count == 0:

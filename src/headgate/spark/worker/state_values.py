@@ -1,7 +1,7 @@
-"""Values of state as PySpark has them and as Arrow does.
+"""Converts values of state between PySpark's form and Arrow's.
 
-Both agree but for times with a zone, which PySpark shows without one, in that of the process; maps, which
-are dictionaries there; and structs, which are Rows. Imported in Python workers.
+The forms differ in three types: in PySpark, times with a zone are local times without a zone, maps are
+dictionaries, and structs are Rows. Imported in Python workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def same_when_read(kind: pa.DataType) -> bool:
 
 
 def read(value: Any, kind: pa.DataType) -> Any:
-    """Return a value of Arrow's as PySpark gives it to a processor."""
+    """Return an Arrow value as PySpark passes it to a processor."""
     if value is None:
         return None
     if _has_zone(kind):
@@ -52,7 +52,7 @@ def same_when_written(kind: pa.DataType) -> bool:
 def written(value: Any, kind: pa.DataType) -> Any:
     """Return a value that a processor writes as Arrow takes it; a time without a zone is local.
 
-    Raises `TypeError`, `ValueError`, `AttributeError`: it is no value of the type.
+    Raises `TypeError`, `ValueError`, `AttributeError`: the value is not of the type.
     """
     if value is None:
         return None
@@ -70,7 +70,7 @@ def written(value: Any, kind: pa.DataType) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a value that stays what it is when its owner goes on to change his lists and maps."""
+    """Return a copy that does not change when the user changes the value's lists, maps or arrays."""
     if isinstance(value, Row) and hasattr(value, "__fields__"):
         return Row(*value.__fields__)(*map(copied, value))
     if isinstance(value, list | tuple):
@@ -83,7 +83,7 @@ def copied(value: Any) -> Any:
 
 
 def name_of(kinds: Sequence[pa.DataType]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Return a function from a map's key, columns of these types, to a key of a dictionary."""
+    """Return a function that makes a map's key hashable; `kinds` are the types of the key's columns."""
     t = pa.types
     plain = not any(t.is_nested(kind) or t.is_binary(kind) or _has_zone(kind) for kind in kinds)
     return tuple if plain else _hashable
@@ -98,7 +98,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _zoned(value: Any) -> Any:
-    if hasattr(value, "to_pydatetime"):  # a time of pandas, whose astimezone takes no local one
+    if hasattr(value, "to_pydatetime"):  # a pandas time, whose astimezone needs a zone
         value = value.to_pydatetime()
     naive = isinstance(value, dt.datetime) and value.tzinfo is None
     return value.astimezone() if naive else value

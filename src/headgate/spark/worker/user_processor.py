@@ -1,6 +1,6 @@
 """Runs a user's PySpark ``StatefulProcessor`` unchanged, as a processor of many keys per call.
 
-The methods are called as Spark calls them, in the same order: ``init`` before the first key of a task,
+It calls the methods as Spark does, in the same order: ``init`` before the first key of a task,
 ``handleInitialState`` in the first batch, ``handleInputRows`` per key with all its rows,
 ``handleExpiredTimer`` after the rows, ``close`` at the end; each task has a new object.
 Imported in Python workers.
@@ -31,19 +31,19 @@ from headgate.spark.worker.state_values import copied
 
 @dataclass
 class RowProcessor:
-    """The processor of ``transformWithState``: rows in, rows out."""
+    """Runs a processor of ``transformWithState``, whose input and output are rows."""
 
     processor: StatefulProcessor
-    """The user's."""
+    """The user's processor."""
     keys: pa.Schema
     inputs: pa.Schema
     initial: pa.Schema
     """`keys`, `inputs`, `initial`: pyarrow.Schema: The grouping columns; all columns of the stream;
     all columns of the initial state."""
     outputs: pa.Schema
-    """pyarrow.Schema."""
+    """Columns of the output."""
     states: Mapping[str, tuple[Any, ...]]
-    """What ``init`` declares, as `Variable` takes it after its name."""
+    """Variables that ``init`` declares: by name, the other arguments of `Variable`."""
     mode: TimeMode
     _handle: SlotHandle | None = field(default=None, init=False, repr=False)
     _place: str = field(default="", init=False, repr=False)

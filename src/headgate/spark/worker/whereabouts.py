@@ -1,4 +1,4 @@
-"""Tells the host of a Python worker, and the load of its machine."""
+"""Reads the host of a Python worker, and the load of its machine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from headgate.spark.job.reports import Ran
 
 DRIVER = "driver"
-"""The executor that a worker of a local session belongs to, as Spark names it."""
+"""Spark's executor id in a local session."""
 
 AGENT, AGENT_HOST = "agent", "HEADGATE_AGENT_HOST"
-"""What stands for the executor of a slot that an agent has started, and the variable with its host."""
+"""Executor id of a slot that an agent has started, and the environment variable with the slot's host."""
 
 
 @cache
 def executor_and_host() -> tuple[str, str]:
     """Return executor id and host from the command line of the JVM that started this worker.
 
-    A slot in real time has an agent for its starter, which tells it the host.
+    An agent that starts slots in real time passes the host in the variable `AGENT_HOST`.
     """
     if AGENT_HOST in os.environ:
         return AGENT, os.environ[AGENT_HOST]
@@ -33,13 +33,13 @@ def executor_and_host() -> tuple[str, str]:
             if "--executor-id" in words:
                 host = words[words.index("--hostname") + 1]
                 return words[words.index("--executor-id") + 1], host
-            # behind the command's name in parentheses: state, parent
+            # the fields behind the command in parentheses are: state, parent
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return DRIVER, socket.gethostname()
 
 
 def waited_for_core_ms() -> float:
-    """Return how long this thread has been ready to run and had no core, in ms; 0 where nobody says so.
+    """Return how long this thread has waited for a core so far, in ms; 0 if the system does not count.
 
     References
     ----------

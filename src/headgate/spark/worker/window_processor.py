@@ -1,8 +1,8 @@
-"""Implements O+ as a PySpark ``StatefulProcessor``: STRETCH's operator on Spark, in slots and without.
+"""Implements O+ as a PySpark ``StatefulProcessor``: STRETCH's operator, in slots and on plain Spark.
 
-A key's windows are a map from left boundary to one state per input. Where records have to be in time
-order they wait in a second map until the watermark has passed them. One timer per key is enough: at
-the least time at which something is due. Imported in Python workers.
+A key's windows are a map from left boundary to one state per input. If records must be in time order,
+they wait in a second map until the watermark has passed them. Each key has one timer at most: at the
+earliest time at which a window or a record is due. Imported in Python workers.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class InputColumns:
-    """One input of an operator, as rows carry it."""
+    """Describes the columns of one input of an operator."""
 
     names: list[str]
     """Names of the payload's columns."""
     first: int
-    """Position of its first column in a row."""
+    """Position of the input's first column in a row."""
     kinds: pa.Schema
-    """pyarrow.Schema: Types of its columns."""
+    """pyarrow.Schema: Types of the columns."""
     fields: T.StructType
-    """The same as Spark has them."""
+    """Spark's types of the columns."""
     state: T.DataType | None
-    """Of what a window keeps for this input; None for its records."""
+    """Type of a window's state for this input; None if a window keeps the input's records."""
 
     @property
     def kept(self) -> T.DataType:
@@ -57,8 +57,8 @@ class InputColumns:
 class WindowProcessor(StatefulProcessor):
     """Serves an `OperatorPlus`.
 
-    Rows have ``input`` (which one), ``at_us`` (event time), ``tie`` (a hash of the content), ``left_us``
-    (where there is a row for each window), and the columns of all inputs, null for all but one.
+    A row has ``input`` (the input's number), ``at_us`` (event time), ``tie`` (a hash of the content),
+    ``left_us`` (if there is a row for each window), and all inputs' columns, null for all inputs but one.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class WindowProcessor(StatefulProcessor):
         self._row = Row(*self._outputs)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> Iterator[Row]:
-        """Take rows: they wait, or update their windows, by time, then input, then content."""
+        """Store rows until they are due, or update windows, in order of time, input and content."""
         group = self._key(key)
         arrived = sorted(rows, key=_in_order)
         windows = self._opened(group)
@@ -143,7 +143,7 @@ class WindowProcessor(StatefulProcessor):
         return KeyWindows(self._operator, key, states)
 
     def _close(self, windows: KeyWindows, now: TimerValues) -> None:
-        """Keep what changed, and be called when something is due."""
+        """Write changed windows into state, and register a timer for the next time that is due."""
         for left in sorted(windows.removed):
             self._windows.removeKey((left,))
         for left in sorted(windows.changed):
@@ -153,18 +153,18 @@ class WindowProcessor(StatefulProcessor):
         due = [] if windows.due is None else [windows.due]
         if self._ordered:
             due += [place[0] for place in self._waiting.keys()]
-        # up to a whole millisecond: the watermark has no other times
+        # rounded up to whole milliseconds, since watermarks are whole milliseconds
         at_ms = -(-min(due) // 1000) if due else None
         registered = set(self._handle.listTimers())
         for other_ms in registered - {at_ms}:
-            # the one that has fired is taken away by who called
+            # the caller deletes the timer that has fired
             if other_ms > now.getCurrentWatermarkInMs():
                 self._handle.deleteTimer(other_ms)
         if at_ms is not None and at_ms not in registered:
             self._handle.registerTimer(at_ms)
 
     def _state(self, number: int, state: Any) -> State:
-        """Return a window's state from what is kept of it."""
+        """Return a window's state in the operator's form, from its stored form."""
         columns = self._inputs[number]
         if columns.state is not None or state is None:
             return state
@@ -185,7 +185,7 @@ class WindowProcessor(StatefulProcessor):
         return Record(row.at_us, tuple.__new__(self._payloads[row.input], plain), row.input)
 
     def _hold(self, row: Any) -> None:
-        """Keep a record, behind those that are equal to it."""
+        """Store a record behind equal records."""
         record, number = self._record(row), 0
         while self._waiting.containsKey((record.time, record.input, row.tie, number)):
             number += 1
@@ -194,7 +194,7 @@ class WindowProcessor(StatefulProcessor):
         self._waiting.updateValue((record.time, record.input, row.tie, number), tuple(payloads))
 
     def _released(self, watermark_us: int) -> Iterable[Record]:
-        """Take the waiting records up to the watermark, in order of time, then input, then content."""
+        """Remove the waiting records up to the watermark and yield them by time, input and content."""
         waiting = [(tuple(place), payloads) for place, payloads in self._waiting.iterator()]
         ready = [item for item in waiting if item[0][0] <= watermark_us]
         for place, payloads in sorted(ready, key=lambda item: item[0]):

@@ -26,7 +26,7 @@ _checkpoints: dict[tuple[str, str], Checkpoint] = {}
 
 
 def operator_named(name: str, spec: Spec) -> Operator:
-    """Return the operator of `spec`, made once."""
+    """Return the operator of `spec`; each process makes it once."""
     known = _operators.get(name)
     if known is None or known.spec != spec:
         known = _operators[name] = operator_of(spec)
@@ -36,9 +36,9 @@ def operator_named(name: str, spec: Spec) -> Operator:
 def run_named(
     root: str | None, run_id: str, memory: Mapping[str, Any] | None = None
 ) -> RunDirectory:
-    """Join a run on this host, once, and return its directory there.
+    """Join a run on this host, once, and return the run's directory on this host.
 
-    `root`: the driver's arena root where driver and workers share a host; None: this host's own.
+    `root`: the driver's arena root if driver and workers share a host; None: this host's own root.
     `memory`: as `SlotFacts.memory`; None if memory is not bounded.
     """
     if run_id not in _runs:
@@ -47,10 +47,10 @@ def run_named(
         spill = None
         if memory is not None:
             spill = spill_root() if root is None else Path(memory["spill_root"])
-        # kept in `_runs` while the run lasts: its lock keeps sweeps away from this host's files
+        # stays in `_runs` while the run lasts: its lock protects this host's files from sweeps
         _runs[run_id] = join_run(here, run_id, spill)
         if root is None:
-            # a driver sweeps when it starts, but none need ever start on this host
+            # a driver sweeps when it starts, but perhaps no driver ever starts on this host
             for directory in (here, spill):
                 if directory is not None:
                     sweep(directory)
@@ -75,13 +75,13 @@ def store_of(
 
 
 def _leave_ended_runs() -> None:
-    """Give up the memory of runs whose driver is done; the last to leave removes it."""
+    """Close the arenas of runs whose driver has ended; the last process to leave removes the files."""
     for run_id in [r for r, run in _runs.items() if run.ended]:
         _leave(run_id)
 
 
 def leave_runs() -> None:
-    """Give up the memory of all runs; the last process of a host to leave a run removes it there."""
+    """Close the arenas of all runs; the last process of a host to leave a run removes its files."""
     for run_id in list(_runs):
         _leave(run_id)
 
@@ -94,14 +94,13 @@ def _leave(run_id: str) -> None:
 
 
 def checkpoint_at(path: str, run_id: str, options: Mapping[str, str] | None = None) -> Checkpoint:
-    """Return this run's view of a checkpoint, made once.
+    """Return this run's view of a checkpoint; each process makes it once.
 
-    Views that other runs had of it are dropped: their caches may be of a checkpoint that was replaced.
-    Such a run has ended, so this worker leaves it too: a driver on another host has no way to tell the
-    worker.
+    Drops the views of other runs: their caches may be of a checkpoint that was replaced. Those runs
+    have ended, so this worker leaves them, too: a driver on another host cannot tell the worker.
 
-    `path`: `Checkpoint.location`. `options`: options of a store. They come with the task's
-    function, which Spark does not log.
+    `path`: `Checkpoint.location`. `options`: options of a store; the task's function carries them,
+    since Spark does not log it.
     """
     key = (path, run_id)
     if key not in _checkpoints:
