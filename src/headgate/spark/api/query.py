@@ -70,7 +70,7 @@ class Query(RunningQuery[Report]):
     ) -> str:
         """Change the number of slots from the next batch boundary on; return a sentence about the effect.
 
-        State that changes host moves by the strategy of `Writer.migration`; within a host no state moves.
+        State that changes host moves by the strategy of `Writer.migration`; other state is not copied.
         Without `hold` a policy may change the number again from the next batch on; the sentence says so.
 
         Parameters

@@ -329,7 +329,7 @@ def _aggregates(plan: Jvm) -> int:
 def _closed(
     spark: SparkSession, plan: Jvm, bounds: Iterator[tuple[int | None, int]], *, whole: bool
 ) -> Jvm:
-    """Return `plan` with only closed windows, in all aggregates in their order; else the upper ones."""
+    """Return `plan` with only closed windows; `whole`: in all its aggregates, else in the upper ones."""
     aggregate = class_name(plan) == "Aggregate"
     if whole or not aggregate:
         children = [_closed(spark, child, bounds, whole=whole) for child in each(plan.children())]

@@ -35,7 +35,7 @@ from headgate.spark.read.windows import (
 from headgate.spark.read.wording import WAY_OUT
 
 _ANY_GAP_US = 1
-"""Stands for the gap of sessions in which the gap depends on the record, whose row has its own end."""
+"""Replaces a gap that differs from record to record; the row of each record has its session's end."""
 
 
 class _AggregateReader:

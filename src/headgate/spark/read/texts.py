@@ -33,7 +33,7 @@ from headgate.spark.read.expressions import SESSION_WINDOW, sql_text
 from headgate.spark.read.windows import gap_of, time_column_of, window_numbers
 
 _MOST = 400
-"""Characters of a text; the rest of a longer one is a checksum. Chosen."""
+"""Most characters of a text; a checksum replaces the rest of a longer text. Chosen."""
 
 _ANY_ORDER = {
     "Add": " + ",
