@@ -1,7 +1,7 @@
-"""Starts a streaming query whose sources may need Python processes of their own.
+"""Starts a streaming query whose sources may be Python data sources, each with its own Python process.
 
-Spark gives such a process 10 s to appear, which a busy machine may not have, and ends the query when it
-does not: that query has read and written nothing, and can be started again.
+Spark waits 10 s for such a process, which is too short on a busy machine, and then ends the query. That
+query has read and written nothing, so it can start again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from headgate.spark.worker.failure import is_lost_worker
 _STARTS = 3
 _POLL_S = 0.05
 _WAIT_S = 60.0
-"""A source may take long to say where it begins; whether its process is there is known by then."""
+"""Longest wait for the sources' first offsets, in seconds; their processes start sooner."""
 
 _READ = ("Waiting", "Processing")
-"""How Spark's status begins once the sources have answered."""
+"""First words of Spark's status after all sources have answered."""
 
 
 def begin(
     start: Callable[[], StreamingQuery], frame: DataFrame, begun: Callable[[], bool]
 ) -> StreamingQuery:
-    """Start a query; again if Spark gave up waiting for the Python process of a source.
+    """Start a query; start it again if Spark gave up waiting for the Python process of a source.
 
-    `frame`: what it reads. Without a Python source nothing is waited for. `begun`: whether a batch
-    has begun.
+    `frame`: the query's input; the function waits only if this has a Python source. `begun`: returns
+    whether a batch has begun.
     """
     inner = start()
     if not reads_python(frame):

@@ -1,4 +1,4 @@
-"""Compares two DataFrames as bags of rows: exactly, but for what another order of addition changes."""
+"""Compares two DataFrames as bags of rows, with a tolerance for columns that may be sums."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headgate.spark.jvm.plans import names_a_class
 from headgate.spark.worker.nearness import Nearness
 
 _SHOWN = 3
-"""Rows that differ, in the answer."""
+"""Most differing rows in the result."""
 
 _LOOKED_AT = 500
-"""Rows of the output among which the one is looked for that is most like an expected row. Chosen."""
+"""Rows of the output that are searched for the row most like an expected row. Chosen."""
 
 _ROW = "headgate_row"
 _FLOATS = (T.FloatType, T.DoubleType)
@@ -32,10 +32,10 @@ def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
     """Compare two DataFrames as bags of rows, and their column names and types.
 
     Floating-point columns that may come from arithmetic over many rows match within a tolerance
-    (`headgate.core.near`), all others exactly. NaN equals NaN, and -0.0 equals 0.0. ``verified``
-    (None where both have no row), ``rows_compared``, ``missing``, ``extra``, ``differing`` (up to
-    three of the rows: ``want`` and ``got``, texts by column, or None) and ``within_tolerance``, the
-    columns that were compared so.
+    (`headgate.core.near`); all other columns must be equal. NaN equals NaN, and -0.0 equals 0.0. The
+    result has ``verified`` (None if both have no rows), ``rows_compared``, ``missing``, ``extra``,
+    ``differing`` (up to three rows: ``want`` and ``got``, texts by column, or None) and
+    ``within_tolerance``, the columns that were compared with a tolerance.
     """
     if names_a_class(output) and not names_a_class(expected):
         msg = "the output has a user-defined type, whose code is not loaded; the query has none."
@@ -81,7 +81,7 @@ def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
 
 
 def _in_order(output: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Return an output with its columns in the order of `names`: partitionBy puts some of them last."""
+    """Return an output with its columns in the order of `names`; partitionBy moves columns to the end."""
     there = output.columns
     if there == names or sorted(there) != sorted(names) or len(set(names)) < len(names):
         return output
@@ -96,7 +96,7 @@ def _shape(schema: T.StructType) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class _Compared:
-    """A column, and whether its floating-point numbers match within a tolerance."""
+    """Describes a column, and whether its floating-point numbers match within a tolerance."""
 
     number: int
     name: str
@@ -105,21 +105,21 @@ class _Compared:
 
     @property
     def value(self) -> Column:
-        """The column as `_canonical` made it."""
+        """The column in the form of `_canonical`."""
         return F.col(_ROW)[f"c{self.number}"]
 
     @property
     def relative(self) -> float:
-        """Tolerance, as a share; the wide one where a number of 32 bits is in it."""
+        """Relative tolerance; the wide one if the column has numbers of 32 bits."""
         single = any(isinstance(leaf, T.FloatType) for leaf in _leaves(self.kind))
         return RELATIVE_SINGLE if single else RELATIVE
 
     def numbers(self) -> Column:
-        """Return its floating-point numbers in a list; 0 for those that are not finite."""
+        """Return the column's floating-point numbers in a list; 0 for numbers that are not finite."""
         return _numbers(self.value, self.kind)
 
     def size(self) -> Column:
-        """Return the largest absolute value among those of a row."""
+        """Return the largest absolute value of the column's numbers in a row."""
         return F.array_max(F.transform(self.numbers(), F.abs))
 
 
@@ -137,7 +137,7 @@ def _leaves(kind: T.DataType) -> Iterator[T.DataType]:
     elif isinstance(kind, T.ArrayType):
         yield from _leaves(kind.elementType)
     elif isinstance(kind, T.MapType):
-        # a key is what an entry is looked up by, so it is exact
+        # keys find the entries, so they must be equal
         yield from _leaves(kind.valueType)
     else:
         yield kind
@@ -148,8 +148,8 @@ def _has_floats(kind: T.DataType) -> bool:
 
 
 def _row_of(frame: DataFrame, schema: T.StructType, sign: int) -> DataFrame:
-    """Return a frame's rows as a struct that can be grouped by, with `sign` beside it."""
-    # by position: names may come twice, or hold dots
+    """Return a frame's rows as a struct by which Spark can group, and `sign` as a second column."""
+    # by position, because names may be duplicate or have dots
     plain = frame.toDF(*(f"c{number}" for number in range(len(schema))))
     columns = [
         _canonical(F.col(f"c{number}"), field.dataType).alias(f"c{number}")
@@ -159,7 +159,7 @@ def _row_of(frame: DataFrame, schema: T.StructType, sign: int) -> DataFrame:
 
 
 def _canonical(value: Column, kind: T.DataType) -> Column:
-    """Return a value in a form in which equal values are alike, and which Spark can group by."""
+    """Return a value in a form that is the same for equal values, and by which Spark can group."""
     if isinstance(kind, _FLOATS):
         plain = (value + F.lit(0.0)).cast(kind)  # -0.0 becomes 0.0
         return F.when(F.isnan(value), F.lit(_NAN).cast(kind)).otherwise(plain)
@@ -245,7 +245,7 @@ def _text(value: Column, kind: T.DataType) -> Column:
 
 
 def _floors(rows: DataFrame, near: Sequence[_Compared]) -> list[float]:
-    """Return of each column how far two of its numbers may be apart whatever they are."""
+    """Return the absolute tolerance of each column."""
     sizes = rows.select(*(column.size().alias(f"s{column.number}") for column in near))
     found = sizes.agg(
         *(F.max(name).alias(f"{name}_largest") for name in sizes.columns),
@@ -272,7 +272,7 @@ def _left_over(
         *((_exact(c.value, c.kind) if c.near else c.value).alias(f"c{c.number}") for c in columns),
     )
     numbers = [c.numbers().alias(f"n{c.number}") for c in near]
-    # two hashes stand for the exact columns, not all of whose types Python is given
+    # two hashes replace the exact columns, because Arrow does not have all of their types
     hashes = F.xxhash64(exact).alias("h"), F.hash(exact).alias("g")
     grouped = rest.select("net", "cells", *hashes, *numbers)
     matching = Nearness(
@@ -281,14 +281,14 @@ def _left_over(
         tuple(floors),
     )
     return grouped.groupBy("h", "g").applyInArrow(
-        # Spark counts the arguments of a function, and of a method its self as well
+        # a lambda: Spark counts the arguments, and would count a method's self, too
         lambda rows: matching.left_over(rows),  # noqa: PLW0108
         "net bigint, cells array<string>",
     )
 
 
 def _counts(rest: DataFrame) -> tuple[int, int]:
-    """Return how many rows are missing, and how many are extra."""
+    """Return the number of missing rows and of extra rows."""
     net = F.col("net")
     counts = rest.agg(
         F.sum(F.when(net > 0, net)).alias("missing"), F.sum(F.when(net < 0, -net)).alias("extra")
@@ -297,7 +297,7 @@ def _counts(rest: DataFrame) -> tuple[int, int]:
 
 
 def _beside(rest: DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return some of the rows that differ, what was expected beside what is most like it."""
+    """Return some differing rows: each expected row with the most similar row of the output."""
     wanted = [row.cells for row in rest.where("net > 0").orderBy("cells").limit(_SHOWN).collect()]
     there = [
         row.cells for row in rest.where("net < 0").orderBy("cells").limit(_LOOKED_AT).collect()

@@ -1,4 +1,4 @@
-"""Builds job, limits, checkpoint location, sink and Spark's own writer from a query's settings."""
+"""Builds job settings, limits, checkpoint location, sink and Spark's writer from a query's settings."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from headgate.spark.step.steps import delivered_output
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Return the cores granted."""
+    """Return Spark's default parallelism: the cores of the application."""
     return int(spark.sparkContext.defaultParallelism)
 
 
 def machine_cores(spark: SparkSession) -> int | None:
-    """Return the cores that this process may use, whatever number Spark was given.
+    """Return the cores that this process may use, which may differ from Spark's local[n].
 
     None unless Spark's master is local.
     """
@@ -48,7 +48,7 @@ def machine_cores(spark: SparkSession) -> int | None:
 def job_config(settings: QuerySettings, cores: int) -> JobConfig:
     """Return the settings of a job that has `cores` cores.
 
-    Raises `ConfigError`: numbers of slots are not in order, or exceed the key groups.
+    Raises `ConfigError`: not 1 <= min <= start <= max slots, or more slots than key groups.
     """
     least, most, start = settings.slots
     most_slots = settings.key_groups if most == "auto" else int(most)
@@ -72,7 +72,7 @@ def job_config(settings: QuerySettings, cores: int) -> JobConfig:
         mode=settings.mode,
         snapshot_every=own.SNAPSHOT_EVERY.of(options),
         attempts=own.ATTEMPTS.of(options),
-        # what a slot at a fixed rate serves is counted in records, so rows must be records
+        # a fixed rate counts records, so each row must be one record
         preaggregate="off" if rate else own.PREAGGREGATE.of(options),
         keep_late=own.KEEP_LATE.of(options),
         show_keys=own.SHOW_KEYS.of(options),
@@ -115,7 +115,7 @@ def parameters(
 
 
 def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
-    """Return where the checkpoint lies."""
+    """Return the location of the checkpoint; check the session."""
     options = {key.lower(): value for key, value in settings.options.items()}  # as Spark reads them
     asked = options.get("checkpointlocation")
     calls = settings.function is not None or settings.row_function is not None
@@ -128,10 +128,10 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
 def sink(
     spark: SparkSession, settings: QuerySettings, plan: PlannedQuery, where: Place
 ) -> sinks.Sink:
-    """Return the sink of `plan`'s rows; its columns are nullable where those of the user's query are."""
+    """Return the sink of `plan`'s rows; its columns are nullable as in the user's query."""
     options = settings.sink_options
     if settings.name:
-        options["queryName"] = settings.name  # as Spark's writer does; some sinks read it
+        options["queryName"] = settings.name  # Spark's writer sets it, too, and some sinks read it
     target = sinks.Target(
         file_format=settings.format,
         mode=settings.mode,
@@ -151,7 +151,7 @@ def sink(
 
 
 def last_output(where: Place) -> int | None:
-    """Return the number of the last output that a checkpoint knows of; None without a manifest."""
+    """Return the number of the last output in the newest manifest; None without a manifest."""
     store = Checkpoint(where.url or where.path, where.options)
     latest = store.latest() if store.files.is_there() else None
     return None if latest is None else int(latest.engine["sink_batch"])
@@ -161,21 +161,21 @@ def delivered(where: Place) -> int:
     """Return the number of the newest output that a restart will not deliver again; -1 if none."""
     store = Checkpoint(where.url or where.path, where.options)
     latest = store.latest() if store.files.is_there() else None
-    # a query without state has no manifest; its outputs have the numbers of Spark's batches
+    # a query without operators has no manifest; its outputs have the numbers of Spark's batches
     return (
         newest_commit(where.path) if latest is None else delivered_output(store, latest, where.path)
     )
 
 
 def inner_writer(frame: DataFrame, settings: QuerySettings, where: Place) -> DataStreamWriter:
-    """Return Spark's writer of the query that brings the batches."""
+    """Return Spark's writer of the streaming query that provides the batches."""
     writer = frame.writeStream.option("checkpointLocation", where.uri)
     writer = writer.queryName(settings.name) if settings.name else writer
     return writer.trigger(**settings.trigger) if settings.trigger else writer
 
 
 def plain_writer(df: DataFrame, settings: QuerySettings) -> DataStreamWriter:
-    """Return Spark's writer of the whole query, as if headgate were not there."""
+    """Return Spark's writer of the whole query, without headgate."""
     writer = df.writeStream.outputMode(settings.mode).options(**settings.sink_options)
     if settings.format:
         writer = writer.format(settings.format)
@@ -202,9 +202,9 @@ def pool_config(
 ) -> PoolConfig:
     """Return the settings of pools.
 
-    `slots`: least, most and first number of replicas. As the most, "auto" means the cores granted, but
-    at least 4; as the first, it means the least. `box_s`: time a replica may serve per batch. Raises
-    `ConfigError`: the numbers are not ascending, or an option is no duration.
+    `slots`: least, most and first number of replicas; "auto" for most: Spark's default parallelism, at
+    least 4; "auto" for first: the least. `box_s`: time a replica may serve per batch. Raises
+    `ConfigError`: not 1 <= least <= first <= most, or an option is no duration.
     """
     least, most, first = slots
     size = max(4, spark.sparkContext.defaultParallelism) if most == "auto" else int(most)

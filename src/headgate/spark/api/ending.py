@@ -1,4 +1,4 @@
-"""Ends a query: says why, does what is left, and lets those go on who wait for the end."""
+"""Ends a query: finishes its work, records the reason, and wakes the threads that wait for the end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from headgate.spark.worker.failure import QueryFailed, told
 
 _POLL_S = 0.02
 _LAST_BATCH_S = 2.0
-"""How long a batch that the JVM's end has caught may take to notice it."""
+"""How long a batch may take to fail after the JVM has ended, in seconds."""
 _PATIENCE_S = 10.0
-"""How long a batch may go on after `stop`, in seconds, before its jobs are cancelled. With more, longer
-batches are finished rather than done again after the next start, and a stop takes longer. Not tuned."""
+"""How long a batch may go on after `stop`, in seconds, before its jobs are cancelled. With a larger value
+longer batches finish, which else run again after the next start; `stop` takes longer. Not tuned."""
 _RAISES_AFTER_S = 20.0
-"""How long after `stop` a user's Python code in the driver, which no cancelled job ends, is raised
-from, in seconds. Not tuned."""
+"""How long after `stop` an exception is raised in the user's Python code in the driver, in seconds: the
+cancelled jobs do not end this code. Not tuned."""
 _GIVES_UP_AFTER_S = 30.0
-"""How long `stop` waits for code that does not end in any way, in seconds. Not tuned."""
+"""How long `stop` waits for user's code that does not end, in seconds. Not tuned."""
 _LOOK_S = 1.0
 """Seconds between two checks for a request to stop in the checkpoint."""
 _AGAIN_S = 1.0
@@ -35,19 +35,19 @@ _AGAIN_S = 1.0
 
 
 class Ending:
-    """Waits for the end of a query in a thread of its own; whatever ended it, those who wait go on.
+    """Waits in its own thread for the end of a query, and wakes all waiting threads after any end.
 
     Parameters
     ----------
     rest : callable or None
-        Called when Spark's query has ended by itself: what is left to do for a finite one.
+        Finishes the work of a finite query; called when Spark's query has ended by itself.
     close : callable
-        Given the failure, or None: writes it down and gives back all that the query held.
-    before : callable, optional    Called when the query is to stop and no batch is under way.
+        Takes the failure, or None: records it and releases everything that the query held.
+    before : callable, optional    Called before a requested stop, while no batch runs.
     look : callable, optional
-        Called every second while the query runs: whether a request to stop is there.
+        Returns whether someone has requested a stop; called every second while the query runs.
     reads : callable, optional
-        Returns what the query reads of Kafka, and where, for the sentence that says why it failed.
+        Returns the Kafka topics and brokers that the query reads, for the message of its failure.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Ending:
         self._reads = reads
         self._failure: Exception | None = None
         self._over = threading.Event()
-        # a put may interrupt another one: a signal's handler stops queries, too
+        # one put may interrupt another: a signal handler stops queries, too
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._unstopped: Exception | None = None
         works = {"headgate-end": self._run, "headgate-stop": self._stop_if_asked}
@@ -80,22 +80,22 @@ class Ending:
         ]
 
     def start(self) -> None:
-        """Begin to wait; what `close` needs is there by now."""
+        """Begin to wait; the caller has created everything that `close` needs."""
         for thread in self._threads:
             thread.start()
 
     @property
     def is_over(self) -> bool:
-        """Return whether the query has ended and everything is given back."""
+        """Return whether the query has ended and has released everything."""
         return self._over.is_set()
 
     @property
     def failure(self) -> Exception | None:
-        """Return the reason of the query's failure; None as long as it runs, and if it did not fail."""
+        """Return the reason of the query's failure; None while it runs or if it did not fail."""
         return self._failure if self._over.is_set() else None
 
     def refuse_if_over(self, act: str) -> None:
-        """Raise EngineError if the query has ended, so that nothing can be asked of it."""
+        """Raise EngineError if the query has ended, because it takes no `act` any more."""
         if self._over.is_set():
             why = f" ({told(self._failure)})" if self._failure is not None else ""
             msg = f"this query has ended{why}, so it takes no {act}; start it again first."
@@ -104,7 +104,7 @@ class Ending:
     def wait(self, timeout_s: float | None) -> bool:
         """Return whether the query has ended; raise its failure.
 
-        Raises `QueryFailed`, `EngineGone`. `EngineError`: the query's own batch waits for its end.
+        Raises `QueryFailed`, `EngineGone`. `EngineError`: the caller is a batch of the query itself.
         """
         if self._batches.is_of_this_thread:
             msg = (
@@ -117,11 +117,11 @@ class Ending:
         return over
 
     def stop(self) -> None:
-        """End the query at the next batch boundary, or break off a batch that takes too long.
+        """End the query at the next batch boundary, or cancel a batch that takes too long.
 
-        Within a batch, in its user's function, it returns at once, and the query ends with the
-        batch. Raises `EngineGone`: it had ended, or ends, because Spark's JVM did; `EngineError`:
-        user's code has not returned, or Spark's own thread has not ended in
+        Called by the user's function in a batch, it returns at once, and the query ends after the
+        batch. Raises `EngineGone`: the query ended, or ends, because Spark's JVM ended;
+        `EngineError`: user's code has not returned, or Spark's own thread has not ended within
         ``spark.sql.streaming.stopTimeout``.
         """
         self._asked.put(True)
@@ -129,7 +129,7 @@ class Ending:
             self._batches.stopping.set()
             return
         until_s = time.monotonic() + _GIVES_UP_AFTER_S
-        while not self._over.is_set():  # no lock: a signal's handler may come within another stop
+        while not self._over.is_set():  # no lock: a signal handler may interrupt another stop
             time.sleep(_POLL_S)
             if self._unstopped is not None:
                 raise self._unstopped
@@ -141,20 +141,20 @@ class Ending:
                 )
                 raise EngineError(msg)
         for thread in self._threads:
-            thread.join(_LAST_BATCH_S)  # it has nothing left to do
+            thread.join(_LAST_BATCH_S)  # the thread has nothing left to do
         if isinstance(self._failure, EngineGone):
             raise self._failure
 
     def _stop_if_asked(self) -> None:
         if not self._is_asked():
-            return  # it has ended
+            return  # the query has ended
         batches = self._batches
         batches.stopping.set()
         began_s = time.monotonic()
         try:
             while not batches.idle.wait(_POLL_S):
                 if self._over.is_set():
-                    return  # a batch that hangs in a user's code is not waited for once the JVM is gone
+                    return  # the JVM is gone: user's code that hangs is not waited for
                 if time.monotonic() - began_s > _PATIENCE_S:
                     self._break_off(began_s)
                     return
@@ -165,26 +165,26 @@ class Ending:
                 self._unstopped = _not_stopped(error)
 
     def _is_asked(self) -> bool:
-        """Wait until the query shall stop, or has ended; return whether it shall stop."""
+        """Wait until a stop is requested or the query has ended; return whether a stop is requested."""
         while True:
             try:
                 return self._asked.get(timeout=_LOOK_S)
             except queue.Empty:
-                with contextlib.suppress(Exception):  # of this no query ends, and `stop` goes on
+                with contextlib.suppress(Exception):  # a failed look must not end the query
                     if self._look():
                         return True
 
     def _break_off(self, began_s: float) -> None:
-        """Stop Spark's query in the middle of a batch, as Spark does, and all that this batch runs."""
+        """Stop Spark's query within a batch, as Spark does, and cancel the batch's jobs."""
         self._batches.interrupted.set()
         run = str(self._inner.runId)
         stopped = threading.Thread(target=self._stop_inner, name="headgate-stop-now", daemon=True)
         try:
             stopped.start()
-        except RuntimeError:  # the program ends, and takes no new thread
+        except RuntimeError:  # Python starts no thread while the program ends
             self._stop_inner()
         while self._inner.isActive and stopped.is_alive():
-            time.sleep(_POLL_S)  # a job cancelled before would be a failure to Spark
+            time.sleep(_POLL_S)  # to Spark a job cancelled before this would be a failure
         while not (self._batches.idle.is_set() or self._over.is_set()):
             raising = time.monotonic() - began_s > _RAISES_AFTER_S
             self._batches.cancel(run, raising=raising)
@@ -201,7 +201,7 @@ class Ending:
         try:
             self._failure = self._awaited()
             self._close(self._failure)
-        except Exception as error:  # the query has ended nevertheless
+        except Exception as error:  # the query has ended in spite of the error
             self._failure = self._failure or error
         finally:
             self._asked.put(False)
@@ -214,20 +214,20 @@ class Ending:
                 self._rest()
         except BrokenOff:
             return None
-        except Exception as error:  # the end of the thread is the query's end, whatever it was
+        except Exception as error:  # every error of Spark's query is the end of this query
             gone = self._life.meaning(error)
             if gone is None and self._batches.interrupted.is_set():
                 return None
             if gone is None:
                 return QueryFailed.of(error, self._batches.failed, self._reads())
-            # a batch under way fails too, and writes so before the journal is closed
+            # a running batch fails, too, and writes a line before `close` closes the journal
             self._batches.idle.wait(_LAST_BATCH_S)
             return gone
         return None
 
 
 def _not_stopped(error: Exception) -> EngineError:
-    """Return in one sentence why Spark has not stopped its query."""
+    """Return an error that says why Spark has not stopped its query."""
     text = str(error)
     if "TimeoutException" in text:
         text = "its thread has not ended within spark.sql.streaming.stopTimeout"

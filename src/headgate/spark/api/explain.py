@@ -22,14 +22,14 @@ from headgate.spark.sinks.sinks import guarantee
 from headgate.tables.arena import arena_root, spill_path
 
 _REQUESTS_PER_BATCH = 3
-"""Of the driver: intent, manifest, one deletion of garbage."""
+"""Requests of the driver: intent, manifest, one deletion of garbage."""
 
 _REQUESTS_PER_S = 1
-"""Of the driver: the journal, and a look for what people ask, every 2 s each."""
+"""Requests of the driver: the journal, and a look for commands, each every 2 s."""
 
 
 class Explanation(str):
-    """A text that a shell and a notebook show as it is, line by line."""
+    """A text that a shell and a notebook show without quotes, line by line."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class Explanation(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        """Return the text as a notebook shows it."""
+        """Return the text as HTML for a notebook."""
         return text_html(self)
 
 
@@ -54,35 +54,35 @@ def explain(
     realTime: bool = False,
     format: str | None = None,
 ) -> Explanation:
-    """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
+    """Describe the parts of `df` that run elastically, that stay in Catalyst, and that cannot run.
 
-    Then comes its plan as a tree: what runs in *slots*, what Spark's own *stream* does below them, and
-    what *Catalyst* makes, in each batch, of what slots put out.
+    A tree of the plan follows. It marks parts that run in *slots*, parts of Spark's *stream* below the
+    slots, and parts in which *Catalyst* processes the slots' output of each batch.
 
     Parameters
     ----------
     df : DataFrame
         A streaming DataFrame of a classic session.
     outputMode : str or None
-        append, update or complete; None for append, or for the first of them in which it runs.
+        append, update or complete; None for the first of these in which the query runs.
     grouping : str or None
-        As option ``headgate.grouping``; of the Python stages of a stateless query.
+        As option ``headgate.grouping``, for the Python stages of a stateless query.
     memoryMax : str or None
         As option ``headgate.state.memoryMax``.
     checkpointLocation : str or None
-        Where its checkpoint would lie; nothing is asked of the place.
+        Location of the checkpoint; it is not accessed.
     realTime : bool
-        Whether to say if it could run with ``trigger(realTime=...)``, and what stops it.
+        Whether to add if the query could run with ``trigger(realTime=...)``, or the reason against it.
     format : str or None
-        The sink's format, whose guarantee is told; a name that Spark does not know is not refused.
+        The sink's format, to describe its guarantee; a format that Spark does not know is allowed.
 
     Raises
     ------
     ConfigError
-        There is no such grouping, or no such stage; that is no size; or the package that brings
-        the format does not work.
+        `grouping` names an unknown grouping or stage, `memoryMax` is no size, or the package of the
+        format does not work.
     CheckpointError
-        The location names a store and no bucket or key.
+        The location is a store without a bucket or key.
     """
     chosen = own.GROUPING.default if grouping is None else own.GROUPING.value_of(grouping)
     bound = None if memoryMax is None else own.MEMORY_MAX.value_of(memoryMax)
@@ -99,7 +99,7 @@ def explain(
         if "append" in runs:
             break
     if not runs:
-        # what is said of a mode is not what hinders where another mode has another reason
+        # a refusal of the mode comes last: another mode's reason tells more about the query
         reasons = sorted(refused.values(), key=lambda e: (_of_mode(e), isinstance(e, ModeRefused)))
         return Explanation(f"not elastic   {reasons[0]}")
     mode, query = next(iter(runs.items()))
@@ -139,7 +139,7 @@ def _of_mode(error: UnsupportedQuery) -> bool:
 
 
 def _stages(df: DataFrame, chosen: Groupings) -> list[str]:
-    """Describe the stages of a stateless query that can run on pools, and the reasons against it."""
+    """Describe the stages of a stateless query that can run on pools, or the reason against pools."""
     try:
         stages = read_pipeline(df, "psps").stages
     except NoPythonStage:
@@ -173,7 +173,7 @@ def _requests(store: str) -> str:
 
 
 def _arrivals(query: PlannedQuery) -> list[str]:
-    """Return whether latency counts from when Kafka got a record, where one is read from there."""
+    """Describe, for operators that read Kafka, whether Kafka's timestamp is the arrival time."""
     lines = []
     for first in (chain[0] for chain in query.sources):
         if not reads_kafka(first.input_plan):

@@ -1,4 +1,4 @@
-"""Opens the checkpoint of a query, starts Spark's query, and releases at its end what the start took."""
+"""Opens the checkpoint of a query, starts Spark's query, and releases its resources at the end."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _REPLACES = "spark.sql.streaming.stopActiveRunOnRestart"
 
 
 class ActiveRun(Protocol):
-    """A query that runs."""
+    """Defines the members of a running query that this module uses."""
 
     @property
     def name(self) -> str | None:
-        """Return its name by its user."""
+        """Return the query's name, as the user set it."""
 
     @property
     def isActive(self) -> bool:
-        """Return whether it runs still."""
+        """Return whether the query still runs."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the query."""
 
 
 Q = TypeVar("Q", bound=ActiveRun)
@@ -64,7 +64,7 @@ def check_name(spark: SparkSession, name: str | None) -> None:
 
 
 def register_run(where: Place, run: Q) -> Q:
-    """Return a query that has started on a checkpoint, and take note of it."""
+    """Register a query that has started on a checkpoint, and return it."""
     for place in [place for place, known in _runs.items() if not known.isActive]:
         _runs.pop(place, None)
     _runs[_same(where)] = run
@@ -91,26 +91,26 @@ def _name(where: Place) -> str:
 
 
 def _same(where: Place) -> str:
-    """Return a text that identifies a directory, by whatever links it is reached."""
+    """Return a text that identifies a checkpoint; symbolic links are resolved."""
     return where.url or os.path.realpath(where.path)
 
 
 def journal_of(where: Place) -> Path:
-    """Return where a driver writes its journal."""
+    """Return the path of the driver's journal."""
     return where.path / "headgate" / "journal.jsonl"
 
 
 def opened(
     spark: SparkSession, where: Place, identity: Mapping[str, Any], undo: ExitStack
 ) -> tuple[Checkpoint, str, Callable[[], None]]:
-    """Return a checkpoint, its uuid, and what gives up its lock, which this driver holds from now on.
+    """Lock a checkpoint for this driver; return it, its uuid, and a function that releases the lock.
 
-    `identity`: what of a query its checkpoint depends on. `undo`: gives up the lock if the query
-    does not start. Raises `CheckpointError`: it belongs to something else, is held, or is damaged;
-    `EngineError`: a query of this process that runs on it does not stop.
+    `identity`: the parts of the query on which the checkpoint depends. `undo`: releases the lock if
+    the query does not start. Raises `CheckpointError`: the checkpoint belongs to another query, is
+    locked, or is damaged; `EngineError`: a query of this process on the checkpoint does not stop.
     """
     if where.url is not None:
-        # no lock: whose manifest is there first goes on, and the other stops
+        # a store has no lock: the driver that writes the next manifest first goes on, the other stops
         checkpoint = Checkpoint(where.url, where.options, where.path)
         uuid = checkpoint.open(identity)
         _replace_run(spark, where)
@@ -136,13 +136,13 @@ def opened(
 def launched(
     machine: StepMachine[R], writer: DataStreamWriter, undo: ExitStack, *, finite: bool
 ) -> StreamingQuery:
-    """Start Spark's query, whose batches `machine` does from now on.
+    """Start Spark's query, whose batches `machine` processes.
 
     Parameters
     ----------
     writer : DataStreamWriter    Writer of the machine's stream.
-    undo : ExitStack    Stops the machine if the query does not start as it should.
-    finite : bool    Whether the sources end, so that no tick has to begin batches.
+    undo : ExitStack    Stops the machine if the start fails.
+    finite : bool    Whether the sources end, so that the query needs no ticks.
     """
     intake = machine.work.intake
     writer = writer.foreachBatch(machine.process)
@@ -152,8 +152,8 @@ def launched(
             files.enter_context(raw_local_files(machine.spark))
         inner = begin(writer.start, intake.stream, lambda: machine.batches_begun > 0)
     if not finite:
-        # with triggers as far apart as ticks Spark would always find a new one, and
-        # `processAllAvailable` of the handle in `spark.streams` would wait for ever
+        # if ticks were as frequent as triggers, Spark would always find a new tick, and
+        # `processAllAvailable` of the handle in `spark.streams` would never return
         intake.start_ticking(lambda: machine.settled and bool(inner.status["isDataAvailable"]))
     return inner
 
@@ -164,7 +164,7 @@ def giving_back(
     """Return a function that releases a query's resources, the last first, and leaves its checkpoint."""
 
     def release() -> None:
-        with ExitStack() as undo:  # what one cannot give back does not keep the others
+        with ExitStack() as undo:  # an error in one release does not prevent the others
             undo.callback(lambda: where.leave(failed=inner.exception() is not None))
             for give_back in held:
                 undo.callback(give_back)

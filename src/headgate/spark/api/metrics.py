@@ -1,4 +1,4 @@
-"""Shows the metrics of the driver's queries: to Prometheus at one address, and in Spark's own system."""
+"""Publishes the metrics of the driver's queries: for Prometheus, and in Spark's own metric system."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _served: dict[tuple[str, int], tuple[JournalMetrics, Serving]] = {}
 def show_metrics(
     spark: SparkSession, options: Mapping[str, str], journal: Path
 ) -> Callable[[], None]:
-    """Show the metrics of a journal where an option or Spark's setting says so; return what ends that.
+    """Publish a journal's metrics as the options and Spark's settings say; return a function to stop.
 
-    Raises `ConfigError`: nothing can be served there, or the extra ``metrics`` is not installed.
+    Raises `ConfigError`: the address cannot be served, or the extra ``metrics`` is not installed.
     """
     address = own.METRICS.of(options)
     end = _show_in_spark(spark, journal)
@@ -49,7 +49,7 @@ def show_metrics(
 
 
 def _hide(address: tuple[str, int], journal: Path) -> None:
-    """Serve a journal no more, and end the server with its last one; may be called twice."""
+    """Stop serving a journal, and close a server without journals; may be called twice."""
     with _lock:
         if address not in _served:
             return
@@ -67,11 +67,11 @@ _NAMES = (
     "backlog_records", "backlog_seconds", "state_rows", "state_bytes", "latency_mean_seconds",
     "latency_p99_seconds", "slo_success_ratio", "slo_bound_seconds",
 )  # fmt: skip
-"""Gauges in Spark's metric system, where a name has no labels; the names are those for Prometheus."""
+"""Gauges in Spark's metric system, under the names for Prometheus but without labels."""
 
 
 def _values(totals: QueryTotals, batch: Batch) -> dict[str, float | None]:
-    """Return the gauges after a batch; None where nothing is known."""
+    """Return the gauges after a batch; None for an unknown value."""
     latency, slo = batch.latency_ms, batch.slo
     values: tuple[float | None, ...] = (
         totals.is_up,
@@ -93,7 +93,7 @@ def _values(totals: QueryTotals, batch: Batch) -> dict[str, float | None]:
 
 
 def _show_in_spark(spark: SparkSession, journal: Path) -> Callable[[], None]:
-    """Keep gauges in Spark's metric system where Spark has its own of streaming queries there."""
+    """Publish gauges in Spark's metric system if Spark publishes those of streaming queries there."""
     if spark.conf.get(_SPARKS_SETTING, "false") != "true":
         return lambda: None
     gauges = _InSpark(spark, journal)
@@ -107,7 +107,7 @@ def _show_in_spark(spark: SparkSession, journal: Path) -> Callable[[], None]:
 
 
 class _InSpark:
-    """Keeps Spark's gauges of one query at what its journal says; a listener of journals."""
+    """Sets the gauges of one query from the events of its journal; a listener of journals."""
 
     def __init__(self, spark: SparkSession, journal: Path) -> None:
         self._spark, self._journal = spark, str(journal)
@@ -115,7 +115,7 @@ class _InSpark:
         self._gauges: Gauges | None = None
 
     def __call__(self, journal: str, event: Event) -> None:
-        """Take an event; those of other queries are none of its business."""
+        """Take an event; ignore events of other queries."""
         if journal != self._journal:
             return
         self._totals.absorb(event)
@@ -126,6 +126,6 @@ class _InSpark:
             self._gauges.set({name: value for name, value in values.items() if value is not None})
 
     def end(self) -> None:
-        """Say that the query runs no more."""
+        """Set the gauge ``query_up`` to 0."""
         if self._gauges is not None:
             self._gauges.set({"query_up": 0.0})

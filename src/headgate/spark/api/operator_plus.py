@@ -6,8 +6,8 @@
     input 1 ─ keys ┼─ union ─ groupBy(key) ─ transformWithState(WindowProcessor) ─► time, payload
     input 2 ─ keys ┘
 
-A record with several keys is copied once for each of them, by `explode`: corollary 1 of STRETCH. All of
-it is public PySpark, so the DataFrame runs by ``df.writeStream`` as well as by ``hg.writeStream``.
+`explode` copies a record with several keys once for each key: corollary 1 of STRETCH. The plan uses only
+public PySpark, so the DataFrame runs by ``df.writeStream`` as well as by ``hg.writeStream``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from headgate.spark.worker.window_processor import InputColumns, WindowProcessor
 
 KeysOf = Callable[[Record], Iterable[Key]]
 Keys = Column | str | KeysOf
-"""Of a record: a column of an array of keys, or of one key, or a function of the record."""
+"""Keys of a record: a column with an array of keys or with one key, or a function of the record."""
 Schema = str | T.DataType
 _WATERMARK = "spark.watermarkDelayMs"
 _OWN = {"headgate.payload": True}
-"""Metadata of a record's columns, in place of the user's: one column only may carry the watermark."""
+"""Replaces the metadata of a record's columns, because only one column may carry the watermark."""
 
 
 def stateful(
@@ -54,29 +54,30 @@ def stateful(
 ) -> DataFrame:
     """Return the output of a generalised stateful operator, a streaming DataFrame.
 
-    It has the column `time`, the right boundary of the window that put a row out, and those of `schema`.
-    It runs by ``hg.writeStream`` and by plain Spark, in output mode append.
+    Its columns are `time`, the right boundary of a row's window, and the columns of `schema`. The
+    DataFrame runs by ``hg.writeStream`` and by plain Spark, in output mode append.
 
     Parameters
     ----------
     inputs : DataFrame or sequence of DataFrame
-        As many as the operator has, of any schemas, each with a watermark on `time`.
+        The operator's number of inputs, of any schemas, each with a watermark on `time`.
     operator : OperatorPlus
-        Times in microseconds since 1970, as `OperatorPlus.over` has them.
+        The operator; its times are in microseconds since 1970, as in `OperatorPlus.over`.
     time : str
         Name of the event-time column of every input.
     schema : str or StructType
-        Of what the operator puts out.
-    keys : Column, str or callable, or a sequence of one for each input
-        f_MK: a column of an array of keys, or of one key; or its name; or a function as that of the
-        operator, which is used where this is None, and then `key_type` says what a key is. A record
-        may have no key, or several: it is copied for each.
-    state : str, DataType or a sequence of one for each input, optional
-        What a window keeps, as ``"bigint"`` or ``"n bigint, last string"``; None, the default, keeps
-        a tuple of records.
+        Schema of the operator's output.
+    keys : Column, str or callable, or a sequence with one entry for each input
+        f_MK: a column with an array of keys or with one key, its name, or a function of a record;
+        None takes the operator's function. A record may have no key or several keys.
+    key_type : str or DataType, optional
+        Type of a key; needed if f_MK is a function.
+    state : str, DataType or a sequence with one entry for each input, optional
+        Type of a window's state, as ``"bigint"`` or ``"n bigint, last string"``; None, the default,
+        keeps a tuple of records.
     ordered : bool
-        Whether multi windows take records in the order of their times, as single ones always do: a record
-        waits until the watermark has passed it, and one that comes later than that is late.
+        Whether multi windows take records in the order of their times, as single windows always do. Then
+        a record waits until the watermark has passed its time, and a record after the watermark is late.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def stateful(
 
     References
     ----------
-    [STRETCH] 4.2. Differs: a copy for each key (corollary 1); what is late is what Spark says is late.
+    [STRETCH] 4.2. Differs: a copy for each key (corollary 1); Spark decides which records are late.
     """
     sources = list(inputs) if isinstance(inputs, Sequence) else [inputs]
     for source in sources:
@@ -101,8 +102,8 @@ def stateful(
         for kind in _each(state, len(sources), "state")
     ]
     described = _inputs(sources, states)
-    # Where records wait for the watermark, one that it has passed is late. Elsewhere one is late for
-    # the windows that have ended, each for itself, hence a row for each window: as Spark groups.
+    # If records wait for the watermark, a record behind the watermark is late. Else a record is late for
+    # each window that has ended, so it becomes one row for each window, as in Spark's grouping.
     waits = single or ordered
     tagged = [
         _tagged(
@@ -147,7 +148,7 @@ def stateful(
 def _tagged(
     df: DataFrame, number: int, inputs: Sequence[InputColumns], time: str, keys: Column
 ) -> DataFrame:
-    """Return an input as rows that all inputs share: a copy of a record for each of its keys."""
+    """Return an input in the schema that all inputs share, with a copy of a record for each key."""
     at = _column(time)
     hashable = [_column(name) for name in df.columns if not _has_map(df.schema[name].dataType)]
     payloads = []
@@ -196,15 +197,15 @@ def _keys(
 
 
 def _call_of(operator: OperatorPlus, names: Sequence[str], number: int) -> Callable[..., list[Key]]:
-    """Return f_MK as Spark calls it: with a time and the values of a record."""
-    # a function with type hints PySpark would take for one of pandas
+    """Return f_MK as a function of a time and the values of a record, for a Spark UDF."""
+    # a lambda, because PySpark would take a function with type hints for a pandas UDF
     return lambda at_us, *values: [
         *operator.keys_of(Record(at_us, Row(*names)(*values), number)),
     ]
 
 
 def _inputs(inputs: Sequence[DataFrame], states: Sequence[T.DataType | None]) -> list[InputColumns]:
-    """Return the columns that rows carry of each input; their position is set later."""
+    """Return the columns of each input in the shared rows; `_placed` sets their positions."""
     zone = inputs[0].sparkSession.conf.get("spark.sql.session.timeZone")
     return [
         InputColumns(df.columns, 0, to_arrow_schema(df.schema, timezone=zone), df.schema, state)
@@ -217,12 +218,12 @@ def _placed(inputs: Sequence[InputColumns], columns: Sequence[str]) -> list[Inpu
 
 
 def _column(name: str) -> Column:
-    """Return a column by its name, whatever characters that has."""
+    """Return a column by its name, which may have any characters."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
 def _has_map(kind: T.DataType) -> bool:
-    """Return whether Spark cannot hash a type."""
+    """Return whether a type has a map inside, which Spark cannot hash."""
     if isinstance(kind, T.ArrayType):
         return _has_map(kind.elementType)
     if isinstance(kind, T.StructType):
@@ -230,7 +231,7 @@ def _has_map(kind: T.DataType) -> bool:
     return isinstance(kind, T.MapType)
 
 
-# -- what was given -----------------------------------------------------------------------------------
+# -- arguments ----------------------------------------------------------------------------------------
 
 
 def _check(
@@ -267,7 +268,7 @@ def _check(
 
 
 def _each(values: Any, count: int, what: str) -> list[Any]:
-    """Return one for each input of what may be given once for all."""
+    """Return a list with one value for each input; a single value counts for all inputs."""
     if not isinstance(values, list | tuple):
         return [values] * count
     if len(values) != count:
@@ -295,5 +296,5 @@ def _struct(schema: str | T.StructType, what: str) -> T.StructType:
 
 
 def _is_function(keys: object) -> TypeGuard[KeysOf]:
-    # a Column can be called, too
+    # a Column is callable, too
     return callable(keys) and not isinstance(keys, Column)

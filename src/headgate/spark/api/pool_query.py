@@ -1,4 +1,4 @@
-"""Gives a user the handle of a running query of pools."""
+"""Implements the user's handle of a running query of pools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.spark.step.machine import StepMachine
 class PoolQuery(RunningQuery[ReplicaReport]):
     """A streaming query whose stateless stages run on pools of replicas.
 
-    Made by `Writer.start` with a policy over pools.
+    `Writer.start` returns it for a policy over pools.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PoolQuery(RunningQuery[ReplicaReport]):
     def scale(
         self, slots: int, *, operator: str | None = None, by: str = "user", reason: str = ""
     ) -> None:
-        """Have so many replicas active, as `activate`; a fleet gives slots so.
+        """Set the number of active replicas, as `activate`; a fleet calls this.
 
         Raises `ConfigError`, `HeadgateError`: as `activate`.
         """
@@ -50,9 +50,9 @@ class PoolQuery(RunningQuery[ReplicaReport]):
         return {name: len(state.active) for name, state in self._work.states.items()}
 
     def activate(self, replicas: int, *, stage: str | None = None) -> None:
-        """Have so many replicas active from the next batch on; the others serve what they hold.
+        """Set the number of active replicas from the next batch on; others serve their backlog.
 
-        `replicas`: 1 to the size of the pool. `stage`: one stage; all when absent. Raises
+        `replicas`: 1 to the size of the pool. `stage`: id of one stage; None for all stages. Raises
         `ConfigError`: there is no such stage, the pool is smaller, or a fleet grants fewer;
         `HeadgateError`: the query has ended.
         """
@@ -72,7 +72,7 @@ class PoolQuery(RunningQuery[ReplicaReport]):
         self._work.loop.ask(wanted, by, reason)
 
     def decisions(self) -> list[tuple[float, str]]:
-        """Return when the policy changed something, in seconds, and why; the last 10,000."""
+        """Return the last 10,000 decisions: seconds since the query began, and the reason."""
         return list(self._work.loop.decisions)
 
     def batches(self) -> list[BatchLine]:

@@ -1,4 +1,4 @@
-"""Gives a user the handle of a running query of stateful operators."""
+"""Implements the user's handle of a running query of stateful operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headgate.spark.step.stateful import StatefulWork
 
 
 class Query(RunningQuery[Report]):
-    """A streaming query whose slots can be changed while it runs; made by `Writer.start`."""
+    """A running query whose slots the user can change; `Writer.start` returns it."""
 
     def __init__(
         self,
@@ -68,25 +68,25 @@ class Query(RunningQuery[Report]):
         reason: str = "",
         hold: str | None = None,
     ) -> str:
-        """Change the number of slots from the next batch boundary on; return what will hold, in words.
+        """Change the number of slots from the next batch boundary on; return a sentence about the effect.
 
-        Within a host that is all; state that changes host moves as `Writer.migration` says. A policy may
-        change the number again from the next batch on, and the answer says so, unless it is held.
+        State that changes host moves by the strategy of `Writer.migration`; other state is not copied.
+        Without `hold` a policy may change the number again from the next batch on; the sentence says so.
 
         Parameters
         ----------
         slots : int
             1 to the number of key groups.
         operator : str, optional
-            One operator's id; all operators when absent.
+            Id of one operator; None for all operators.
         partitioning : "minimal" or "uniform"
-            Move as few key groups as balance allows, or give each slot a contiguous range of them, as
-            Flink does.
+            minimal: move as few key groups as balance allows. uniform: give each slot a contiguous range
+            of key groups, as Flink does.
         by, reason : str
-            For the journal.
+            Who changes the slots, and why; written to the journal.
         hold : str, optional
-            How long the policy, and a fleet, may not change that number, such as ``10 min``; also over a
-            restart. The next `scale`, or `thaw`, ends it.
+            How long no policy and no fleet may change the number, such as ``10 min``; a restart keeps
+            the hold. The next `scale`, or `thaw`, ends it.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class Query(RunningQuery[Report]):
         self._do(Command("freeze", "user"))
 
     def thaw(self) -> None:
-        """Allow changes of the assignment again; what `scale` holds is given free, too."""
+        """Allow changes of the assignment again; this also ends the holds of `scale`."""
         self._do(Command("thaw", "user"))
 
     def rollback(self, epoch: int, *, reason: str = "") -> None:
@@ -153,20 +153,20 @@ class Query(RunningQuery[Report]):
         Raises
         ------
         ConfigError
-            Nothing is known of that epoch, or the assignment is frozen.
+            The epoch is unknown, or the assignment is frozen.
         """
         _check_notes("user", reason)
         self._do(Command("rollback", "user", reason, {"epoch": epoch}))
 
     def slo(self, *slos: str | Slo) -> None:
-        """Judge and steer the query by other SLOs from its next batch on.
+        """Replace the query's SLOs from its next batch on.
 
-        A budget that follows from the SLO follows it.
+        The budget "auto" changes with the SLO.
 
         Raises
         ------
         ConfigError
-            A text is no SLO, the query had none, or they are about other operators than before.
+            A text is no SLO, the query had no SLO, or the new SLOs name other operators than before.
         """
         self._do(Command("slo", "user", "", {"slos": slos}))
 
@@ -185,6 +185,6 @@ class Query(RunningQuery[Report]):
 
 
 def _check_notes(by: str, reason: str) -> None:
-    """Refuse what the journal could not hold, before anything is changed."""
+    """Refuse texts that the journal cannot hold, before a change."""
     note("by", by)
     note("reason", reason)

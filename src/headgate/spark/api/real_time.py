@@ -1,4 +1,4 @@
-"""Starts a query in real time, and the handle of one that runs."""
+"""Starts a query in real time, and implements the handle of such a query."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _LEAVE_OUT = "leave out trigger(realTime=...)"
 
 
 class TooFewCores(ConfigError):
-    """Reports a session whose cores cannot hold the tasks of a query in real time."""
+    """Reports a session that has too few cores for the tasks of a query in real time."""
 
 
 @dataclass(frozen=True)
 class RealTimeFlow:
-    """A query that can run in real time."""
+    """Describes and begins a query that can run in real time."""
 
     plan: PipePlan
     feeds: Feeds
 
     def begin_sink(self, sink: Sink, settings: QuerySettings) -> None:
-        """Have a sink write in real time, before it begins.
+        """Set up a sink for real time; called before the sink's `begin`.
 
-        Raises `ConfigError`: it would lose outputs that are released early.
+        Raises `ConfigError`: the sink would lose outputs that are released early.
         """
         if isinstance(sink, KafkaSink):
             sink.send_early()
@@ -70,7 +70,7 @@ class RealTimeFlow:
         if isinstance(sink, KafkaSink | OwnSink | FunctionSink):
             sink.write_early()
         elif not isinstance(sink, WRITES_ANY_NUMBER):
-            # after a loss an epoch comes again with other records under the number that it had
+            # after a loss an epoch runs again under the same number with other records
             msg = (
                 f'.release("{own.EARLY}") loses rows in {sink.description}, which skips an output '
                 "whose number it has; leave it out, or write to Kafka or by foreachBatch."
@@ -78,7 +78,7 @@ class RealTimeFlow:
             raise ConfigError(msg)
 
     def prepare_slots(self, work: StatefulWork, undo: ExitStack) -> bool:
-        """Return whether slots are being prepared, outside of Spark's workers; `undo` ends them."""
+        """Prepare slots outside of Spark's workers; return whether this began. `undo` ends the slots."""
         assert isinstance(work, RealTimeWork)
         if not work.prepare_slots():
             return False
@@ -88,7 +88,7 @@ class RealTimeFlow:
     def begin(
         self, machine: StepMachine[Report], work: StatefulWork, settings: QuerySettings
     ) -> StreamingQuery:
-        """Start the loop of a query's epochs, behind its newest manifest; it stands for Spark's query."""
+        """Start the loop of epochs after the newest manifest; its handle replaces Spark's query."""
         assert isinstance(work, RealTimeWork)
         log, latest = machine.checkpoint.path, machine.latest
         if latest is not None:
@@ -114,14 +114,14 @@ class RealTimeFlow:
 
 
 def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -> RealTimeFlow:
-    """Return a query as it runs in real time.
+    """Return the parts of a query that run it in real time.
 
     Raises
     ------
     UnsupportedQuery
-        A part of it cannot run so.
+        A part of the query cannot run in real time.
     TooFewCores
-        Or the executors are not hosts of their own.
+        The session has less than one core for each task of the pipe and one more.
     """
     flow = flow_below(spark, query, settings.key_groups)
     master, needed = str(spark.sparkContext.master), flow.feeds.tasks + 1
@@ -144,9 +144,9 @@ def flow_of(spark: SparkSession, settings: QuerySettings, query: PlannedQuery) -
 
 
 def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) -> RealTimeFlow:
-    """Return what feeds the first operators of a query, if all of that can run in real time.
+    """Return the plan and the feeds below the first operators of a query; checks no cores.
 
-    Raises `UnsupportedQuery`.
+    Raises `UnsupportedQuery`: a part of this cannot run in real time.
     """
     plan = PipePlan.of(spark, [chain[0] for chain in query.sources], key_groups)
     has_functions = any(branch.stages for branch in plan.branches)
@@ -170,7 +170,7 @@ def flow_below(spark: SparkSession, query: PlannedQuery, key_groups: int = 128) 
         for leaf in leaves
     )
     for branch, feed in zip(plan.branches, feeds, strict=True):
-        # raises what cannot pass
+        # raises UnsupportedQuery for a plan that marker rows cannot pass
         branch.over(template(spark, T.StructType([*from_arrow_schema(feed.schema), *MARKERS])))
     return RealTimeFlow(plan, Feeds(feeds, same_as))
 
@@ -196,24 +196,24 @@ def check_settings(settings: QuerySettings) -> None:
 
 
 class RealTimeQuery(Query):
-    """A query whose steps are epochs; Spark's ``spark.streams`` does not know it."""
+    """Handles a query whose steps are epochs; ``spark.streams`` does not list it."""
 
     @property
     def _epochs(self) -> Epochs:
         return cast(Epochs, self._inner)
 
     def __init__(self, inner: StreamingQuery, machine: StepMachine[Report], *more: Any, **of: Any):
-        # before anything can end it: Spark's listeners and UI have its beginning first
+        # Spark's listeners and UI get the start before the query can end
         self._events = QueryEvents(machine.spark, inner.id, inner.runId, inner.name)
         super().__init__(inner, machine, *more, **of)
 
     def _show_progress(self) -> None:
-        """Tell Spark's listeners and UI with each second's line how far it is."""
+        """Report progress to Spark's listeners and UI after each second's line of the journal."""
         assert isinstance(self._recorder, EpochRecorder)
         self._recorder.after_line = self._tell_progress
 
     def _tell_progress(self) -> None:
-        """Tell the newest second; whoever looks at a query must not end it."""
+        """Report the newest second; an error of a listener must not end the query."""
         try:
             progress = self._newest_second()
             if progress is not None:
@@ -229,11 +229,11 @@ class RealTimeQuery(Query):
 
     @property
     def processes(self) -> dict[str, int]:
-        """Process ids on their hosts, as ``feeder 0``, ``slot 0``."""
+        """Process ids on their hosts, by names such as ``feeder 0``, ``slot 0``."""
         return self._epochs.processes
 
     def _await_settled(self, timeout_s: float | None) -> None:
-        """Wait until all that the source has now is out, and what is due by it."""
+        """Wait until the results of all records that the sources have now are out."""
         wanted = self._epochs.newest()
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._epochs.settled(wanted):
@@ -245,7 +245,7 @@ class RealTimeQuery(Query):
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:
-        """The newest second of epochs, in the form of Spark's progress; ours under ``headgate``."""
+        """The newest second of epochs, as Spark's progress; headgate's figures under ``headgate``."""
         progress = self._newest_second()
         if progress is None:
             return None
@@ -268,7 +268,7 @@ class RealTimeQuery(Query):
                 "startOffset": None,
                 "endOffset": json.loads(end),
                 "latestOffset": None,
-                # of several sources together, at the first one
+                # the rows of all sources, counted at the first source
                 "numInputRows": rows,
                 "inputRowsPerSecond": rows / seconds,
                 "processedRowsPerSecond": rows / seconds,
@@ -287,7 +287,7 @@ class RealTimeQuery(Query):
             "durationMs": {"triggerExecution": int(seconds * 1e3)},
             "eventTime": {"watermark": timestamp(latest.watermarks["evict_us"])},
             "stateOperators": [],
-            # the last source is taken for the tick
+            # `filled` takes the last source for the tick and drops it
             "sources": [*sources, sources[0]],
             "sink": {"description": figures.sink, "numOutputRows": -1},
         }
@@ -295,6 +295,6 @@ class RealTimeQuery(Query):
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
-        """The newest second alone."""
+        """Only the newest second."""
         last = self.lastProgress
         return [] if last is None else [last]

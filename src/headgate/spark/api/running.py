@@ -1,4 +1,4 @@
-"""Gives a user the handle of a running query, of whatever kind."""
+"""Implements the part of a running query's handle that all kinds of queries share."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ R = TypeVar("R")
 class RunningQuery(Generic[R]):
     """A streaming query that runs on headgate.
 
-    Everything of PySpark's ``StreamingQuery`` is here with the same meaning, and the query is in
+    It has all methods of PySpark's ``StreamingQuery`` with the same meaning, and the query is in
     ``spark.streams.active``.
 
     Parameters
     ----------
     inner : StreamingQuery
-        Spark's.
+        Spark's query, which provides the batches.
     control : CommandFiles
-        Requests to stop, left in the checkpoint.
+        Requests to stop, in files of the checkpoint.
     finite : bool
-        Whether the sources end, after which what waits is served.
+        Whether the sources end; the query then serves its backlog and ends.
     release : callable
-        Gives back what the query held.
+        Releases the query's resources.
     """
 
     _slots: SlotHolder
-    """What it holds of a fleet's slots."""
+    """The query's slots, for a fleet."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RunningQuery(Generic[R]):
         self._show_progress()
 
     def _show_progress(self) -> None:
-        """Have Spark's own progress of the query tell what its slots do."""
+        """Add the slots' figures to Spark's own progress of the query."""
         inner, progress = self._inner, self._recorder.progress
         complete_events(self._machine.spark, inner, progress)
         progress.follow(lambda: inner.lastProgress)
@@ -110,7 +110,7 @@ class RunningQuery(Generic[R]):
         return QueryView(self.journal, checkpoint, lambda: self.isActive)
 
     def _repr_html_(self) -> str:
-        """Return the query as a notebook shows it: what `headgate diagnose` says, and its latency."""
+        """Return HTML for a notebook: the text of `headgate diagnose`, and the latency."""
         return self._view.html()
 
     def display(self, every_s: float = 1.0) -> None:
@@ -124,12 +124,12 @@ class RunningQuery(Generic[R]):
         Raises
         ------
         ConfigError
-            This is no notebook: IPython is not installed.
+            IPython is not installed, so this is no notebook.
         """
         self._view.display(every_s)
 
     def plot(self) -> Figure:
-        """Return a picture of the run so far: latency with its bound, what waits, and slots.
+        """Return a picture of the run so far: latency with its bound, backlog, and slots.
 
         Raises
         ------
@@ -146,16 +146,16 @@ class RunningQuery(Generic[R]):
         return self._recorder.path
 
     def _progress(self) -> tuple[int, bool]:
-        """Return how many batches were begun, and whether none is under way."""
+        """Return the number of batches begun, and whether no batch is running."""
         return self._machine.batches_begun, self._machine.idle.is_set()
 
     def drain(self, timeout_s: float = 60.0) -> None:
-        """Wait until everything that has arrived is served and all that is due is out.
+        """Wait until all records that have arrived are served and all results that are due are out.
 
         Raises
         ------
         HeadgateError
-            It took longer than `timeout_s`, or the query failed, or Spark's JVM is gone.
+            The wait took longer than `timeout_s`, the query failed, or Spark's JVM is gone.
         """
         self._await_settled(timeout_s)
 
@@ -165,7 +165,7 @@ class RunningQuery(Generic[R]):
         if not machine.work.has_steps:
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        # the batch under way may have been planned before the call, so it is the next one that counts
+        # the running batch may have been planned before this call, so wait for the next batch
         wanted = machine.batches_begun + 2
         machine.awaited += 1
         try:
@@ -185,7 +185,7 @@ class RunningQuery(Generic[R]):
 
     @property
     def id(self) -> str:
-        """Identity of the query, kept in its checkpoint."""
+        """Identity of the query, stored in its checkpoint."""
         with self._life.asked():
             return str(self._inner.id)
 
@@ -197,13 +197,13 @@ class RunningQuery(Generic[R]):
 
     @property
     def name(self) -> str | None:
-        """The query's name; None if it was given none."""
+        """The query's name; None for a query without a name."""
         with self._life.asked():
             return None if self._inner.name is None else str(self._inner.name)
 
     @property
     def isActive(self) -> bool:
-        """Return whether it is running (a last drain counts)."""
+        """Return whether the query runs, or serves its backlog after the sources' end."""
         return not self._end.is_over
 
     @property
@@ -214,14 +214,14 @@ class RunningQuery(Generic[R]):
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:
-        """The newest progress, with the figures of its batch; our own ones under ``headgate``."""
+        """The newest progress with its batch's figures; headgate's own figures under ``headgate``."""
         with self._life.asked():
             progress = self._inner.lastProgress
         return None if progress is None else self._filled(progress)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
-        """Recent progress, each as `lastProgress` has it."""
+        """Recent progress, each in the form of `lastProgress`."""
         with self._life.asked():
             recent = list(self._inner.recentProgress)
         return [self._filled(progress) for progress in recent]
@@ -238,12 +238,12 @@ class RunningQuery(Generic[R]):
         Returns
         -------
         bool or None
-            With a timeout: whether it has ended.
+            With a timeout: whether the query has ended.
 
         Raises
         ------
         StreamingQueryException
-            It failed; begins with one sentence, and what Spark says is its ``__cause__``.
+            The query failed; one sentence comes first, and Spark's error is its ``__cause__``.
         HeadgateError
             Spark's JVM is gone.
         """
@@ -254,32 +254,32 @@ class RunningQuery(Generic[R]):
         return None if timeout is None else ended
 
     def processAllAvailable(self) -> None:
-        """Wait until all that the sources have now is processed and what is due is out."""
+        """Wait until all records that the sources have now are processed and due results are out."""
         if not self._machine.work.has_steps:
             with self._life.asked():
                 self._inner.processAllAvailable()
             return
-        # Spark's own waits for a trigger without any new offset, and the tick brings one each second
+        # Spark's method waits for a trigger without new offsets, and the tick has one each second
         self._await_settled(None)
 
     def stop(self) -> None:
-        """Stop at the next batch boundary, and within seconds where the batch goes on.
+        """Stop at the next batch boundary, or within a batch that takes too long.
 
-        A batch that goes on for 10 s is broken off, as Spark breaks it off: its jobs are cancelled, and
-        the next start does it again. Called in the query's own function, it returns at once, and the
-        query ends with that batch.
+        If a batch goes on for 10 s, its jobs are cancelled, as Spark does it, and the next start runs
+        the batch again. Called in the query's own function, `stop` returns at once, and the query ends
+        with that batch.
 
         Raises
         ------
         HeadgateError
-            It ended because Spark's JVM did; or code of the user's does not return, whatever is done.
+            The query ended because Spark's JVM ended, or the user's code does not return.
         """
         self._end.stop()
 
     def _await_commit(self) -> None:
-        """Let Spark commit the batch just done: else the next start delivers its output again.
+        """Wait until Spark has committed the last batch; else the next start delivers its output again.
 
-        The next batch waits for our stop meanwhile, so nothing is begun.
+        The next batch waits for the stop meanwhile, so no batch begins.
         """
         latest = self._machine.latest
         if latest is None or drained(latest):
@@ -299,11 +299,11 @@ class RunningQuery(Generic[R]):
         return self._end.failure
 
     def _before_end(self) -> None:
-        """End what changes the query from outside of its batches."""
+        """Stop the threads that change the query outside of its batches."""
 
     def _close(self, failure: Exception | None) -> None:
-        """Write the end down, and give back what the query held."""
-        # Spark's own handle stops a query too, and only a finite one ends by itself
+        """Write the end to the journal, and release the query's resources."""
+        # Spark's own handle stops a query, too, and only a finite query ends by itself
         by_itself = self._finite and not self._machine.stopping.is_set()
         reason = "failed" if failure else "source ended" if by_itself else "stopped"
         try:

@@ -1,4 +1,4 @@
-"""Keeps the side of a writer that is Spark's: where to, how often, and in whose name."""
+"""Implements the writer's methods for PySpark's own settings: partitioning, name, trigger, `foreach`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SparkWriter:
     """Takes a writer's settings in the words of PySpark's ``DataStreamWriter``."""
 
     settings: QuerySettings
-    """What it was told so far; a value, which every method replaces."""
+    """The settings so far; immutable, every method replaces them."""
 
     def __init__(self, df: DataFrame) -> None:
         self.df = df
@@ -27,11 +27,11 @@ class SparkWriter:
         return self._with(partition_by=_flat(cols, "partitionBy"))
 
     def clusterBy(self, *cols: str | list[str]) -> Self:
-        """Cluster the rows of a table or format that knows of it; others leave it aside, as in Spark."""
+        """Cluster the rows of a table or format that supports it; others ignore this, as in Spark."""
         return self._with(cluster_by=_flat(cols, "clusterBy"))
 
     def queryName(self, queryName: str) -> Self:
-        """Name the query, with any text; for format memory the name of a table."""
+        """Set the query's name, any text; for format memory this is the table's name."""
         name = arguments.text("query name", queryName, "a text, or leave queryName out")
         return self._with(name=name)
 
@@ -46,9 +46,9 @@ class SparkWriter:
     ) -> Self:
         """Set how often a batch starts: ``processingTime="1 second"`` or ``availableNow=True``.
 
-        ``once=True`` runs a single batch of all there is, as Spark does; windows that it makes due come
-        out at the next start. ``realTime="5 minutes"`` has no batches: records are with their slots
-        within milliseconds, and results come out every ``headgate.epoch``.
+        ``once=True`` runs a single batch of all available records, as Spark does; windows that this batch
+        makes due come out at the next start. ``realTime="5 minutes"`` has no batches: records reach their
+        slots within milliseconds, and results come out every ``headgate.epoch``.
         """
         kinds = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
         kinds["realTime"] = realTime
@@ -76,22 +76,22 @@ class SparkWriter:
         raise ConfigError(msg)
 
     def foreach(self, f: Any) -> Self:
-        """Give each row to `f(row)`, or to an object with ``open``, ``process`` and ``close``.
+        """Call `f(row)` for each row, or the methods ``open``, ``process`` and ``close`` of an object.
 
-        It runs on the executors; ``epoch_id`` is the same when a step comes again.
+        They run on the executors; ``epoch_id`` is the same when a step is delivered again.
         """
         fits = callable(f) or callable(getattr(f, "process", None))
         require(fits, "foreach", f, "a function of a row, or an object with process(row)")
         return self._with(function=None, row_function=f)
 
     def _with(self, **changes: Any) -> Self:
-        """Take other settings; names as of `QuerySettings`."""
+        """Replace settings, by the names of `QuerySettings`, and return this writer."""
         self.settings = dataclasses.replace(self.settings, **changes)
         return self
 
 
 def _flat(columns: tuple[str | list[str], ...], method: str) -> tuple[str, ...]:
-    """Return names given one by one or as lists."""
+    """Return the names in arguments that are names or lists of names."""
     names = [
         name for column in columns for name in (column if isinstance(column, list) else [column])
     ]

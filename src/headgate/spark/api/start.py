@@ -77,13 +77,13 @@ from headgate.spark.step.stateful import StatefulWork
 from headgate.tables.arena import arena_root, open_run, spill_root, sweep
 
 _WITHOUT_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
-"""Whether Spark has batches without new records, which put out what the last batch made due."""
+"""Spark's setting of batches without new records, which put out results that the last batch made due."""
 
 Watch = Callable[[Observer | None, LiveJob], Observer | None]
-"""From a query's own control loop to what is told about its batches, with that loop inside."""
+"""Takes a query's own control loop, and returns the observer of the batches, which includes the loop."""
 
 WatchPools = Callable[[PoolWork], PoolObserver]
-"""From the work of a query of pools to what is told about its batches."""
+"""Takes the work of a query of pools, and returns the observer of its batches."""
 
 
 def start(
@@ -94,11 +94,10 @@ def start(
 ) -> Query:
     """Start a query.
 
-    `watch`: what a fleet puts around the query's own control loop. `watch_pools`: likewise where
-    the query runs on pools of replicas. Raises `UnsupportedQuery`: a part of the query cannot run
-    elastically; `ConfigError`: a setting is out of range, or no broker answers where the query
-    reads Kafka; `CheckpointError`: the checkpoint belongs to something else, is held, or is
-    damaged.
+    `watch`: puts a fleet's observer around the query's own control loop. `watch_pools`: does so for
+    pools of replicas. Raises `UnsupportedQuery`: a part of the query cannot run elastically;
+    `ConfigError`: a setting is out of range, or no Kafka broker of the query answers;
+    `CheckpointError`: the checkpoint belongs to another query, is locked, or is damaged.
     """
     if settings.is_real_time and settings.fallback == MICRO_BATCH:
         try:
@@ -114,12 +113,12 @@ def start(
         raise ConfigError(msg)
     if settings.replica_policy is not None:
         _check_pools(settings, settings.replica_policy)
-    with active(df.sparkSession):  # Spark's plans ask the thread, and any thread may start a query
+    with active(df.sparkSession):  # Spark plans with the session of the thread that calls `start`
         return _started(df, settings, watch, watch_pools)
 
 
 def _check_pools(settings: QuerySettings, policy: ReplicaPolicy) -> None:
-    """Refuse what a policy over pools of replicas cannot do."""
+    """Refuse settings that a policy over pools of replicas does not support."""
     if settings.advise:
         msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
         raise ConfigError(msg)
@@ -131,9 +130,9 @@ def _check_pools(settings: QuerySettings, policy: ReplicaPolicy) -> None:
 def _started(
     df: DataFrame, settings: QuerySettings, watch: Watch, watch_pools: WatchPools
 ) -> Query:
-    """Start a query in a thread whose session is the query's."""
+    """Start a query; this thread's active session must be the query's session."""
     if settings.replica_policy is not None:
-        # not a Query: pools have neither assignments nor an SLO to steer by
+        # the handle is no Query: pools have neither assignments nor an SLO
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
         return pooled
     warming = Warming(df.sparkSession)
@@ -154,10 +153,10 @@ def _started(
 
 
 def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
-    """Return a query as its settings have it run in slots.
+    """Return the operators and plans of a query under its settings.
 
-    `arrivals`: False for a query that is only looked at: nobody asks when its records arrived.
-    Raises `UnsupportedQuery`: a part of the query cannot run elastically.
+    `arrivals`: False for a query that does not run: then the plan has no arrival times. Raises
+    `UnsupportedQuery`: a part of the query cannot run elastically.
     """
     return read(
         df,
@@ -193,7 +192,7 @@ def _start_pools(
     config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
     config.groupings.check(stage.id for stage in pipeline.stages)
     identity = {"stages": {stage.id: stage.raw_schema.jsonValue() for stage in pipeline.stages}}
-    with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
+    with ExitStack() as undo:  # also undoes a start that Ctrl-C interrupts
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
         sink = configured.sink(spark, settings, plan, where)
@@ -236,7 +235,7 @@ def _start_slots(
     spark = df.sparkSession
     cores = configured.cores_of(spark)
     config = configured.job_config(settings, cores)
-    with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
+    with ExitStack() as undo:  # also undoes a start that Ctrl-C interrupts
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
         _check_store(where, plan)
@@ -258,7 +257,7 @@ def _start_slots(
             specs,
             run.run_id,
             recorder.write,
-            # in real time slots are no tasks, and the pipe holds the cores that it has
+            # in real time slots are no Spark tasks, and the pipe's tasks keep their cores
             own.EXECUTORS.of(settings.options) if flow is None else "keep",
         )
         undo.callback(executors.leave)
@@ -307,7 +306,7 @@ def _start_slots(
 
 
 def _newest(checkpoint: Checkpoint, flow: RealTimeFlow | None) -> Manifest | None:
-    """Return the newest manifest, which a query in this mode can go on from."""
+    """Return the newest manifest; refuse a manifest of real time that micro-batches cannot continue."""
     latest = checkpoint.latest()
     if flow is None:
         check_batches_can_follow(latest)
@@ -348,7 +347,7 @@ def _sink(
 
 
 def _check_store(where: Place, plan: PlannedQuery) -> None:
-    """Refuse a store for a query without operators: its log would never get there."""
+    """Refuse a store for a query without operators: only manifests carry Spark's log to a store."""
     if where.url is not None and not plan.operators:
         msg = (
             f"checkpoint {where.url} would hold nothing: a query without stateful operators has no "
@@ -358,7 +357,7 @@ def _check_store(where: Place, plan: PlannedQuery) -> None:
 
 
 def _needs_records(spark: SparkSession, settings: QuerySettings) -> bool:
-    """Return whether only batches with new records put out what is due, as Spark does it."""
+    """Return whether results come out only in batches with new records, as in Spark."""
     return "once" in settings.trigger or spark.conf.get(_WITHOUT_DATA) == "false"
 
 

@@ -39,13 +39,13 @@ from headgate.spark.read.table_offsets import rows_until
 
 
 class BatchSession:
-    """A session whose ``readStream`` reads the same source as a batch, up to where the job came.
+    """Replaces a session's ``readStream`` by a batch read of the same source up to the job's offsets.
 
     Everything else is the session's own, so the user's function runs unchanged.
 
-    `until`: end offset (JSON) of each source, in the order of the query: of installed ones
-    (`SOURCES`), which take it as option ``until``, and of Kafka. `since`: offset at which each
-    source began, where it keeps that.
+    `until`: end offset (JSON) of each source, in the order of the query: of Kafka, of tables, and of
+    installed sources (`SOURCES`), which take it as option ``until``. `since`: first offset of each
+    source; None for a source whose log does not have it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BatchSession:
 
     @property
     def readStream(self) -> Any:
-        """A batch reader in place of the streaming reader; the next one is of the next source."""
+        """A batch reader in place of the streaming reader; each access takes the next source."""
         until, since = (known[0] if known else None for known in (self._until, self._since))
         for known in (self._until, self._since):
             if len(known) > 1:
@@ -65,7 +65,7 @@ class BatchSession:
         return _BatchReader(self._spark, until, since)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the session's."""
+        """Return the attribute of the session."""
         return getattr(self._spark, name)
 
 
@@ -145,16 +145,16 @@ _WHERE_KAFKA_BEGINS = (
     "minoffsetspertrigger",
     "maxtriggerdelay",
 )
-"""Options of Kafka's streaming source that say what its batches cover: the job's own log knows that."""
+"""Options of Kafka's streaming source that set its range; `kafka_range` replaces them."""
 
 _EARLIEST = -2
 
 
 def kafka_range(since: str | None, until: str) -> tuple[str, str]:
-    """Return the options ``startingOffsets`` and ``endingOffsets`` for what a job has read of Kafka.
+    """Return the options ``startingOffsets`` and ``endingOffsets`` for the records that a job has read.
 
-    `since`: where its source began; a partition that it does not name was made later. `until`: up
-    to where it came.
+    `since`: first offsets of the source; a partition that is missing there was created later. `until`:
+    end offsets of the source.
     """
     began = {} if since is None else json.loads(since)
     ends = json.loads(until)
@@ -181,37 +181,36 @@ def verify(
     Parameters
     ----------
     build : callable
-        ``build(spark, **options)`` gives the query; it reads through ``spark.readStream``.
+        Returns the query: ``build(spark, **options)``; must read through ``spark.readStream``.
     output : DataFrame
-        Everything the job's sink holds.
+        All rows in the job's sink.
     options : mapping, optional
-        For `build`.
+        Arguments of `build`.
     mode : str
-        Output mode of the job; append is compared where windows are closed.
+        Output mode of the job; in append mode only closed windows are compared.
     reference : callable, optional
-        Gives the expected rows, as `build` gives the query; default: `build` itself, so that the
-        expected rows are Spark's batch answer.
+        Returns the expected rows, with the arguments of `build`; default: `build` itself, so that
+        the expected rows are Spark's batch answer.
     progress : callable, optional
-        Takes a line every ten seconds, of how far the comparison is; default: writes it on stderr.
+        Takes a line about the progress every ten seconds; default: writes the line on stderr.
 
     Returns
     -------
     dict
-        verified (None where neither side has a row, so that nothing was compared), rows_compared,
-        missing, extra, differing (up to three: `want` and `got`), within_tolerance (columns),
-        dropped {late}.
+        verified (None if both sides have no rows), rows_compared, missing, extra, differing (up to
+        three: `want` and `got`), within_tolerance (columns), dropped {late}.
 
     Notes
     -----
-    Columns of floating-point numbers that may be sums match within a tolerance, since addition in
-    another order changes the last bits: 1e-9 of the larger number (1e-5 where it has 32 bits). All
-    else is compared exactly, also keys, ``min``, ``max`` and how often a row comes.
+    Columns of floating-point numbers that may be sums match within a tolerance, because addition in
+    another order changes the last bits: 1e-9 of the larger number (1e-5 for 32 bits). All other
+    columns must be equal, also keys, ``min`` and ``max``, and so must the count of each row.
 
-    Records that were late are in the batch answer and not in the output, so a run that dropped any
-    does not verify; `dropped` says how many.
+    Late records are in the batch answer and not in the output. So a run that dropped late records
+    does not verify; `dropped` has their number.
 
     In append mode a record of an outer join that still waits for a partner is in the batch answer
-    without one, and not in the output, so it counts as missing until the watermark has passed it.
+    without a partner, and not in the output. It counts as missing until the watermark has passed it.
     """
     require_session(spark, "hg.verify: spark")
     require(
@@ -229,7 +228,7 @@ def verify(
     if last_batch is None:
         msg = f"checkpoint {checkpoint} holds no batch yet; let the job run first."
         raise CheckpointError(msg)
-    # a stateless query has no manifest; what it wrote is what its journal says
+    # a stateless query has no manifest, so the journal's last batch counts
     until = last_batch if latest is None else latest.spark_batch
     if latest is not None and REAL_TIME in latest.engine:
         offsets = latest.engine["sources"]
@@ -259,25 +258,25 @@ def end_offsets(location: Path, batch: int) -> list[str | None]:
 
 
 def _offsets(text: str) -> list[str | None]:
-    # the format's version, Spark's metadata, then one line per source
+    # line 1: version of the format; line 2: Spark's metadata; then one line per source
     _, _, *sources = text.splitlines()
     return [None if source == "-" else source for source in sources]
 
 
 def start_offsets(location: Path, count: int) -> list[str | None]:
-    """Return the offset at which each source began, as JSON; None of those that do not keep it."""
+    """Return the first offset of each source, as JSON; None for a source whose log does not have it."""
     paths = [location / "sources" / str(number) / "0" for number in range(count)]
     return [_start(regular_bytes(path).decode()) if path.is_file() else None for path in paths]
 
 
 def _start(text: str) -> str | None:
-    # a byte of padding and the format's version come before it
+    # a byte of padding and the format's version come before the offset
     _, brace, rest = text.partition("{")
     return brace + rest if brace else None
 
 
 def carried_starts(store: Checkpoint, latest: Manifest | None, count: int) -> list[str | None]:
-    """Return what `start_offsets` does, from a manifest that has them."""
+    """Return the result of `start_offsets` from Spark's log in a manifest."""
     if latest is None:
         return [None] * count
     found = [carried_file(store, latest, f"sources/{number}/0") for number in range(count)]
@@ -285,13 +284,13 @@ def carried_starts(store: Checkpoint, latest: Manifest | None, count: int) -> li
 
 
 def carried_offsets(latest: Manifest | None, batch: int) -> list[str | None]:
-    """Return the end offsets of a Spark batch as `end_offsets` does, from a manifest that has them."""
+    """Return the result of `end_offsets` from Spark's log in a manifest."""
     text = None if latest is None else offsets_text(latest, batch)
     return [None] if text is None else _offsets(text)
 
 
 def _journalled(journal: Path) -> tuple[int, int | None]:
-    """Return how many records were late, and Spark's number of the last batch."""
+    """Return the number of late records, and Spark's number of the last batch."""
     late, last = 0, None
     for event in read_journal(journal):
         if isinstance(event, Batch):
@@ -307,14 +306,14 @@ def closed(batch: DataFrame, query: PlannedQuery, latest: Manifest) -> DataFrame
     ----------
     batch : DataFrame    The batch form of `query`.
     query : PlannedQuery    The streaming form, as headgate reads it.
-    latest : Manifest    The job's last manifest: every key group knows up to where it has emitted.
+    latest : Manifest    The job's last manifest; has the emitted time of every key group.
     """
     spark, plan = batch.sparkSession, analysed(batch)
     facts = latest.engine["operators"]
     windowed = [op for op in query.operators if isinstance(op.spec, AggregateSpec)]
     if _aggregates(plan) != len(
         windowed
-    ):  # a table of the user's is aggregated, too: only the last ones
+    ):  # the user aggregates a static table, too: restrict only the last aggregates
         windowed = [op for op in query.last if isinstance(op.spec, AggregateSpec)]
     whole = len(windowed) == _aggregates(plan)
     bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in windowed]
@@ -328,7 +327,7 @@ def _aggregates(plan: Jvm) -> int:
 def _closed(
     spark: SparkSession, plan: Jvm, bounds: Iterator[tuple[int | None, int]], *, whole: bool
 ) -> Jvm:
-    """Return `plan` with only closed windows: of all aggregates, in their order, or of the upper ones."""
+    """Return `plan` with only closed windows; `whole`: in all its aggregates, else in the upper ones."""
     aggregate = class_name(plan) == "Aggregate"
     if whole or not aggregate:
         children = [_closed(spark, child, bounds, whole=whole) for child in each(plan.children())]
@@ -342,7 +341,7 @@ def _closed(
     field = frame.schema.fields[position]
     time = F.col(f"`{field.name}`")
     end = time.getField("end") if isinstance(field.dataType, T.StructType) else time
-    # Spark moves a filter on a session's end below what makes sessions, where records make windows of
-    # their own. It leaves one where it is that may differ from row to row; this random number is 0.
+    # Spark pushes a filter on a session's end below the merge of sessions, where each record is still
+    # a window of its own. It does not push a non-deterministic filter; this random number is always 0.
     nothing = F.rand().cast("long")
     return analysed(frame.where(F.unix_micros(end) + nothing <= watermark_us))

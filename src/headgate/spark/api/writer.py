@@ -42,7 +42,7 @@ def writeStream(df: DataFrame) -> Writer:
 
 
 class Writer(SparkWriter):
-    """PySpark's ``DataStreamWriter`` with slots.
+    """Extends PySpark's ``DataStreamWriter`` by slots.
 
     Methods of PySpark's writer have its meaning and defaults; every method returns the writer.
     """
@@ -54,7 +54,7 @@ class Writer(SparkWriter):
     def __repr__(self) -> str:
         it = self.settings
         options = {key.lower(): value for key, value in it.options.items()}
-        # no option but these two: there are passwords among them
+        # shows only these two options, because others may be passwords
         where = it.table or options.get("path") or ""
         named = {
             "name": it.name,
@@ -78,11 +78,11 @@ class Writer(SparkWriter):
         Raises
         ------
         ConfigError
-            An option of headgate's is unknown, or may not be that.
+            An option of headgate's is unknown, or its value is out of range.
         """
         arguments.text("option name", key, "the name of an option")
         options = dict(self.settings.options)
-        if value is None:  # to Spark's writer this says nothing
+        if value is None:  # Spark's writer ignores None; an option of headgate's is unset
             if own.is_own(key):
                 options.pop(key, None)
             return self._with(options=options)
@@ -98,7 +98,7 @@ class Writer(SparkWriter):
         return self
 
     def outputMode(self, outputMode: str) -> Writer:
-        """Set append, update or complete."""
+        """Set the output mode: append, update or complete."""
         modes = ("append", "update", "complete")
         arguments.text("output mode", outputMode, "append, update or complete")
         if outputMode.lower() not in modes:
@@ -107,7 +107,7 @@ class Writer(SparkWriter):
         return self._with(mode=outputMode.lower())
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
-        """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
+        """Call `func(df, id)` with the rows of each step; `id` is the same when a step is repeated."""
         arguments.check_function(func)
         return self._with(function=func, row_function=None)
 
@@ -119,39 +119,39 @@ class Writer(SparkWriter):
         Parameters
         ----------
         max : int or "auto"
-            auto: the number of key groups; a policy stays within the cores granted.
+            auto: the number of key groups; a policy uses at most Spark's default parallelism.
         start : int or "auto"
-            auto: the cores granted, at most 4.
+            auto: Spark's default parallelism, at most 4.
 
         Raises
         ------
         ConfigError
-            One is no number of slots, or they are not min <= start <= max.
+            A value is no number of slots, or they are not min <= start <= max.
         """
         arguments.check_slots(min, max, start)
         return self._with(slots=SlotRange(min, max, start))
 
     def keyGroups(self, count: int) -> Writer:
-        """Set the number of key groups, 1 to 32,767; fixed once the checkpoint exists."""
+        """Set the number of key groups, 1 to 32,767; an existing checkpoint fixes the number."""
         arguments.check_key_groups(count)
         return self._with(key_groups=count)
 
     def budget(self, budget: str | None) -> Writer:
         """Set how long a slot may serve per batch, for instance ``"800 ms"``.
 
-        What exceeds it waits in the slot's durable backlog. None serves everything in its batch;
-        ``"auto"``, the default, is 0.8 of the tightest latency bound, and None without an SLO.
+        Records beyond the budget wait in the slot's durable backlog. With None a slot serves all records
+        of a batch; ``"auto"``, the default, is 0.8 of the tightest latency bound, None without an SLO.
         """
         arguments.check_budget(budget)
         return self._with(budget=budget)
 
     def slo(self, *slos: str | Slo) -> Writer:
-        """Set what the query must achieve: ``"mean < 1 s over 1 s"``; all given must hold.
+        """Set the query's SLOs, such as ``"mean < 1 s over 1 s"``; all of them must hold.
 
         Parameters
         ----------
         slos : str or Slo
-            See `headgate.core.slo.parse_slo`; none takes them back.
+            See `headgate.core.slo.parse_slo`; without an argument the query has no SLO.
 
         Raises
         ------
@@ -161,9 +161,9 @@ class Writer(SparkWriter):
         return self._with(slos=tuple(arguments.slo(target) for target in slos))
 
     def policy(self, policy: str | Policy, **parameters: float) -> Writer:
-        """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.
+        """Set the policy that decides about slots: a name such as ``"streamswitch"``, or your own policy.
 
-        A name may be one that an installed package brings; see docs/own-policy.md.
+        An installed package may provide further names; see docs/own-policy.md.
 
         The default is ``"unified"`` with an SLO, and ``"static"`` without. ``"psps"`` and
         ``"unified-pools"`` run the ``mapInArrow`` stages of a stateless query on pools of replicas.
@@ -183,15 +183,15 @@ class Writer(SparkWriter):
         return self._with(policy=chosen, replica_policy=None)
 
     def advise(self, advise: bool = True) -> Writer:
-        """Let the policy decide and write down why, and change nothing."""
+        """Write the policy's decisions and their reasons to the journal, without changes of slots."""
         require(isinstance(advise, bool), "advise", advise, "True or False")
         return self._with(advise=advise)
 
     def migration(self, strategy: str) -> Writer:
-        """Set how a change of assignment is carried out: ``"subscale"``, ``"fluid(...)"`` and others.
+        """Set the strategy of migrations: ``"subscale"``, ``"fluid(...)"`` and others.
 
-        By default state that stays on its host is only handed over (``"shared"``), and what changes
-        host goes by ``"subscale"``; see `headgate.migration.registry`.
+        By default state that stays on its host only changes its owner (``"shared"``), and state that
+        changes host moves by ``"subscale"``; see `headgate.migration.registry`.
 
         Raises
         ------
@@ -202,9 +202,9 @@ class Writer(SparkWriter):
         return self._with(migration=str(strategies.strategy(strategy)))
 
     def fallback(self, to: Literal["error", "micro-batch", "spark"]) -> Writer:
-        """Say what happens to a query that cannot run so: refuse it, or what it runs as instead.
+        """Set the substitute for a query that cannot run as set: "error", the default, refuses it.
 
-        "micro-batch" is for one that cannot run in real time, "spark" for one that cannot be elastic.
+        "micro-batch": if it cannot run in real time; "spark": if it cannot run elastically.
         """
         if to not in ("error", MICRO_BATCH, "spark"):
             msg = f'unknown fallback "{to}"; use "error", "{MICRO_BATCH}" or "spark".'
@@ -212,7 +212,7 @@ class Writer(SparkWriter):
         return self._with(fallback=to)
 
     def release(self, when: Literal["committed", "early"]) -> Writer:
-        """Say when outputs go out in real time: once, after their commit, or before, at least once."""
+        """Set when outputs go out in real time: "committed", once, or "early", at least once."""
         if when not in (own.COMMITTED, own.EARLY):
             msg = f'unknown release "{when}"; use "{own.COMMITTED}" or "{own.EARLY}".'
             raise ConfigError(msg)
@@ -227,7 +227,7 @@ class Writer(SparkWriter):
         queryName: str | None = None,
         **options: Any,
     ) -> Query:
-        """Start the query into a table, which is made if it is not there; parameters as of PySpark's.
+        """Start the query with a table as sink, which is created if missing; parameters as PySpark's.
 
         Raises
         ------
@@ -256,7 +256,7 @@ class Writer(SparkWriter):
         ConfigError
             A setting is out of range.
         CheckpointError
-            The checkpoint belongs to something else, is held, or is damaged.
+            The checkpoint belongs to another query, is locked, or is damaged.
         """
         self._take_start_arguments(path, format, outputMode, partitionBy, queryName, options)
         with announce_compiling():

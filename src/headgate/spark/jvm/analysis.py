@@ -1,4 +1,4 @@
-"""Asks Spark's own analyser, planner and parsers about a query."""
+"""Calls Spark's own analyser, optimizer rules and parsers on a query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.spark.jvm.plans import analysed, of_rows
 
 
 def without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
-    """Return a plan with each common table expression where it is used, as Spark puts it."""
+    """Return a plan in which each common table expression replaces its references, as in Spark."""
     catalyst = jvm(spark).org.apache.spark.sql.catalyst
     if not plan.containsPattern(catalyst.trees.TreePattern.CTE()):
         return plan
@@ -23,11 +23,11 @@ _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
 
 
 def distinct(spark: SparkSession, plan: Jvm, mode: str) -> Jvm:
-    """Return a plan with SQL's ``SELECT DISTINCT`` over a stream as what does its work in an output mode.
+    """Return a plan with SQL's ``SELECT DISTINCT`` over a stream replaced by a node for the output mode.
 
-    In append mode each row comes out once, when it is first seen, as by ``distinct()``; else it is an
-    aggregate without a function, as Spark has it. What is left of a stream without a table's rows
-    (``EXCEPT``) is distinct, too.
+    In append mode the node is a ``dropDuplicates()``, which puts out a row when it first comes; in other
+    modes an aggregate without functions, as in Spark. ``EXCEPT`` of a stream and a static table becomes a
+    distinct anti join.
     """
     children = list(each(plan.children()))
     if not plan.isStreaming() or not children:
@@ -43,22 +43,22 @@ def distinct(spark: SparkSession, plan: Jvm, mode: str) -> Jvm:
 
 
 def output_mode(spark: SparkSession, mode: str) -> Jvm:
-    """Return append, update or complete as the JVM has it."""
+    """Return the JVM's object for append, update or complete."""
     modes = java_class(spark, "org.apache.spark.sql.streaming.OutputMode")
     return getattr(modes, mode.capitalize())()
 
 
 def check_streaming(spark: SparkSession, plan: Jvm, mode: str) -> None:
-    """Let Spark judge whether it runs a plan in an output mode.
+    """Let Spark check whether it can run a plan in an output mode.
 
-    Raises `AnalysisException`: it does not.
+    Raises `AnalysisException`: Spark cannot run the plan.
     """
     analysis = jvm(spark).org.apache.spark.sql.catalyst.analysis
     analysis.UnsupportedOperationChecker.checkForStreaming(plan, output_mode(spark, mode))
 
 
 def without_distinct(spark: SparkSession, plan: Jvm) -> Jvm:
-    """Return a plan whose aggregates take every record: for Spark's check, which refuses ``DISTINCT``."""
+    """Return a plan whose aggregates have no ``DISTINCT``, because Spark's check refuses it."""
     children = [without_distinct(spark, child) for child in each(plan.children())]
     if children:
         plan = plan.withNewChildren(seq(spark, children))
@@ -86,7 +86,7 @@ def _of_every_record(spark: SparkSession, expression: Jvm) -> Jvm:
 
 
 def with_nullability_of_children(spark: SparkSession, plan: Jvm) -> Jvm:
-    """Return a plan whose attributes are nullable only where what they come from is."""
+    """Return a plan whose attributes are nullable only if their source attributes are nullable."""
     rules = jvm(spark).org.apache.spark.sql.catalyst.analysis
     return getattr(getattr(rules, "UpdateAttributeNullability$"), "MODULE$").apply(plan)
 
@@ -94,9 +94,9 @@ def with_nullability_of_children(spark: SparkSession, plan: Jvm) -> Jvm:
 def state_watermark_ms(
     spark: SparkSession, own: Jvm, other: Jvm, condition: Jvm | None, watermark_ms: int
 ) -> int | None:
-    """Return up to which event time a join's side gives up its records at a watermark.
+    """Return the event time up to which a join's side drops its records at a watermark, in ms.
 
-    None where the condition bounds no time.
+    None if the condition bounds no time.
 
     `own`, `other` (attribute set): attributes of this side, and of the other side. `watermark_ms`:
     watermark of the other side.

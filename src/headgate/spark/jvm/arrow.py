@@ -1,4 +1,4 @@
-"""Schemas from Spark to Arrow and back, as PySpark itself converts them; in driver and workers."""
+"""Converts schemas from Spark to Arrow and back, as PySpark itself does; in driver and workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 __all__ = ["from_arrow_schema", "to_arrow_schema"]
 
 _TAKES_ZONE = "timezone" in inspect.signature(sparks_own.to_arrow_schema).parameters
-"""Not before Spark 4.2: there timestamps are in UTC."""
+"""False before Spark 4.2, whose function always returns timestamps in UTC."""
 
 
 def to_arrow_schema(schema: StructType, timezone: str | None = None) -> pa.Schema:

@@ -1,8 +1,8 @@
 """Sets the number of rows in one Arrow batch for a Python worker.
 
-Spark bounds a batch by rows and by bytes, and for the second it adds up the batch's size at every row:
-a fifth of the executor's time where rows are many. Where a row's width follows from its schema the
-bound by rows alone does both.
+Spark bounds a batch by rows and by bytes. For the bound by bytes it computes the batch's size at every
+row: a fifth of the executor's time if there are many rows. If the schema gives the width of a row, a
+bound by rows also bounds the bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_BOUND = str(2**31 - 1)
-"""With exactly this Spark leaves the sizes alone."""
+"""Value with which Spark does not compute batch sizes."""
 
 _BATCH_BYTES = 64 * 2**20
 """Spark's own default bound by bytes."""
@@ -45,15 +45,15 @@ def row_bytes(schema: T.StructType) -> int | None:
         width = row_bytes(kind) if isinstance(kind, T.StructType) else _WIDTHS.get(type(kind))
         if width is None:
             return None
-        total += width + 1  # at most: a bit says whether it is null
+        total += width + 1  # at most one byte for the null bit
     return total
 
 
 def fit_arrow_batches(session: SparkSession, schemas: Iterable[T.StructType]) -> None:
     """Bound Arrow batches of rows of `schemas` by rows alone, if the width of each is known.
 
-    What the user has set stays: the bound by bytes, and the bound by rows where it is the smaller.
-    Tasks hear of it from the session's next batch on.
+    It changes nothing if the user has set the bound by bytes, and keeps a smaller bound by rows of the
+    user. It takes effect with the session's next batch.
     """
     widths = [row_bytes(schema) for schema in schemas]
     known = [width for width in widths if width is not None]

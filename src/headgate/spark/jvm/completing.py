@@ -1,9 +1,9 @@
-"""Completes the progress that Spark makes of a batch before anybody sees it.
+"""Adds the slots' figures to Spark's progress of a batch before any listener gets the progress.
 
-The session's first listener, headgate's, adds the work of a query's slots to Spark's own object:
-so the listeners behind it have it, and ``spark.streams``, the metrics and the UI, which keep the same
-object. Events of our own would reach listeners twice, and events completed in PySpark's listener class
-would not reach the JVM's listeners and the metrics.
+headgate's listener is the first of the session. It changes Spark's own object, which later listeners,
+``spark.streams``, the metrics and the UI share. Separate events of headgate's would reach listeners a
+second time. Events changed in PySpark's listener class would not reach the JVM's listeners and the
+metrics.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _FIELDS = ("stateOperators", "sources", "sink")
 
 
 class Fills(Protocol):
-    """Tells the metrics of a query's slots."""
+    """Provides the figures of a query's slots."""
 
     def filled(self, progress: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a progress, as Spark writes it in JSON, with what its batch did."""
+        """Return a progress, in Spark's JSON form, with the figures of its batch."""
 
     def observed(self, batch: int) -> Any:
         """Return the metrics of ``observe()`` above the slots in a batch; None without such metrics."""
 
 
 class _Completing:
-    """A listener that completes the progress of headgate's queries, before others see it.
+    """A listener that completes the progress of headgate's queries before other listeners.
 
-    One for all queries of a session, from the start of the first to the end of the last: each event is
-    a call from the JVM into Python.
+    A session has one for all queries, and only while queries run, because each event is a call from the
+    JVM into Python.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -53,7 +53,7 @@ class _Completing:
         self._listener: Jvm = jvm(spark).PythonStreamingQueryListenerWrapper(self)
 
     def follow(self, run: str, progress: Fills) -> None:
-        """Complete the progress of a run from now on, until it ends."""
+        """Complete the progress of a run from now on, until the run ends."""
         with self._lock:
             first = not self._queries
             self._queries[run] = progress
@@ -62,7 +62,7 @@ class _Completing:
             self._go_first()
 
     def _go_first(self) -> None:
-        """Be told before the listeners that were there already."""
+        """Move this listener to the first place in Spark's list of listeners."""
         field = self._streams.getClass().getDeclaredField("listenerBus")
         field.setAccessible(True)
         bus = field.get(self._streams)
@@ -72,7 +72,7 @@ class _Completing:
         del listeners[last]
         listeners.insert(0, ours)
 
-    # -- as the JVM calls it ----------------------------------------------------------------------
+    # -- called by the JVM ------------------------------------------------------------------------
 
     def onQueryStarted(self, event: Jvm) -> None:
         """Do nothing."""
@@ -87,7 +87,7 @@ class _Completing:
         figures = self._queries.get(fields["runId"])
         if figures is None:
             return
-        # what was observed is left as it is, and is not read back from JSON
+        # without observed metrics, which stay in Spark's object and cannot be read back from JSON
         filled = figures.filled(fields) | {"observedMetrics": {}}
         complete = self._module.fromJson(json.dumps(filled))
         if not self._fields:
@@ -104,7 +104,7 @@ class _Completing:
             field.set(progress, together(self._spark, progress.observedMetrics(), counts))
 
     def onQueryTerminated(self, event: Jvm) -> None:
-        """Forget the query; this is the last that is told of it."""
+        """Forget the query, of which this is the last event."""
         with self._lock:
             known = self._queries.pop(str(event.runId().toString()), None) is not None
             last = known and not self._queries
@@ -118,14 +118,13 @@ class _Completing:
 
 
 _sessions: dict[tuple[int, str], _Completing] = {}
-"""By gateway and session of the JVM."""
+"""Listeners by gateway and session of the JVM."""
 
 
 def complete_events(spark: SparkSession, inner: StreamingQuery, progress: Fills) -> None:
-    """Have Spark's own events, and its metrics, tell what a query's slots did.
+    """Add the slots' figures to Spark's own events and metrics of a query.
 
-    Where the JVM does not let its progress be completed, events stay as Spark makes them: a query never
-    ends for that.
+    If the JVM does not allow it, events stay as Spark makes them; the query goes on.
     """
     with contextlib.suppress(Exception):
         ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""Composes methods of the JVM into one that is called once: a call through py4j costs 0.1 to 0.3 ms.
+"""Composes methods of the JVM into one method, because a call through py4j costs 0.1 to 0.3 ms.
 
-A result that Python gets is one more call when Python forgets it. `java.lang.invoke` does the composing,
-so what happens is the methods themselves, in the JVM.
+A result in Python costs a second call when Python frees it. `java.lang.invoke` composes the methods, so
+they run in the JVM without Python between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headgate.spark.jvm.gateway import Jvm, java_class
 
 
 class Composer:
-    """Makes method handles of one session's JVM.
+    """Creates method handles of one session's JVM.
 
     Parameters
     ----------
@@ -28,31 +28,31 @@ class Composer:
         self._lookup = self._handles.publicLookup()
 
     def method(self, owner: str, beginning: str) -> Jvm:
-        """Return the handle of a public method; that of an object takes the object first.
+        """Return the handle of a public method; for an instance method its first argument is the object.
 
         Parameters
         ----------
         owner : str
-            The class that declares it, by its full name.
+            Full name of the class that declares the method.
         beginning : str
-            Its name, a bracket, and as much of its parameters as tells it from others.
+            The method's name, a bracket, and enough of its parameters to identify it.
         """
         methods = self._class(owner).getMethods()
         (found,) = (one for one in methods if f" {owner}.{beginning}" in one.toString())
         return self._lookup.unreflect(found)
 
     def bound(self, handle: Jvm, place: int, *values: Any) -> Jvm:
-        """Return the handle with some arguments given, from a place on."""
+        """Return the handle with `values` as fixed arguments from position `place` on."""
         return self._handles.insertArguments(handle, place, self._array(values))
 
     def then(self, first: Jvm, second: Jvm) -> Jvm:
-        """Return what gives the result of `first` to `second`, which takes one argument."""
+        """Return a handle that calls `second`, of one argument, on the result of `first`."""
         taken = first.type().returnType()
         to = second.asType(second.type().changeParameterType(0, taken))
         return self._handles.filterReturnValue(first, to)
 
     def closing(self, use: Jvm, close: Jvm) -> Jvm:
-        """Return `use`, which takes one object and returns nothing, such that an error closes that."""
+        """Return a handle that calls `use` on one object, and calls `close` on it after an error."""
         error = self._class("java.lang.Throwable")
         void, taken = use.type().returnType(), use.type().parameterType(0)
         close = close.asType(close.type().changeParameterType(0, taken))

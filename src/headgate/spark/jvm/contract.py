@@ -1,8 +1,8 @@
 """Checks that a JVM has every private member that headgate calls: a contract per minor release.
 
-The table beside this file has a line for each class of Spark's, method and number of arguments that the
-tests were seen to call, with the minor releases that have it. Checking asks the JVM for the classes' own
-signatures, takes seconds and needs no session.
+The table beside this file has a line for each class of Spark's, method and number of arguments that a run
+of the tests has called, with the minor releases that have this method. The check reads the classes'
+signatures in the JVM; it takes seconds and needs no session.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from pyspark.sql import SparkSession
 from headgate.spark.jvm.gateway import Jvm, jvm
 
 TABLE = Path(__file__).with_name("private_calls.tsv")
-"""The contract."""
+"""File of the contract."""
 
 HEADER = "class\tmember\targuments\tminors\n"
-"""Its first line."""
+"""First line of the table."""
 
 _NEW = "<init>"
 
 
 @dataclass(frozen=True, order=True)
 class PrivateCall:
-    """A method of a class of Spark's that headgate calls."""
+    """Describes a method of a class of Spark's that headgate calls."""
 
     owner: str
-    """The class, by its full name."""
+    """Full name of the class."""
     member: str
-    """The method; ``<init>`` where an object is made."""
+    """Name of the method; ``<init>`` for a constructor."""
     arguments: int
-    """How many it is given."""
+    """Number of arguments."""
     minors: tuple[str, ...] = ()
-    """The minor releases that have it, such as ``4.3``."""
+    """The minor releases that have the method, such as ``4.3``."""
 
     @classmethod
     def read(cls, line: str) -> PrivateCall:
@@ -45,7 +45,7 @@ class PrivateCall:
         return cls(owner, member, int(arguments), tuple(" ".join(minors).split()))
 
     def __str__(self) -> str:
-        """Such as ``org.apache.spark.sql.Encoders.LONG/0``."""
+        """Return a text such as ``org.apache.spark.sql.Encoders.LONG/0``."""
         return f"{self.owner}.{self.member}/{self.arguments}"
 
 
@@ -56,13 +56,13 @@ def calls() -> list[PrivateCall]:
 
 
 def missing(spark: SparkSession, minor: str) -> list[str]:
-    """Return which calls a session's Spark lacks that a minor release, such as ``4.3``, has."""
+    """Return the calls of a minor release, such as ``4.3``, that a session's Spark lacks."""
     known = [known_call for known_call in calls() if minor in known_call.minors]
     return [str(call) for call in absent(jvm(spark), known)]
 
 
 def absent(java: Jvm, wanted: Iterable[PrivateCall]) -> list[PrivateCall]:
-    """Return those calls that a JVM has no method for; `java` is its entry, as `sessions.jvm_alone`."""
+    """Return the calls for which a JVM has no method; `java`: see `sessions.jvm_alone`."""
     known: dict[str, frozenset[tuple[str, int]]] = {}
     missing_calls = []
     for call in wanted:
@@ -75,7 +75,7 @@ def absent(java: Jvm, wanted: Iterable[PrivateCall]) -> list[PrivateCall]:
 
 def signatures(java: Jvm, kind: Jvm) -> frozenset[tuple[str, str, int]]:
     """Return declaring class, name and number of arguments of each public method and constructor."""
-    listed = java.scala.runtime.ScalaRunTime.stringOf  # one call, where each method would be two
+    listed = java.scala.runtime.ScalaRunTime.stringOf  # one call in place of two for each method
     methods = _parsed(str(listed(kind.getMethods())))
     made = _parsed(str(listed(kind.getConstructors())))
     named = [(*name.rpartition(".")[::2], count) for name, count in methods]

@@ -1,7 +1,7 @@
-"""Streams whose reader is in Python: told where a query is and what it takes; in Spark 4.1, neither.
+"""Adapts stream readers in Python to Spark 4.1, which passes neither start offset nor read limit.
 
-There a reader says only what is newest. Where a query that goes on had been it hears on the side, before
-all else; that a query runs under ``availableNow``, and takes all in one batch, it never hears.
+In Spark 4.1 a reader only returns its newest offset. It learns the start offset of a restarted query from
+Spark's first call of `partitions`. It never learns whether the query runs under ``availableNow``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 __all__ = ["LIMITS", "LimitedReader", "ReadAllAvailable", "ReadLimit", "ReadMaxRows"]
 
 LIMITS = True
-"""Whether Spark tells a reader where the query is, and how much it may take."""
+"""Whether Spark passes a reader the query's offset and a read limit."""
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import (
@@ -39,27 +39,27 @@ else:
             """Limits the size of a batch."""
 
         class ReadAllAvailable(ReadLimit):
-            """All there is."""
+            """Allows all available rows."""
 
         @dataclass
         class ReadMaxRows(ReadLimit):
-            """Some rows at most."""
+            """Limits the number of rows."""
 
             max_rows: int
 
         class SupportsTriggerAvailableNow:
-            """Nothing: Spark 4.1 does not ask."""
+            """Does nothing, because Spark 4.1 has no such interface."""
 
 
 class LimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader that says what is newest from where the query is, within a limit."""
+    """Returns the end offset of the next batch from the query's offset, within a limit."""
 
     _reached: dict[str, int] | None = None
 
     def newest(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return the offset up to which the next batch reads.
+        """Return the end offset of the next batch.
 
-        `start`: where the query is.
+        `start`: the query's current offset.
         """
         raise NotImplementedError
 
@@ -68,19 +68,19 @@ class LimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise NotImplementedError
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """As of Spark, which calls it first for a query that goes on: twice the end of its log."""
+        """As of Spark, which first calls it with the log's end as both offsets for a restarted query."""
         if self._reached is None:
             self._reached = end
         return self.between(start, end)
 
     def onward(self) -> dict[str, int]:
-        """Return the next batch's end where Spark tells neither where the query is nor a limit."""
+        """Return the end offset of the next batch if Spark passes neither offset nor limit."""
         start = self.initialOffset() if self._reached is None else self._reached
         self._reached = self.newest(start, self.getDefaultReadLimit())
         return self._reached
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return how much a batch takes."""
+        """Return the default limit of a batch."""
         return ReadAllAvailable()
 
     if LIMITS:

@@ -8,14 +8,14 @@ from pyspark.errors import PySparkException
 
 __all__ = ["JavaError", "JvmError", "SaidBySpark", "text_of"]
 
-# JvmError: the JVM gave no answer, or an error for an answer. JavaError, one of these: Java raised it.
+# JvmError: the JVM gave no answer, or an error. JavaError, a subclass: Java raised an exception.
 
 
 def text_of(error: BaseException) -> str:
-    """Return ``str(error)``; of an error of Java's only the first call asks the JVM.
+    """Return ``str(error)``; for an error of Java's only the first call reads the JVM.
 
-    Its text has the stack of a job, more than 8 kB, for which an answer of py4j's takes 44 ms
-    (note 0181), and what words a failure looks at the text a dozen times.
+    The text has the stack of a job, more than 8 kB, for which py4j takes 44 ms (note 0181), and the
+    wording of a failure reads the text a dozen times.
     """
     if not isinstance(error, JavaError):
         return str(error)
@@ -29,16 +29,16 @@ _TEXT = "headgate_text"
 
 
 class SaidBySpark(PySparkException):
-    """A headgate error that programs for PySpark catch: headgate's words, Spark's error condition.
+    """Base of headgate errors that programs catch as PySpark's: headgate's text, Spark's condition.
 
-    Spark's own error is its ``__cause__``.
+    Spark's own error is the ``__cause__``.
     """
 
     def __str__(self) -> str:
         return str(self.args[0])
 
     def getCondition(self) -> str | None:
-        """Return the condition of Spark's error; None where there is none."""
+        """Return the condition of Spark's error; None if the cause is no error of PySpark's."""
         cause = self.__cause__
         return cause.getCondition() if isinstance(cause, PySparkException) else None
 
@@ -47,6 +47,6 @@ class SaidBySpark(PySparkException):
         return self.getCondition()
 
     def getSqlState(self) -> str | None:
-        """Return the SQLSTATE of Spark's error; None where there is none."""
+        """Return the SQLSTATE of Spark's error; None if the cause is no error of PySpark's."""
         cause = self.__cause__
         return cause.getSqlState() if isinstance(cause, PySparkException) else None

@@ -1,7 +1,7 @@
-"""Evaluates Python functions of Spark SQL on Arrow as PySpark's own workers do, by their code.
+"""Evaluates Python functions of Spark SQL on Arrow data, with the code of PySpark's own workers.
 
-On the driver: what of an expression a worker needs. In a worker: the very functions that PySpark makes of
-it, so that values go in and come out as they do under plain Spark.
+On the driver, this module takes from an expression all that a worker needs. In a worker, PySpark's own
+code makes the function, so values are converted as under plain Spark.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ SCALAR = {
     PythonEvalType.SQL_SCALAR_ARROW_UDF: "an Arrow UDF",
     PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: "an Arrow UDF over an iterator",
 }
-"""Kinds of function that give one value per row, and how they are called."""
+"""Kinds of functions that return one value per row, with their names for people."""
 
 ALONE = {PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF, PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF}
-"""Kinds of which PySpark evaluates one at a time."""
+"""Kinds of functions that PySpark evaluates one by one."""
 
 _SERIALIZER: Any = CPickleSerializer()
 
 
 @dataclass(frozen=True)
 class PythonCall:
-    """One function, and where its arguments are among the columns that it is given."""
+    """Holds one function, and the positions of its arguments among the input columns."""
 
     command: bytes
-    """The function and its type, as PySpark pickled them in this very process, or as we did."""
+    """The function and its return type, pickled in the driver by PySpark or by `pickled`."""
     args: tuple[int, ...]
     kwargs: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Functions of one kind, and Spark's settings that say how values go in and come out."""
+    """Holds functions of one kind, and Spark's settings for the conversion of their values."""
 
     kind: int
     """PySpark's number of the kind."""
@@ -58,11 +58,11 @@ class Evaluation:
     settings: dict[str, str]
     """See `settings_of`."""
     inputs: str = ""
-    """The type of the columns given, a struct, as JSON."""
+    """Type of the input columns, a struct, as JSON."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the results, a column for each function; called in a worker."""
-        # Late and by name: a driver need not load what workers run.
+        # imported here, because the driver does not need the workers' modules
         kind = PythonEvalType.SQL_ARROW_BATCHED_UDF if self.kind == PLAIN else self.kind
         worker: Any = importlib.import_module("pyspark.worker")
         try:
@@ -81,7 +81,7 @@ class Evaluation:
 
 
 def in_struct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return batches with all columns in one, as ``mapInPandas`` is given them."""
+    """Return batches with all columns in one struct, the input form of ``mapInPandas``."""
     return map(_wrapped, batches)
 
 
@@ -101,7 +101,7 @@ def _wrapped(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
-    """Return the settings of a session that PySpark's workers go by."""
+    """Return the settings of a session that PySpark's workers use."""
     runner = java_class(spark, "org.apache.spark.sql.execution.python.ArrowPythonRunner$.MODULE$")
     settings = runner.getPythonRunnerConfMap(spark._jsparkSession.sessionState().conf())
     return {str(pair._1()): str(pair._2()) for pair in each(settings)}
@@ -113,24 +113,24 @@ def kind_of(expression: Jvm) -> int:
 
 
 def command_of(expression: Jvm) -> bytes:
-    """Return a function and its type as the plan has them, pickled."""
+    """Return the pickled function and return type of a PythonUDF."""
     command = expression.func().command()
     return bytes(command.toArray(command.elemTag()))
 
 
 def unpickled(command: bytes) -> tuple[Any, Any]:
-    """Return the function and its type; the plan holds what PySpark pickled in this very process."""
+    """Return a function and its return type; safe, because PySpark pickled them in this process."""
     function, returns = _SERIALIZER.loads(command)
     return function, returns
 
 
 def pickled(function: Any, returns: Any) -> bytes:
-    """Return a function and its type as a worker reads them."""
+    """Return a function and its return type in the form that a worker reads."""
     return bytes(_SERIALIZER.dumps((function, returns)))
 
 
 def arguments_of(expression: Jvm) -> list[tuple[str, Jvm]]:
-    """Return the arguments of a PythonUDF, each with its name; empty for one by its place."""
+    """Return the arguments of a PythonUDF, each with its name; "" for a positional argument."""
     arguments = []
     for child in each(expression.children()):
         named = class_name(child) == "NamedArgumentExpression"
@@ -139,5 +139,5 @@ def arguments_of(expression: Jvm) -> list[tuple[str, Jvm]]:
 
 
 def schema_json(schema: StructType) -> str:
-    """Return the type of the columns given, as `Evaluation.inputs` has it."""
+    """Return the type of the input columns in the form of `Evaluation.inputs`."""
     return str(schema.json())

@@ -1,4 +1,4 @@
-"""Lists the executors of an application, asks for more, and gives some back."""
+"""Lists the executors of an application, requests more, and ends some."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from headgate.spark.jvm.gateway import Jvm, each, java_class, seq
 
 @dataclass(frozen=True, order=True)
 class Executor:
-    """A JVM process that runs tasks."""
+    """Describes a JVM process that runs tasks."""
 
     id: str
     host: str
     """`id`, `host`: as Spark names them."""
     cores: int
-    """Tasks that it runs at once."""
+    """Number of tasks that it runs at the same time."""
 
 
 class ExecutorPool:
-    """The executors of one application, through Spark's developer interface.
+    """Accesses the executors of one application through Spark's developer interface.
 
     Attributes
     ----------
-    local : bool    Whether all tasks run on this machine, where nothing can be asked for.
+    local : bool    Whether all tasks run on this machine, where no executor can be requested.
     in_driver : bool
-        Whether they run in the driver's own process. The executors of a ``local-cluster`` do not: they
-        can be lost, but they share this machine's cores and memory, so they are one host.
+        Whether tasks run in the driver's own process. With ``local-cluster`` they do not: executors can
+        be lost, but they share this machine's cores and memory, so they are one host.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -41,12 +41,12 @@ class ExecutorPool:
 
     @property
     def managed_by_spark(self) -> bool:
-        """Return whether Spark's own dynamic allocation decides how many there are."""
+        """Return whether Spark's own dynamic allocation sets the number of executors."""
         return bool(self._context.conf().getBoolean("spark.dynamicAllocation.enabled", False))
 
     @property
     def configured(self) -> int | None:
-        """Return the number that the user asked for; None where that was left to the cluster manager."""
+        """Return the number that the user set; None if the cluster manager decides."""
         number = self._context.conf().getInt("spark.executor.instances", 0)
         return int(number) or None
 
@@ -55,10 +55,10 @@ class ExecutorPool:
         """Cores that tasks can use at present."""
         if self.local:
             return int(self._spark.sparkContext.defaultParallelism)
-        return sum(executor.cores for executor in self.living())  # Spark's own figure is 2 at least
+        return sum(executor.cores for executor in self.living())  # Spark's own figure is at least 2
 
     def living(self) -> list[Executor]:
-        """Return the registered executors, the driver left out, by id."""
+        """Return the registered executors without the driver, sorted by id."""
         executors = (
             Executor(
                 str(executor.id()),
@@ -70,23 +70,23 @@ class ExecutorPool:
         return sorted(executor for executor in executors if executor.id != "driver")
 
     def request(self, total: int) -> bool:
-        """Ask the cluster manager for `total` executors in all; False if it takes no requests."""
+        """Request `total` executors in all from the cluster manager; False if it takes no requests."""
         nothing = java_class(self._spark, "scala.collection.immutable.Map$.MODULE$").empty()
         return bool(self._context.requestTotalExecutors(total, 0, nothing))
 
     def give_back(self, executors: Sequence[Executor]) -> bool:
-        """End these executors and ask for as many fewer; False if the cluster manager refused."""
+        """End these executors, and lower the requested number; False if the cluster manager refused."""
         return bool(
             self._context.killExecutors(seq(self._spark, [executor.id for executor in executors]))
         )
 
     def kill(self, executor: Executor) -> bool:
-        """Kill an executor as if its host had died; the cluster manager starts another one."""
+        """Kill an executor as if its host had failed; the cluster manager starts another executor."""
         return bool(self._context.killAndReplaceExecutor(executor.id))
 
 
 def living_executors(spark: SparkSession) -> Callable[[], frozenset[str]]:
-    """Return a function for the ids of registered executors; empty in local mode."""
+    """Return a function that returns the ids of registered executors; no ids in local mode."""
     pool = ExecutorPool(spark)
     if pool.in_driver:
         return frozenset

@@ -1,4 +1,4 @@
-"""Converts Catalyst's expressions and types to PySpark's and back, and makes new expressions."""
+"""Converts Catalyst's expressions and types to PySpark's and back, and creates expressions."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def text_of(value: Column) -> str:
 
 
 def known_not_null(value: Column) -> Column:
-    """Return `value` declared never null, where the user's plan says so."""
+    """Return `value`, declared as never null."""
     java = active_jvm()
     declared = java.org.apache.spark.sql.catalyst.expressions.KnownNotNull(catalyst(value))
     return ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(declared))
 
 
 def collation_keys(value: Column) -> tuple[DataType, Column]:
-    """Return values that are equal where collations take texts in `value` for equal, and their type."""
+    """Return type and values of collation keys, which are equal for texts that a collation equates."""
     java = active_jvm()
     keys = java.org.apache.spark.sql.catalyst.expressions.CollationKey
     key = keys.injectCollationKey(catalyst(value))
@@ -64,30 +64,30 @@ def alias(
 
 
 def plus(spark: SparkSession, expression: Jvm, number: int) -> Jvm:
-    """Return ``expression + number``, at most the greatest long: a sum beyond it would overflow."""
+    """Return ``expression + number``, or the greatest long where the sum would overflow."""
     expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
     parse = spark._jsparkSession.sessionState().sqlParser().parseExpression
     most = parse(f"{_GREATEST - number}L")
-    # null stays null, which `least` would not do
+    # `If` keeps null as null, which `least` would not
     least = expressions.If(expressions.GreaterThan(expression, most), most, expression)
     return expressions.Add(least, parse(f"{number}L"))
 
 
 def as_long(spark: SparkSession, expression: Jvm) -> Jvm:
-    """Return a whole number of any width as a long."""
+    """Return a whole number of any width, cast to a long."""
     cast = java_class(spark, "org.apache.spark.sql.catalyst.expressions.Cast$.MODULE$")
     kind = java_class(spark, "org.apache.spark.sql.types.LongType$.MODULE$")
     return cast.apply(expression, kind, True)
 
 
 def present_or(spark: SparkSession, value: Jvm, condition: Jvm) -> Jvm:
-    """Return whether `value` is not null, or `condition` holds."""
+    """Return the condition that `value` is not null, or `condition` holds."""
     expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
     return expressions.Or(expressions.IsNotNull(value), condition)
 
 
 def null_where_present(spark: SparkSession, value: Jvm, child: Jvm) -> Jvm:
-    """Return `child`, or null, and nothing computed, where `value` is not null."""
+    """Return `child`; where `value` is not null, return null and do not compute `child`."""
     expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
     literals = getattr(getattr(expressions, "Literal$"), "MODULE$")
     nothing = literals.create(None, child.dataType())
@@ -95,7 +95,7 @@ def null_where_present(spark: SparkSession, value: Jvm, child: Jvm) -> Jvm:
 
 
 def absent_and(spark: SparkSession, value: Jvm, conditions: Iterable[Jvm]) -> Jvm:
-    """Return whether `value` is null, and all conditions hold."""
+    """Return the condition that `value` is null, and all `conditions` hold."""
     expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
     both = expressions.IsNull(value)
     for condition in conditions:
@@ -104,12 +104,12 @@ def absent_and(spark: SparkSession, value: Jvm, conditions: Iterable[Jvm]) -> Jv
 
 
 def same_even_null(spark: SparkSession, left: Jvm, right: Jvm) -> Jvm:
-    """Return whether two values are equal, or both null."""
+    """Return the condition that two values are equal, or both null."""
     return jvm(spark).org.apache.spark.sql.catalyst.expressions.EqualNullSafe(left, right)
 
 
 def both(spark: SparkSession, left: Jvm, right: Jvm) -> Jvm:
-    """Return whether two conditions hold."""
+    """Return the condition that two conditions hold."""
     return jvm(spark).org.apache.spark.sql.catalyst.expressions.And(left, right)
 
 
@@ -120,6 +120,6 @@ def interval_parts(value: Jvm) -> tuple[int, int, int]:
 
 
 def tree_patterns(spark: SparkSession, names: Iterable[str]) -> list[Jvm]:
-    """Return Catalyst's marks of kinds of expression, for ``containsPattern``, by their names."""
+    """Return Catalyst's tree patterns, for ``containsPattern``, by their names."""
     patterns = java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern")
     return [getattr(patterns, name)() for name in names]

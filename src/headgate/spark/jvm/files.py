@@ -1,4 +1,4 @@
-"""Paths as Spark's JVM understands them, through Hadoop's file systems."""
+"""Resolves and lists paths in Spark's JVM, through Hadoop's file systems."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from headgate.spark.jvm.gateway import Jvm, jvm
 
 @dataclass(frozen=True)
 class Uri:
-    """A URI as Hadoop has it, in parts and as a whole."""
+    """Holds a URI of Hadoop's, in parts and as a whole."""
 
     scheme: str | None
     path: str
     text: str
-    """All of it."""
+    """The whole URI."""
 
 
 class HadoopPath:
-    """A path that may lie on any file system that Spark knows.
+    """Accesses a path on any file system that Spark knows.
 
-    `*parts` (str): a path as a user writes it, or a directory and a name in it; a text that is not a
+    `*parts` (str): a path as a user writes it, or a directory and a name in it; a text that is no
     path raises Java's own error.
     """
 
@@ -34,26 +34,26 @@ class HadoopPath:
 
     @property
     def uri(self) -> Uri:
-        """As it was written."""
+        """The path as the user wrote it."""
         return _uri(self._path.toUri())
 
     def resolved(self) -> Uri:
-        """Return the path with file system and directory filled in; raises what Java raises."""
+        """Return the path with its file system and directory; raises Java's own errors."""
         system = self._path.getFileSystem(self._conf)
         return _uri(system.makeQualified(self._path).toUri())
 
     def exists(self) -> bool:
-        """Return whether the JVM sees something there."""
+        """Return whether the JVM sees a file or directory at the path."""
         return bool(self._path.getFileSystem(self._conf).exists(self._path))
 
     def names(self) -> list[str]:
-        """Return the names in a directory; empty where there is none."""
+        """Return the names in a directory; empty if the directory does not exist."""
         system = self._path.getFileSystem(self._conf)
         if not system.exists(self._path):
             return []
         java = self._java
         paths = java.org.apache.hadoop.fs.FileUtil.stat2Paths(system.listStatus(self._path))
-        # all names as one text: a call for each of a thousand files takes a second
+        # read all names as one text: calls for a thousand files take a second
         objects = self._gateway.new_array(java.java.lang.Object, len(paths))
         java.java.lang.System.arraycopy(paths, 0, objects, 0, len(paths))
         text = str(java.java.util.Arrays.toString(objects))

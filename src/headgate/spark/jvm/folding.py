@@ -1,10 +1,10 @@
 """Runs Spark's own aggregate functions over the items of an array, as one expression.
 
-An aggregate function of Catalyst is one of three things. A *declarative* one is expressions: initial
-values, an update, what it evaluates to. A *typed imperative* one is an object with a buffer of its own
-kind: it makes one, updates it with a row, evaluates it. An *imperative* one does so with a row of words.
-Each of them is run here by the higher-order function ``aggregate`` (of arrays), so a result needs neither
-a shuffle nor a plan of its own, and a new function of a new Spark needs no line here.
+Catalyst has three kinds of aggregate functions. A *declarative* function consists of expressions: initial
+values, update, result. A *typed imperative* function is an object that creates a buffer of its own class,
+updates the buffer with a row, and evaluates it. An *imperative* function does so with a row of words. The
+higher-order function ``aggregate`` (of arrays) runs all three here. So a result needs neither a shuffle
+nor a plan of its own, and new functions of a new Spark need no change here.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ROW = "org.apache.spark.sql.catalyst.InternalRow"
 
 
 def runs_as(spark: SparkSession, function: Jvm) -> Jvm:
-    """Return the aggregate function that Spark runs for one: some only stand for another."""
+    """Return the aggregate function that Spark runs for `function`, which may have a replacement."""
     while is_a(spark, function, _REPLACEABLE):
         function = function.replacement()
     return function
 
 
 def can_fold(spark: SparkSession, function: Jvm) -> bool:
-    """Return whether `folded` takes an aggregate function."""
+    """Return whether `folded` supports an aggregate function."""
     return any(is_a(spark, function, name) for name in (_DECLARATIVE, _IMPERATIVE))
 
 
@@ -46,7 +46,7 @@ def is_declarative(spark: SparkSession, function: Jvm) -> bool:
 
 
 def arguments_of(function: Jvm) -> list[Jvm]:
-    """Return the arguments of an aggregate function that differ from record to record; at least one."""
+    """Return the arguments of an aggregate function that are not constant; its first if all are."""
     children = [_sorted_by(child) for child in each(function.children())]
     return [child for child in children if not child.foldable()] or children[:1]
 
@@ -57,7 +57,7 @@ def _sorted_by(expression: Jvm) -> Jvm:
 
 
 def _over(spark: SparkSession, function: Jvm, known: dict[str, Jvm]) -> Jvm:
-    """Return a function over other arguments, given by `_same`."""
+    """Return a function over other arguments; `known` has them by the `_same` of the old arguments."""
     children = []
     for child in each(function.children()):
         value = _sorted_by(child)
@@ -73,7 +73,7 @@ def folded(spark: SparkSession, function: Jvm, items: Column, fields: Sequence[s
 
     Parameters
     ----------
-    function : aggregate function    As `runs_as` gives it, resolved.
+    function : aggregate function    A resolved result of `runs_as`.
     items : Column    An array of structs.
     fields : sequence of str    The field of an item for each of `arguments_of`.
     """
@@ -118,7 +118,7 @@ def _imperative(target: _Object, items: Column, fields: Sequence[str], function:
     row, owner = target.kind(_ROW), _IMPERATIVE
 
     def after(state: Column, name: str, arguments: list[Column]) -> Column:
-        # what the call gives is null; that it is asked for is what counts
+        # the call changes the buffer and returns null, so the result is the buffer
         return F.coalesce(target.call(owner, name, row, arguments, pure=False), state)
 
     empty = target.new_row(row, function.aggBufferAttributes().size())
@@ -139,7 +139,7 @@ def _row(item: Column, fields: Sequence[str]) -> Column:
 def _declarative(
     spark: SparkSession, function: Jvm, items: Column, arguments: dict[str, Jvm]
 ) -> Column:
-    # the function over attributes of our own: what it computes can then be put over any others
+    # first over fresh attributes, which `over` replaces by fields of the state and of an item
     kinds = [data_type(argument.dataType()) for argument in arguments.values()]
     schema = T.StructType([T.StructField(f"x{i}", kind) for i, kind in enumerate(kinds)])
     fresh = list(each(analysed(template(spark, schema)).output()))
@@ -181,7 +181,7 @@ def _replaced(spark: SparkSession, expression: Jvm, known: dict[str, Jvm]) -> Jv
 
 @dataclass(frozen=True)
 class _Object:
-    """An object of the JVM, called by expressions."""
+    """Makes expressions that call methods of a JVM object."""
 
     spark: SparkSession
     value: Jvm
@@ -200,9 +200,9 @@ class _Object:
         *,
         pure: bool = True,
     ) -> Column:
-        """Return the call of a method of class `owner`, which gives a value of type `kind`.
+        """Return an expression that calls a method of class `owner` with a result of type `kind`.
 
-        `pure`: False where it is called for what it does: then Catalyst neither moves nor drops it.
+        `pure`: False for a call with side effects, which Catalyst then neither moves nor drops.
         """
         expressions = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Literal")
         target = expressions(self.value, self.kind(owner))
@@ -212,7 +212,7 @@ class _Object:
         return column(self.spark, node(target, method, kind, inputs, none, True, True, pure))
 
     def new_row(self, kind: Jvm, width: int) -> Column:
-        """Return a fresh row that can be written to."""
+        """Return an expression that creates an empty, writable row."""
         objects = jvm(self.spark).org.apache.spark.sql.catalyst.expressions.objects
         name = "org.apache.spark.sql.catalyst.expressions.GenericInternalRow"
         arguments = seq(self.spark, [catalyst(F.lit(width))])
@@ -228,7 +228,7 @@ def _class(spark: SparkSession, name: str) -> Jvm:
 
 
 def is_a(spark: SparkSession, value: Jvm, name: str) -> bool:
-    """Return whether an object of the JVM is of a class, or of one below it."""
+    """Return whether an object of the JVM is an instance of a class or its subclasses."""
     return bool(_class(spark, name).isInstance(value))
 
 
@@ -236,9 +236,9 @@ def is_a(spark: SparkSession, value: Jvm, name: str) -> bool:
 
 
 def as_bytes(kind: T.DataType, value: Column) -> Column:
-    """Return values of any type as Spark's own bytes of a row; equal where Spark groups them as equal.
+    """Return values of any type as Spark's own bytes of a row; equal if Spark groups the values as equal.
 
-    They are those in which Spark stores them in its own state, and do not change from minor to minor.
+    Spark stores values in these bytes in its own state. The bytes are the same in all minor releases.
     """
     collector, spark = _collector(kind)
     buffer = collector.kind("java.lang.Object")
@@ -257,12 +257,12 @@ def from_bytes(kind: T.DataType, value: Column) -> Column:
 
 
 def _session() -> SparkSession:
-    """Return a session of this application: expressions are the same in each."""
+    """Return any session of this application, because expressions are the same in all sessions."""
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
 def _collector(kind: T.DataType) -> tuple[_Object, SparkSession]:
-    """Return Spark's ``collect_list`` of a type, which knows how to store its values."""
+    """Return Spark's ``collect_list`` of a type, whose methods convert values to bytes and back."""
     spark = _session()
     rows = template(spark, T.StructType([T.StructField("x", kind)]))
     plan = analysed(rows.groupBy().agg(F.collect_list("x")))
@@ -275,7 +275,7 @@ def _collector(kind: T.DataType) -> tuple[_Object, SparkSession]:
 
 
 def reinterpreted(kind: T.DataType, value: Column, to: T.DataType) -> Column:
-    """Return values of a type as those of another one that Spark stores alike."""
+    """Return values of a type as values of another type that Spark stores in the same way."""
     spark = _session()
     parse = spark._jsparkSession.parseDataType
     node = java_class(spark, "org.apache.spark.sql.catalyst.expressions.PreciseTimestampConversion")
@@ -283,7 +283,7 @@ def reinterpreted(kind: T.DataType, value: Column, to: T.DataType) -> Column:
 
 
 def normalised(value: Column) -> Column:
-    """Return values of any type with one NaN and one zero, as Spark groups by them."""
+    """Return values of any type with one NaN and one zero, as Spark's grouping does it."""
     spark = _session()
     rule = "org.apache.spark.sql.catalyst.optimizer.NormalizeFloatingNumbers$.MODULE$"
     return column(spark, java_class(spark, rule).normalize(catalyst(value)))

@@ -1,4 +1,4 @@
-"""Formats and tables that Spark writes to: found by name, and what they can do."""
+"""Finds formats and tables that Spark writes to by name, and reads their capabilities."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _V2 = f"{_SQL}.execution.datasources.v2"
 
 
 def is_a(spark: SparkSession, value: Jvm, name: str) -> bool:
-    """Return whether a Java object is of the class or interface of that full name."""
+    """Return whether a Java object is an instance of the class or interface with that full name."""
     return bool(is_instance_of(spark.sparkContext._gateway, value, name))
 
 
 def writes_streams(spark: SparkSession, table: Jvm) -> bool:
-    """Return whether a table of a newer source (DSv2) takes streams."""
+    """Return whether a table of a newer source (DSv2) supports streaming writes."""
     return is_a(spark, table, f"{_CATALOG}.SupportsWrite") and can(spark, table, "STREAMING_WRITE")
 
 
@@ -33,7 +33,7 @@ def can(spark: SparkSession, table: Jvm, capability: str) -> bool:
 
 
 def clustering(spark: SparkSession, columns: Sequence[str]) -> dict[str, str]:
-    """Return the option by which Spark's writer tells a sink what to cluster by."""
+    """Return the option in which Spark's writer passes clustering columns to a sink."""
     utils = jvm(spark).org.apache.spark.sql.execution.datasources.DataSourceUtils
     return {utils.CLUSTERING_COLUMNS_KEY(): utils.encodePartitioningColumns(seq(spark, columns))}
 
@@ -43,7 +43,7 @@ class Format:
 
     Attributes
     ----------
-    older : bool    Whether Spark writes streams of it through its older interface, whatever it can.
+    older : bool    Whether Spark always writes its streams through the older interface.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
@@ -62,22 +62,22 @@ class Format:
 
     @cached_property
     def makes_sinks(self) -> bool:
-        """Return whether it has a streaming sink of the older interface."""
+        """Return whether the format has a streaming sink of the older interface."""
         return self._is(f"{_SQL}.sources.StreamSinkProvider")
 
     @cached_property
     def is_files(self) -> bool:
-        """Return whether Spark's own file sink writes it."""
+        """Return whether Spark's own file sink writes the format."""
         kinds = (f"{_SQL}.execution.datasources.FileFormat", f"{_V2}.FileDataSourceV2")
         return any(map(self._is, kinds))
 
     def appends(self, table: Jvm | None) -> bool:
-        """Return whether a batch can be appended to it; `table` is what `table` gave."""
+        """Return whether Spark can append a batch to the format; `table`: result of `self.table`."""
         older = self._is(f"{_SQL}.sources.CreatableRelationProvider")
         return older or (table is not None and can(self._spark, table, "BATCH_WRITE"))
 
     def table(self, options: Mapping[str, str], schema: Jvm) -> Jvm | None:
-        """Return the table that a newer source (DSv2) gives, None of an older one."""
+        """Return the table of a newer source (DSv2); None for an older source."""
         if not self._is(f"{_CATALOG}.TableProvider"):
             return None
         java, provider = jvm(self._spark), self._provider
@@ -90,7 +90,7 @@ class Format:
         merged = {k: of_session.apply(k) for k in keys if k.lower() not in names} | dict(options)
         try:
             outside = provider.supportsExternalMetadata()
-        except Py4JError:  # not of its own: the interface says no
+        except Py4JError:  # the provider does not override the method, whose default is false
             outside = False
         given_schema = java.scala.Option.apply(schema if outside else None)
         return utils.getTableFromProvider(provider, string_map(self._spark, merged), given_schema)
@@ -101,7 +101,7 @@ class NamedTable:
 
     Attributes
     ----------
-    parts : list of str    Parts of the name: catalog and database, if they are there, and table.
+    parts : list of str    Parts of the name: catalog and database, if the name has them, and table.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
@@ -112,18 +112,18 @@ class NamedTable:
 
     @property
     def is_temporary_view(self) -> bool:
-        """Return whether it is no table but a view of this session."""
+        """Return whether the name is that of a temporary view of this session."""
         return bool(self._state.catalog().isTempView(self._parts))
 
     @cached_property
     def at(self) -> tuple[Jvm, Jvm]:
-        """Its catalog, and what it is called in there."""
+        """The table's catalog, and its identifier there."""
         pair = self._state.analyzer().CatalogAndIdentifier().unapply(self._parts).get()
         return pair._1(), pair._2()
 
     @cached_property
     def full(self) -> str:
-        """Its name with catalog and database, as SQL takes it, whichever are current by then."""
+        """The table's full name for SQL, with catalog and database of the first access."""
         catalog, identifier = self.at
         return ".".join(
             quoted(part) for part in (catalog.name(), *identifier.namespace(), identifier.name())
@@ -131,7 +131,7 @@ class NamedTable:
 
     @property
     def exists(self) -> bool:
-        """Return whether its catalog has it."""
+        """Return whether the catalog has the table."""
         catalog, identifier = self.at
         return bool(catalog.tableExists(identifier))
 
@@ -142,7 +142,7 @@ class NamedTable:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever is in it."""
+    """Return a name, which may have any characters, quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

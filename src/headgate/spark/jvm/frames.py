@@ -1,7 +1,7 @@
-"""Makes pandas frames of Arrow, and Arrow of them, as PySpark's own workers do.
+"""Converts Arrow data to pandas frames, and pandas frames to Arrow, as PySpark's own workers do.
 
-Used in Python workers: a processor gets the very frames that it gets under plain Spark. A file of its
-own, since other workers need not import it.
+Python workers use it, so that a processor gets the same frames as under plain Spark. It is a separate
+file, because workers without pandas do not import it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def to_series(rows: pa.RecordBatch, timezone: str, *, prefer_int_ext_dtype: bool
     Parameters
     ----------
     rows : RecordBatch    With one column or more.
-    timezone : str    The session's time zone, in which timestamps are shown.
-    prefer_int_ext_dtype : bool    Integers with nulls stay integers; Spark 4.1 does not know it.
+    timezone : str    The session's time zone, which the timestamps get.
+    prefer_int_ext_dtype : bool    True: integers with nulls stay integers; Spark 4.1 ignores it.
     """
     if ArrowBatchTransformer is not None:
         columns: list[Any] = ArrowBatchTransformer.to_pandas(
@@ -48,9 +48,9 @@ def to_rows(
     assign_cols_by_name: bool,
     int_to_decimal_coercion_enabled: bool,
 ) -> pa.RecordBatch:
-    """Return the rows of a pandas frame as `kind`; parameters as of Spark's settings of those names.
+    """Return the rows of a pandas frame as `kind`; parameters as Spark's settings of these names.
 
-    Raises `PySparkException`, `ArrowException`, `AttributeError`, `TypeError or ValueError`: the
+    Raises `PySparkException`, `ArrowException`, `AttributeError`, `TypeError` or `ValueError`: the
     frame does not fit.
     """
     if PandasToArrowConversion is not None:
@@ -77,9 +77,9 @@ def to_rows(
 
 
 def joined(frames: Sequence[Any]) -> list[Any]:
-    """Return pandas frames with neighbours of the same columns and types made one.
+    """Return pandas frames, in which neighbours of the same columns and types are concatenated.
 
-    Converting a frame costs far more than its rows do. Anything that is no frame is left as it is.
+    A conversion costs far more per frame than per row. Objects that are no frames stay unchanged.
     """
     kinds = [(tuple(f.columns), tuple(f.dtypes)) if hasattr(f, "dtypes") else None for f in frames]
     concat = import_module("pandas").concat
@@ -92,7 +92,7 @@ def joined(frames: Sequence[Any]) -> list[Any]:
 
 
 def _serializers() -> Any:
-    """Return where Spark 4.1 has its conversions."""
+    """Return the module of the conversions in Spark 4.1."""
     from pyspark.sql.pandas import serializers  # noqa: PLC0415 - only there
 
     return serializers

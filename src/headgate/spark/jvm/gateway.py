@@ -1,7 +1,7 @@
-"""Reaches into Spark's JVM from Python: classes by their names, Scala's collections.
+"""Accesses Spark's JVM from Python: classes by their names, Scala's collections.
 
-Classes are asked for by name in this package only; a contract test per Spark minor release covers them.
-Elsewhere an object of the JVM is a handle that is passed on, or asked what it is.
+Only this package accesses classes by name; a contract test for each Spark minor release covers them.
+Other packages pass objects of the JVM on as handles, or read the object's class.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.core.errors import HeadgateError, require
 
 Jvm = Any
-"""An object living in the JVM (py4j is untyped)."""
+"""An object in the JVM (py4j is untyped)."""
 
 
 def require_classic(spark: object) -> None:
@@ -46,7 +46,7 @@ def require_frame(df: object, what: str) -> None:
 
 
 class _Names:
-    """Packages and classes of the JVM, each looked up once.
+    """Looks up packages and classes of the JVM, each once.
 
     In plain py4j, every dot of a name is a call to the JVM, which searches all jars.
     """
@@ -58,7 +58,7 @@ class _Names:
         found = getattr(self._known, name)
         if isinstance(found, JavaPackage):
             if name[0].isupper():
-                return found  # a class that is not there: a jar that is added later may bring it
+                return found  # a missing class is not cached: a jar that is added later may have it
             found = _Names(found)
         setattr(self, name, found)
         return found
@@ -73,7 +73,7 @@ def jvm(spark: SparkSession) -> Jvm:
 
 
 def active_jvm() -> Jvm:
-    """Return the entry to the JVM's classes without a session at hand.
+    """Return the entry to the JVM's classes, without a session as argument.
 
     A Spark context must be running.
     """
@@ -86,7 +86,7 @@ def _jvm_of(context: SparkContext) -> Jvm:
     """Return the entry to the classes of a context's JVM."""
     java = context._jvm
     if id(java) not in _names:
-        _names[id(java)] = _Names(java)  # which keeps `java` alive, so its id is not used again
+        _names[id(java)] = _Names(java)  # has a reference to `java`, so its id is not used again
     return _names[id(java)]
 
 
@@ -94,7 +94,7 @@ _classes: dict[tuple[int, str], Jvm] = {}
 
 
 def java_class(spark: SparkSession, name: str) -> Jvm:
-    """Return a class of the JVM, or a field of one, by its full name; looked up once."""
+    """Return a class of the JVM, or a static field of a class, by its full name; looked up once."""
     java = jvm(spark)
     key = (id(java), name)
     if key not in _classes:
@@ -121,7 +121,7 @@ def scala_map(spark: SparkSession, items: Mapping[str, str]) -> Jvm:
 
 
 def string_map(spark: SparkSession, items: Mapping[str, str]) -> Jvm:
-    """Return options as newer sources take them, in a map with case-insensitive keys."""
+    """Return options in a map with case-insensitive keys, the form for newer sources (DSv2)."""
     made = jvm(spark).java.util.HashMap()
     for key, value in items.items():
         made.put(key, value)

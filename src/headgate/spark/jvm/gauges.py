@@ -1,4 +1,4 @@
-"""Shows numbers as gauges of Spark's own metric system, to which every sink of it has access."""
+"""Publishes numbers as gauges of Spark's own metric system, for all of its sinks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 from headgate.spark.jvm.gateway import Jvm, java_class, scala_map
 
 _accumulators: dict[tuple[str, str], Jvm] = {}
-"""By application and name: Spark registers a name once, and for as long as the application runs."""
+"""Gauges by application and name: Spark registers a name once, for the life of the application."""
 
 
 class Gauges:
-    """Numbers under one name, such as ``headgate.clicks.slots``."""
+    """Sets the gauges of one query, under names such as ``headgate.clicks.slots``."""
 
     def __init__(self, spark: SparkSession, prefix: str, names: Iterable[str]) -> None:
         context = spark.sparkContext
@@ -33,6 +33,6 @@ class Gauges:
         self._of = {name: _accumulators[key] for name, key in keys.items()}
 
     def set(self, values: Mapping[str, float]) -> None:
-        """Take the newest values."""
+        """Set gauges to their newest values."""
         for name, value in values.items():
             self._of[name].setValue(float(value))

@@ -1,4 +1,4 @@
-"""Makes PySpark's own ``GroupState`` as its workers do, and reads a function's changes from it."""
+"""Creates PySpark's own ``GroupState`` as its workers do, and reads a function's changes from it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class StateChange:
     """Holds the change that one call of a function made to the state of its key."""
 
     value: tuple[Any, ...] | None
-    """The new state; None where there is none."""
+    """The new state; None if the function has not set it."""
     removed: bool
     timeout_ms: int | None
-    """When the function is to be called again; None where it set no timeout."""
+    """Time of the function's next call; None without a timeout."""
 
 
 def group_state(
@@ -37,10 +37,10 @@ def group_state(
 
     Parameters
     ----------
-    value : tuple or None    What is kept of the key.
-    timeout : str    As in ``GroupStateTimeout``.
+    value : tuple or None    The key's state; None if it has no state.
+    timeout : str    A value of ``GroupStateTimeout``.
     timestamp_ms : int    Processing time of the batch.
-    watermark_ms : int or None    None where the stream has none.
+    watermark_ms : int or None    None if the stream has no watermark.
     timed_out : bool    Whether the call is for a timeout.
     """
     before: Any = None if value is None else Row(*value)

@@ -1,7 +1,7 @@
-"""Hosts: which have executors, and rows whose tasks wish to run on given ones.
+"""Lists the hosts of executors, and gives partitions a preferred host.
 
-Spark places a task where its input says. A partition-wise union of rows with empty RDDs that carry
-location wishes says it for us: the wish twice, so that it outvotes a shuffle's own.
+Spark places a task by the preferred locations of its input. So headgate makes a partition-wise union of
+the rows with two empty RDDs that have the location: two votes win against one of a shuffle.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from headgate.spark.jvm.plans import computed_rows
 _UNION = "org.apache.spark.rdd.SQLPartitioningAwareUnionRDD"
 
 THIS_HOST = "reflect('org.apache.spark.util.Utils', 'localHostName')"
-"""SQL: the host of the executor, as Spark names it; nothing in a Python worker says it."""
+"""SQL: the executor's host, as Spark names it; a Python worker does not know this name."""
 
 
 def living_hosts(spark: SparkSession) -> list[str]:
-    """Return the hosts of living executors, sorted, the driver's own left out; none if Spark is local."""
+    """Return the sorted hosts of executors, the driver's only without others; empty in local mode."""
     if str(spark.sparkContext.master).startswith("local"):
         return []
     context: Jvm = spark.sparkContext._jsc.sc()
@@ -32,7 +32,7 @@ def living_hosts(spark: SparkSession) -> list[str]:
 
 
 def pinned(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
-    """Return `frame`, partition i of which wishes to run on ``hosts[i]``."""
+    """Return `frame` with ``hosts[i]`` as the preferred host of partition i."""
     spark = frame.sparkSession
     together = pinned_rows(spark, computed_rows(frame), hosts)
     made = spark._jsparkSession.internalCreateDataFrame(together, frame._jdf.schema(), False)
@@ -40,7 +40,7 @@ def pinned(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
 
 
 def pinned_rows(spark: SparkSession, rows: Jvm, hosts: Sequence[str]) -> Jvm:
-    """Return the RDD `rows`, partition i of which wishes to run on ``hosts[i]``."""
+    """Return the RDD `rows` with ``hosts[i]`` as the preferred host of partition i."""
     context: Jvm = spark.sparkContext._jsc.sc()
     tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
     pair = java_class(spark, "scala.Tuple2")

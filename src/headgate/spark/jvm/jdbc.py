@@ -1,4 +1,4 @@
-"""Reaches a database from the driver through Spark's own JDBC: its drivers, dialects and options."""
+"""Accesses a database from the driver through Spark's own JDBC: its drivers, dialects and options."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headgate.spark.jvm.gateway import Jvm, jvm, scala_map
 
 
 class JdbcTransaction:
-    """A connection to a database and what is done on it, all or nothing."""
+    """Runs statements on a database in one transaction."""
 
     def __init__(self, connection: Jvm) -> None:
         self._connection = connection
 
     def run(self, sql: str, *values: str | int) -> int:
-        """Run a statement with values for its question marks; return how many rows it changed."""
+        """Run a statement with values for its question marks; return the number of changed rows."""
         made = self._connection.prepareStatement(sql)
         try:
             for number, value in enumerate(values, 1):
@@ -57,9 +57,9 @@ class JdbcTransaction:
 def transaction(
     spark: SparkSession, url: str, table: str, properties: Mapping[str, str]
 ) -> Iterator[JdbcTransaction]:
-    """Connect to a database; what is done on it is committed at the end, or undone by an exception.
+    """Open a transaction on a database; commit it at the end, or roll it back after an exception.
 
-    `properties`: as Spark's JDBC source takes them.
+    `properties`: options of Spark's JDBC source.
     """
     java = jvm(spark)
     options = java.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(

@@ -1,7 +1,7 @@
-"""Tells whether Spark's JVM still lives.
+"""Finds out whether Spark's JVM still runs.
 
-A JVM that was killed answers with whatever the socket says: ``Connection refused``, ``Answer from Java
-side is empty``. headgate's calls ask here for the meaning of such an error, and end with one sentence.
+Calls to a killed JVM fail with errors of the socket: ``Connection refused``, ``Answer from Java side is
+empty``. This module turns such an error into an `EngineGone` of one sentence.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ GONE = (
 )
 
 _GRACE_S = 2.0
-"""A dying process closes one socket after the other: how long one that still listens is believed."""
+"""Longest wait for the JVM's port to close after an error, in seconds; a killed process closes its
+sockets one by one."""
 
 _POLL_S = 0.05
 _CONNECT_S = 1.0
 
 
 class JvmLife:
-    """The life of the JVM that a session is in.
+    """Checks whether the JVM of a session still runs.
 
-    What is asked is the operating system, by the address that the JVM listens at, so that it works
-    whoever started whom (``spark-submit`` starts Python from the JVM), and that a paused JVM is alive.
+    It connects to the JVM's port. So it also works if the JVM started Python (``spark-submit``), and a
+    paused JVM counts as running.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -43,7 +44,7 @@ class JvmLife:
 
     @property
     def is_over(self) -> bool:
-        """Return whether nobody listens any more where the JVM did."""
+        """Return whether no process listens on the JVM's port any more."""
         try:
             socket.create_connection(self._address, _CONNECT_S).close()
         except ConnectionRefusedError:
@@ -53,10 +54,10 @@ class JvmLife:
         return False
 
     def meaning(self, error: BaseException) -> EngineGone | None:
-        """Return a clear error if the cause is the JVM's end; None for any other."""
+        """Return an `EngineGone` if the cause of `error` is the JVM's end; None otherwise."""
         if isinstance(error, EngineGone):
             return error
-        # what Java itself says has come from a JVM that lives
+        # an exception of Java's comes from a running JVM
         if isinstance(error, Py4JJavaError) or not isinstance(error, Py4JError | OSError):
             return None
         until_s = time.monotonic() + _GRACE_S
@@ -70,7 +71,7 @@ class JvmLife:
 
     @contextmanager
     def asked(self) -> Iterator[None]:
-        """Say in one sentence that the JVM is gone, if a call within finds it so.
+        """Turn errors of calls within the context into `EngineGone` if the JVM has ended.
 
         Raises `EngineGone`.
         """
@@ -85,7 +86,7 @@ class JvmLife:
 
 @contextmanager
 def asked(spark: SparkSession) -> Iterator[None]:
-    """As `JvmLife.asked`, for calls before there is a query; raises `EngineGone`."""
+    """As `JvmLife.asked`, for calls before the query exists; raises `EngineGone`."""
     try:
         yield
     except (Py4JError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Tells which columns of a query come from arithmetic over many rows, in whatever order."""
+"""Finds the columns of a query that come from arithmetic over many rows, in any order."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _EXACT = frozenset((
 """Aggregate functions that put out a value of some row, or a number of rows."""
 
 _ELSEWHERE = ("CTERelationRef",)
-"""Leaves whose columns are computed in another part of the plan, which is not looked at."""
+"""Leaves whose columns come from another part of the plan, which this module does not read."""
 
 
 def summed_columns(frame: DataFrame) -> list[bool]:
-    """Return of each column of a batch query whether it may come from such arithmetic.
+    """Return, for each column of a batch query, whether it may come from such arithmetic.
 
-    A column of a user's function over many rows counts as one; so does a column of unknown origin.
+    The result is True for a user's function over many rows, and for a column of unknown origin.
     """
     plan = analysed(frame)
     known = _walk(plan)
@@ -60,7 +60,7 @@ def _summed(expression: Jvm, known: dict[int, bool]) -> bool:
         name = class_name(function)
         if name not in _EXACT and not name.endswith(
             "By"
-        ):  # the value that belongs to an extreme one
+        ):  # MaxBy and MinBy return a value of some row
             return True
     return any(_summed(child, known) for child in each(expression.children()))
 

@@ -1,7 +1,7 @@
-"""Locks a checkpoint for one driver: the JVM holds the lock.
+"""Locks a checkpoint for one driver, with a lock that the JVM holds.
 
-After ``kill -9`` of a Python driver its JVM lives on for a second or two, in which a sink job can still
-commit. A lock held by Python would be free at once; this one is free when the JVM is gone.
+After ``kill -9`` of a Python driver its JVM runs on for a second or two, in which a sink's job can still
+commit. A lock of the Python process would be free at once; the JVM's lock is free when the JVM has ended.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _held: set[str] = set()
 _holding = threading.Lock()
 
 _WAIT_S = 10.0
-"""A killed driver's JVM is given this long to go."""
+"""Longest wait for the end of a killed driver's JVM, in seconds."""
 
 
 class CheckpointLock:
     """Holds a checkpoint for this driver until `release`, or until the JVM ends."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
-        # by whatever links: one file has one name here
+        # without symbolic links, so that one file has one name here
         self._path = Path(os.path.realpath(root)) / LOCK
         self._life = JvmLife(spark)
         java = jvm(spark)
@@ -46,7 +46,7 @@ class CheckpointLock:
             raise CheckpointError(msg) from error
         with _holding:
             if str(self._path) in _held:
-                # not even opened: closing a second channel would give up the first one's POSIX lock
+                # do not open the file: closing a second channel would release the first POSIX lock
                 raise CheckpointError(self._held_message())
             _held.add(str(self._path))
         try:
@@ -57,7 +57,7 @@ class CheckpointLock:
         self._write_owner()
 
     def _locked(self, spark: SparkSession, java: Jvm) -> Jvm:
-        """Return a channel with the lock."""
+        """Return a file channel that holds the lock."""
         gateway: Jvm = spark.sparkContext._gateway
         options = gateway.new_array(java.java.nio.file.OpenOption, 2)
         options[0] = java.java.nio.file.StandardOpenOption.WRITE
@@ -77,13 +77,13 @@ class CheckpointLock:
         fresh = self._path.with_suffix(f".{secrets.token_hex(8)}.tmp")
         with os.fdopen(open_regular(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY), "w") as file:
             json.dump(owner, file)
-        fresh.replace(self._path.with_suffix(".owner"))  # whatever is there: no link is followed
+        fresh.replace(self._path.with_suffix(".owner"))  # replaces a symbolic link, too
 
     def _try_lock(self, channel: Jvm) -> Jvm | None:
         try:
             return channel.tryLock()
         except Py4JJavaError as error:
-            if "OverlappingFileLock" in str(error):  # this JVM holds it: another query in here
+            if "OverlappingFileLock" in str(error):  # another query of this JVM holds the lock
                 return None
             raise
 
@@ -104,7 +104,7 @@ class CheckpointLock:
         )
 
     def release(self) -> None:
-        """Give the checkpoint up; a JVM that is gone has done so."""
+        """Release the checkpoint; the end of the JVM has done so already."""
         _held.discard(str(self._path))
         try:
             self._channel.close()

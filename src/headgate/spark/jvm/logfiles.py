@@ -1,7 +1,7 @@
-"""Writes Spark's own log files on a local disk without checksum files and without processes.
+"""Makes Spark write its own log files on a local disk without checksum files and without processes.
 
-Hadoop's local file system writes a ``.crc`` beside each file and sets each one's mode by running
-``chmod``: six processes for the three small files of a batch. Its raw form does neither.
+Hadoop's local file system writes a ``.crc`` beside each file, and runs ``chmod`` for the mode of both:
+six processes for the three small files of a batch. Hadoop's raw local file system does neither.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from headgate.spark.jvm.plans import analysed
 
 _RAW = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Hadoop keeps one file system per scheme, whatever class is asked for afterwards
+    # Hadoop caches one file system per scheme, and would ignore another class afterwards
     "fs.file.impl.disable.cache": "true",
 }
 _CLASS = "fs.file.impl"
 
 
 def limits(stream: DataFrame) -> bool:
-    """Return whether Spark itself keeps state for a stream: how many rows of a limit have come.
+    """Return whether Spark itself keeps state for a stream: the number of rows that a limit has passed.
 
-    Its RocksDB store takes local files through the class that writes checksums, and no other.
+    Spark's RocksDB store needs the local file system class that writes checksums.
     """
     (limit,) = tree_patterns(stream.sparkSession, ["LIMIT"])
     return bool(analysed(stream).containsPattern(limit))
@@ -33,10 +33,10 @@ def limits(stream: DataFrame) -> bool:
 
 @contextmanager
 def raw_local_files(spark: SparkSession) -> Iterator[None]:
-    """Let a query that starts meanwhile open its logs on the raw local file system.
+    """Let a query that starts within the context open its logs on the raw local file system.
 
-    A query opens its logs when it is made, and copies the session's settings: they are as before
-    afterwards. A user who has chosen a class for local files keeps it.
+    A new query opens its logs and copies the session's settings; the end of the context restores the
+    settings. If the user has set a class for local files, nothing changes.
     """
     context = spark.sparkContext._jsc
     assert context is not None
@@ -53,7 +53,7 @@ def raw_local_files(spark: SparkSession) -> Iterator[None]:
 
 
 def forget_raw_files(session: SparkSession) -> None:
-    """Give a query's own session, which its batches and their sinks run in, the user's files again."""
+    """Restore the user's file system in a query's own session, the session of its batches and sinks."""
     if session.conf.get(_CLASS, None) == _RAW[_CLASS]:
         for key in _RAW:
             session.conf.unset(key)

@@ -1,7 +1,7 @@
-"""Adapts private calls to Spark's minor releases: one adapter for each.
+"""Adapts private calls to Spark's minor releases, with one adapter for each.
 
-An older minor's adapter is the next one's with what it has otherwise. What differs in Python, pandas
-frames and sources of data, stands in `frames` and `datasources`.
+The adapter of an older minor inherits from the next minor's adapter, and overrides differing calls.
+Differences in Python, in pandas frames and data sources, are in `frames` and `datasources`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from headgate.spark.jvm.gateway import Jvm
 
 
 class Spark43:
-    """Spark 4.3."""
+    """Adapts private calls to Spark 4.3."""
 
     name = "4.3"
     """The minor release."""
 
     pipelines_python = True
-    """Whether rows can go to a Python function while others come back from it."""
+    """Whether Spark can send rows to a Python function while it reads results of earlier rows."""
 
     def logical_rdd(self, node: Jvm, *fields: Jvm) -> Jvm:
-        """Return a leaf of the class `node`; `fields` are those up to constraints."""
+        """Return a leaf of the class `node`; `fields`: its arguments up to the constraints."""
         return node(*fields, False)
 
     def inline_cte(self, node: Jvm) -> Jvm:
-        """Return the rule that puts common table expressions where they are used."""
-        # always, nothing that is not used, not while Spark itself analyses
+        """Return the rule that replaces references to common table expressions by their plans."""
+        # in this order: always inline, do not keep unused expressions, not during Spark's analysis
         return node(True, False, False)
 
     def data_source(self, node: Jvm, *fields: Jvm) -> Jvm:
-        """Return a source of data of the older kind; `fields` are those up to a catalog's table."""
+        """Return a data source of the older kind; `fields`: its arguments up to a catalog's table."""
         return node(*fields, fields[-1])
 
     def micro_batch_write(self, node: Jvm, relation: Jvm, *fields: Jvm) -> Jvm:
@@ -43,11 +43,11 @@ class Spark43:
         return node(relation, *fields)
 
     def create_sink(self, source: Jvm, mode: Jvm, schema: Jvm) -> Jvm:
-        """Return the sink of an older kind that a source of data writes with, for rows of a schema."""
+        """Return the sink of the older interface of a data source, for rows of a schema."""
         return source.createSink(mode, schema)
 
     def batch_notes(self, offsets: Jvm) -> Jvm:
-        """Return Spark's notes beside the offsets of a batch, an Option."""
+        """Return Spark's metadata beside the offsets of a batch, an Option."""
         return offsets.metadataOpt()
 
     def state_rewriter(self, node: Jvm, *fields: Jvm) -> Jvm:
@@ -56,7 +56,7 @@ class Spark43:
 
 
 class Spark42(Spark43):
-    """Spark 4.2: a leaf, the rule of common table expressions and a sink are told less."""
+    """Spark 4.2: a leaf, the rule of common table expressions and a sink have fewer arguments."""
 
     name = "4.2"
     pipelines_python = False
@@ -70,12 +70,12 @@ class Spark42(Spark43):
         return node(True, False)
 
     def create_sink(self, source: Jvm, mode: Jvm, schema: Jvm) -> Jvm:
-        """As of 4.3; it does not ask for the rows' schema."""
+        """As of 4.3, without the rows' schema."""
         return source.createSink(mode)
 
 
 class Spark41(Spark42):
-    """Spark 4.1: a source of data and a write are told of tables otherwise; another name in the log."""
+    """Spark 4.1: a data source and a write have other arguments; the log's metadata has another name."""
 
     name = "4.1"
 
@@ -93,7 +93,7 @@ class Spark41(Spark42):
         return offsets.metadata()
 
     def state_rewriter(self, node: Jvm, *fields: Jvm) -> Jvm:
-        """Refuse: Spark 4.1 has nothing that writes state."""
+        """Raise HeadgateError, because Spark 4.1 has no class that writes state."""
         del node, fields
         msg = "Spark 4.1 cannot write the state of a stopped query; export with Spark 4.2 or later."
         raise HeadgateError(msg)
@@ -106,11 +106,11 @@ MINORS: Mapping[str, type[Spark43]] = MappingProxyType(
 
 
 _LACKING = ("4.1.0", "4.1.1")
-"""Releases whose successors have more, as `headgate doctor --contract` says of them."""
+"""Releases that lack methods of headgate's contract; `headgate doctor --contract` lists them."""
 
 
 def adapter_for(version: str) -> Spark43:
-    """Return the adapter for a version of PySpark. Raises `HeadgateError`: there is none."""
+    """Return the adapter for a version of PySpark. Raises `HeadgateError`: there is no adapter."""
     minor = ".".join(version.split(".")[:2])
     if version in _LACKING:
         msg = f"PySpark {version} lacks methods that headgate calls; install {minor}.2 or a newer one."
@@ -127,5 +127,5 @@ def adapter_for(version: str) -> Spark43:
 
 @cache
 def adapter() -> Spark43:
-    """Return the adapter for the PySpark that runs here."""
+    """Return the adapter for the installed PySpark."""
     return adapter_for(pyspark.__version__)

@@ -1,7 +1,7 @@
 """Computes a plan of `select` and `where` over a few rows, in the calling thread and without a job.
 
-Catalyst compiles the plan once. Planning anew for each set of rows would take tens of
-milliseconds, and a job more still.
+Catalyst compiles the plan once. New planning for each set of rows would take tens of milliseconds,
+and a job even more.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _LENGTH_BYTES = 4
 
 
 class NarrowPlan:
-    """A plan of projections and filters, compiled; to be used by one thread at a time.
+    """Runs a compiled plan of projections and filters; only one thread may use it at a time.
 
     Parameters
     ----------
     frame : DataFrame
-        Frame of a projection over the leaf; with the column `_KEPT` last where rows may be dropped.
+        A projection over the leaf; if it may drop rows, its last column is `_KEPT`.
     leaf : plan node
     schema : StructType
         Schema of the leaf's rows.
     file : Path
         On this host. The JVM writes the plan's rows to this file, and Python reads them. Python writes
-        the leaf's rows to another, whose name has ``-given`` at its end, and the JVM reads them.
+        the leaf's rows to a second file, with the suffix ``-given``, and the JVM reads them.
     """
 
     def __init__(self, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> None:
@@ -60,7 +60,7 @@ class NarrowPlan:
         self._compute = self._composed(spark, plan.schema())
 
     def _composed(self, spark: SparkSession, schema: Jvm) -> Callable[[], None]:
-        """Return a call that reads the rows of one file, and appends those of the plan to the other."""
+        """Return a function that reads the leaf's rows from one file, and appends results to another."""
         composer = Composer(spark)
         method, bound, then = composer.method, composer.bound, composer.then
         arrow = java_class(spark, f"{_ARROW}$.MODULE$")
@@ -73,12 +73,12 @@ class NarrowPlan:
         mapped = bound(method("scala.collection.Iterator", "map("), 1, self._project)
         to_arrow = bound(method(f"{_ARROW}$", "toBatchWithSchemaIterator("), 0, arrow)
         to_arrow = bound(to_arrow, 1, schema, _MOST_ROWS, _MOST_BYTES, _ZONE, False, False)
-        # opened to append, so that it writes from the start again after the file is truncated
+        # opened to append, so that writing starts at the file's beginning after a truncation
         out = java_class(spark, "java.io.FileOutputStream")(str(self._made), True)
         stream = java_class(spark, "java.io.DataOutputStream")(out)
         write = method("org.apache.spark.api.python.PythonRDD", "writeIteratorToStream(")
         write = bound(write, 1, stream)
-        # both iterators close themselves at their ends; so they are closed here only after an error
+        # both iterators close themselves at their ends, so these calls close them only after an error
         write = composer.closing(write, method(f"{_ARROW}$ArrowBatchIterator", "close("))
         compute = then(then(mapped, to_arrow), write)
         close = method(f"{_ARROW}$InternalRowIteratorFromIPCStream", "close(")
@@ -86,17 +86,17 @@ class NarrowPlan:
 
     @classmethod
     def of(cls, frame: DataFrame, leaf: Jvm, schema: StructType, file: Path) -> NarrowPlan | None:
-        """Return the plan of a frame, ready to compute; None where it is more than a narrow one.
+        """Return the compiled plan of a frame; None if it has more than projections and filters.
 
         Parameters
         ----------
         frame : DataFrame
         leaf : plan node
-            Its only leaf.
+            The only leaf of the frame's plan.
         schema : StructType
             Schema of the leaf's rows.
         file : Path
-            Where the JVM may write rows; on this host.
+            See the class.
         """
         spark = frame.sparkSession
         if planned_per_batch(spark, analysed(frame)):
@@ -129,7 +129,7 @@ class NarrowPlan:
 
 
 def _tables(content: bytes) -> Iterator[pa.Table]:
-    """Return the tables of a file, in which each is its length followed by an Arrow stream."""
+    """Yield the tables of a file, in which an Arrow stream follows the length of each table."""
     start = _LENGTH_BYTES
     while start <= len(content):
         length = int.from_bytes(content[start - _LENGTH_BYTES : start], "big")
@@ -139,7 +139,7 @@ def _tables(content: bytes) -> Iterator[pa.Table]:
 
 
 def _guarded(spark: SparkSession, leaf: Jvm, values: list[Jvm], *, drops: bool) -> DataFrame:
-    """Return a frame of `values` over the leaf; for rows that the condition drops, it computes no other.
+    """Return a frame of `values` over the leaf that computes only the condition for rows that it drops.
 
     Another value might raise an error for such a row.
     """

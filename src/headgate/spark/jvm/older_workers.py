@@ -1,7 +1,7 @@
-"""Writes the stream by which Python workers of an older PySpark, 4.1 or 4.2, learn what to evaluate.
+"""Writes the stream from which Python workers of PySpark 4.1 or 4.2 read the functions to evaluate.
 
-All that a slot is given of a micro-batch is in memory once more, as a stream of Arrow's, and so is what
-comes of it.
+With PySpark 4.1 and 4.2, a slot's input of a micro-batch is in memory a second time, as an Arrow stream,
+and so is its output.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def evaluate(
         _tell_of_pairs(stream, settings)
         if kind == PythonEvalType.SQL_ARROW_BATCHED_UDF:
             _tell_text(stream, inputs.encode())
-        stream.write(b"\0")  # no profiler
+        stream.write(b"\0")  # switches the profiler off
         _tell_of_calls(stream, calls, named=kind != PythonEvalType.SQL_MAP_PANDAS_ITER_UDF)
         stream.seek(0)
         made = worker.read_udfs(worker.pickleSer, stream, kind)
@@ -46,7 +46,7 @@ def evaluate(
     out = io.BytesIO()
     writer.dump_stream(function(0, _read(reader, batches)), out)
     if out.tell():
-        out.seek(4)  # past the mark that the JVM waits for
+        out.seek(4)  # skips the mark for which the JVM waits
         yield from pa.ipc.open_stream(out)
 
 
@@ -85,7 +85,7 @@ def _tell_of_calls(
             _tell(stream, place)
             stream.write(b"\1")
             _tell_text(stream, name.encode())
-        _tell(stream, 1)  # no function is chained to it
+        _tell(stream, 1)  # number of chained functions
         _tell_text(stream, call.command)
         if numbered:
             stream.write(bytes(8))

@@ -1,4 +1,4 @@
-"""Pickles what holds functions of the user's, by value, and carries their broadcasts along."""
+"""Pickles objects with users' functions by value, and returns the files of their broadcasts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
 
 def pickled(value: Any) -> tuple[bytes, dict[int, str]]:
-    """Return a value as bytes, and the files of the broadcasts in it, by their ids."""
+    """Return a pickled value, and the files of its broadcasts by their ids."""
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
     context = SparkContext._active_spark_context
     if context is None:
@@ -25,6 +25,6 @@ def pickled(value: Any) -> tuple[bytes, dict[int, str]]:
 
 
 def take_broadcasts(files: Mapping[int, str]) -> None:
-    """Have broadcasts read from their files in this process, before what holds them is unpickled."""
+    """Register broadcasts by their files in this process; call this before unpickling their functions."""
     for number, path in files.items():
         _broadcastRegistry[number] = Broadcast(path=path)

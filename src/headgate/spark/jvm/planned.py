@@ -1,8 +1,8 @@
-"""Plans that are made once: each batch only puts its rows under them.
+"""Plans a job once, and then runs the rows of each batch through the same physical plan.
 
-Planning a batch's job costs tens of milliseconds, whatever its rows, and comes out the same as long as
-slots and aggregation do. So the physical plan is kept, and for a batch only the scan at its bottom gets
-another RDD; what stands above the scan is copied, since Spark's nodes keep what they have run.
+Planning a batch's job takes tens of milliseconds, and gives the same plan as long as slots and
+aggregation stay the same. So for each batch only the scan at the plan's bottom gets another RDD. Nodes
+above the scan are copied, because Spark's nodes keep the results of their run.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from headgate.spark.jvm.plans import (
 )
 
 Stage = Callable[[Jvm], Jvm]
-"""Makes an RDD of rows of another one."""
+"""Takes an RDD of rows, and returns another."""
 
 _SCAN = "RDDScanExec"
 _PER_BATCH = ("CURRENT_LIKE", "PLAN_EXPRESSION")
-"""Patterns of expressions that Catalyst computes while it plans: such a plan is made for every batch."""
+"""Patterns of expressions that Catalyst computes during planning, so that each batch needs a new plan."""
 
 
 class Planned:
-    """Runs rows through a plan that is made once.
+    """Runs rows through a plan that is planned once.
 
-    `frame`: the plan; in the session that batches come with. `hole` (plan node): its leaf, where
-    rows are put.
+    `frame`: the plan, in the session of the batches. `hole` (plan node): the leaf of the plan, which
+    the rows replace.
     """
 
     def __init__(self, frame: DataFrame, hole: Jvm) -> None:
@@ -50,7 +50,7 @@ class Planned:
             self._copy = copy_of(spark, physical(frame))
 
     def rows(self, below: Jvm) -> Jvm:
-        """Return the RDD of rows that the plan makes of the RDD `below`."""
+        """Return the RDD of rows that the plan computes from the RDD `below`."""
         if self._copy is not None:
             return self._copy.rows(below)
         plan = self._graft.onto(leaf(self._spark, self._hole.output(), below))
@@ -58,7 +58,7 @@ class Planned:
 
 
 class PhysicalCopy:
-    """A physical plan over one scan, copied for each RDD that it is run over.
+    """Copies a physical plan over one scan for each input RDD.
 
     `above` (list of plan nodes): from the scan's parent up. `scan`: plan node.
     """
@@ -79,7 +79,7 @@ class PhysicalCopy:
         self._wrap = java_class(spark, "org.apache.spark.sql.execution.SQLExecutionRDD")
 
     def rows(self, below: Jvm) -> Jvm:
-        """Return the RDD of rows that the plan makes of the RDD `below`."""
+        """Return the RDD of rows that the plan computes from the RDD `below`."""
         self._fields[self._rdd_at] = below
         node = self._scan.makeCopy(self._fields)
         for operator in self._above:
@@ -88,7 +88,7 @@ class PhysicalCopy:
 
 
 def copy_of(spark: SparkSession, plan: Jvm) -> PhysicalCopy | None:
-    """Return a physical plan to be copied; None unless it is one line down to a scan of an RDD."""
+    """Return a copier of a physical plan; None unless it is one line of nodes over a scan of an RDD."""
     above: list[Jvm] = []
     while class_name(plan) != _SCAN:
         children = list(each(plan.children()))
@@ -100,10 +100,10 @@ def copy_of(spark: SparkSession, plan: Jvm) -> PhysicalCopy | None:
 
 
 def hole_of(spark: SparkSession, schema: StructType) -> Jvm:
-    """Return a leaf without rows, to be replaced."""
+    """Return a leaf without rows, which the caller replaces."""
     return analysed(no_rows(spark, schema))
 
 
 def planned_per_batch(spark: SparkSession, plan: Jvm) -> bool:
-    """Return whether Catalyst computes a part of a plan while it plans, so each batch must be planned."""
+    """Return whether each batch needs a new plan, because planning computes a part of the plan."""
     return any(plan.containsPattern(pattern) for pattern in tree_patterns(spark, _PER_BATCH))

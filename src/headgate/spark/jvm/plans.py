@@ -1,4 +1,4 @@
-"""Makes, takes apart, rebuilds and runs Catalyst's plans."""
+"""Creates, changes and runs Catalyst's plans."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ def analysed(df: DataFrame) -> Jvm:
 
 
 def optimised(df: DataFrame) -> Jvm:
-    """Return the logical plan of `df` as Catalyst has rewritten it."""
+    """Return the optimised logical plan of `df`."""
     return df._jdf.queryExecution().optimizedPlan()
 
 
 def collapsed(spark: SparkSession, plan: Jvm) -> Jvm:
-    """Return a plan in which projections that lie one on another are one.
+    """Return a plan in which adjacent projections are merged into one.
 
-    Catalyst leaves them apart where a costly value would be written twice, as a window is in its start
-    and its end. A compiled projection computes such a value once.
+    Catalyst does not merge them if a costly value would be in the plan twice, such as a window in its
+    start and its end. A compiled projection computes such a value once.
     """
     rule = java_class(spark, "org.apache.spark.sql.catalyst.optimizer.CollapseProject$.MODULE$")
     return rule.apply(plan, True)
 
 
 def optimised_stream(df: DataFrame) -> Jvm:
-    """Return the logical plan of a streaming frame as Catalyst rewrites it for a batch."""
+    """Return the logical plan of a streaming frame, optimised as for a batch."""
     return df.sparkSession._jsparkSession.sessionState().optimizer().execute(analysed(df))
 
 
 def is_at_hand(df: DataFrame) -> bool:
-    """Return whether Catalyst has computed the rows of `df` while it planned, so no job is needed."""
+    """Return whether Catalyst has computed the rows of `df` during planning, so that it needs no job."""
     return class_name(optimised(df)) == "LocalRelation"
 
 
 def physical(df: DataFrame) -> Jvm:
-    """Return the physical plan of `df`, ready to run; all of Catalyst's work is done for it."""
+    """Return the physical plan of `df`, ready to run."""
     return df._jdf.queryExecution().executedPlan()
 
 
 def names_a_class(df: DataFrame) -> bool:
-    """Return whether a schema has a user-defined type, whose module PySpark imports for it."""
+    """Return whether a schema has a user-defined type, for which PySpark imports a module."""
     return '"type":"udt"' in str(df._jdf.schema().json())
 
 
@@ -84,12 +84,12 @@ def named_as(frame: DataFrame, attributes: Iterable[Jvm]) -> Jvm:
 
 
 def template(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return an empty DataFrame whose plan is one leaf, to be replaced by `leaf`."""
+    """Return an empty DataFrame whose plan is one leaf, which the caller replaces."""
     return created(spark, [], schema)
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return an empty DataFrame that no Python worker is asked for, as `createDataFrame` does."""
+    """Return an empty DataFrame that, unlike `createDataFrame`, needs no Python worker."""
     nothing = _nothing(spark)
     java_schema = spark._jsparkSession.parseDataType(schema.json())
     made = spark._jsparkSession.internalCreateDataFrame(nothing, java_schema, False)
@@ -105,23 +105,23 @@ def _nothing(spark: SparkSession) -> Jvm:
 def resolved(
     spark: SparkSession, attributes: Iterable[Jvm], columns: Iterable[Column]
 ) -> list[Jvm]:
-    """Return columns over attributes as Catalyst's named expressions, for a plan that has these.
+    """Return columns over attributes as Catalyst's named expressions, for a plan with these attributes.
 
-    Catalyst does not see that plan: in one that is optimised the same ids may stand at several places,
-    where it would give new ones.
+    Catalyst does not analyse that plan: an optimised plan may have the same ids at several places, and
+    the analysis would replace them by new ids.
     """
     made = of_rows(spark, leaf(spark, seq(spark, attributes), _nothing(spark))).select(*columns)
     return list(each(analysed(made).projectList()))
 
 
 def mapped(spark: SparkSession, plan: Jvm, change: Callable[[DataFrame], DataFrame]) -> Jvm:
-    """Return the node that `change` puts above a plan, which Catalyst does not see, as in `resolved`."""
+    """Return the node that `change` puts above a plan, without analysis of this plan; see `resolved`."""
     node = analysed(change(of_rows(spark, leaf(spark, plan.output(), _nothing(spark)))))
     return node.withNewChildren(seq_of_one(spark, plan))
 
 
 def as_it_is(spark: SparkSession, plan: Jvm) -> DataFrame:
-    """Return the DataFrame of a plan that is resolved, and not analysed again."""
+    """Return the DataFrame of a resolved plan, without another analysis."""
     plan.setAnalyzed()
     return of_rows(spark, plan)
 
@@ -141,22 +141,22 @@ def leaf(spark: SparkSession, attributes: Jvm, rows: Jvm) -> Jvm:
 
 
 def placeholder(spark: SparkSession, schema: StructType, attributes: Jvm) -> Jvm:
-    """Return a leaf without rows that puts out the very `attributes` of a node of that schema."""
+    """Return a leaf without rows that has `schema` and the same `attributes` as another node."""
     empty = of_rows(spark, analysed(template(spark, schema)))
     return leaf(spark, attributes, computed_rows(empty))
 
 
 def union(spark: SparkSession, plans: Iterable[Jvm]) -> Jvm:
-    """Return the rows of all plans, whose columns stand for each other by position."""
+    """Return a union of plans, whose columns match by position."""
     node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Union")
     return node(seq(spark, plans), False, False)
 
 
 def without_constraints(frame: DataFrame) -> DataFrame:
-    """Return the same rows by a node of which Catalyst infers no constraints.
+    """Return the same rows from a node for which Catalyst infers no constraints.
 
-    It does so for the input of every batch, and rewrites each constraint for each column that is
-    another's under a new name: a hash of n such columns becomes 2**n constraints.
+    Catalyst infers constraints for the input of every batch, and repeats each constraint for each column
+    that renames another: a hash of n such columns becomes 2**n constraints.
     """
     spark, plan = frame.sparkSession, analysed(frame)
     node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Expand")
@@ -164,14 +164,14 @@ def without_constraints(frame: DataFrame) -> DataFrame:
 
 
 def inner_join(spark: SparkSession, join: Jvm) -> Jvm:
-    """Return a join's inner one."""
+    """Return the inner join with a join's inputs and condition."""
     return join_of(spark, join, (join.left(), join.right()), "Inner", join.condition().get())
 
 
 def join_of(
     spark: SparkSession, join: Jvm, inputs: tuple[Jvm, Jvm], kind: str, condition: Jvm
 ) -> Jvm:
-    """Return a logical Join of other inputs, kind (as Catalyst names its object) and condition."""
+    """Return a logical Join with the hints of `join`; `kind` is the name of Catalyst's object."""
     made = java_class(spark, f"org.apache.spark.sql.catalyst.plans.{kind}$.MODULE$")
     some = java_class(spark, "scala.Some")(condition)
     node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Join")
@@ -179,12 +179,12 @@ def join_of(
 
 
 def outer_join(spark: SparkSession, left: Jvm, right: Jvm, condition: Jvm) -> Jvm:
-    """Return the rows of `left`, each with those of `right`, a broadcast, that meet it, or with nulls."""
+    """Return the left outer join of `left` with `right`, which Spark broadcasts."""
     return _join(spark, left, right, _join_type(spark, "LeftOuter"), condition)
 
 
 def marked_join(spark: SparkSession, left: Jvm, right: Jvm, condition: Jvm, mark: Jvm) -> Jvm:
-    """Return the rows of `left`, each with the attribute `mark`: whether one of a broadcast meets it."""
+    """Return the rows of `left` with the attribute `mark`: whether a row of `right` (broadcast) fits."""
     kind = java_class(spark, "org.apache.spark.sql.catalyst.plans.ExistenceJoin")(mark)
     return _join(spark, left, right, kind, condition)
 
@@ -204,7 +204,7 @@ def _join(spark: SparkSession, left: Jvm, right: Jvm, kind: Jvm, condition: Jvm)
 
 
 def generate(spark: SparkSession, node: Jvm, generator: Jvm, child: Jvm, *, outer: bool) -> Jvm:
-    """Return a logical Generate like `node`, of another generator and child, whose columns it keeps."""
+    """Return a logical Generate with the output columns of `node`, and another generator and child."""
     made = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Generate")
     nothing, none = seq(spark, []), java_class(spark, "scala.None$.MODULE$")
     return made(generator, nothing, outer, none, node.generatorOutput(), child)
@@ -213,14 +213,14 @@ def generate(spark: SparkSession, node: Jvm, generator: Jvm, child: Jvm, *, oute
 def expand(
     spark: SparkSession, projections: Iterable[Iterable[Jvm]], output: Iterable[Jvm], child: Jvm
 ) -> Jvm:
-    """Return a logical Expand, which makes of each row one of each projection."""
+    """Return a logical Expand, which makes one row of each input row for each projection."""
     node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Expand")
     rows = seq(spark, [seq(spark, projection) for projection in projections])
     return node(rows, seq(spark, output), child)
 
 
 class Graft:
-    """A plan whose leaf is replaced for every batch, with few calls into the JVM.
+    """Replaces the leaf of a plan for every batch, with few calls into the JVM.
 
     `plan`, `old` (plan nodes): `old` is a leaf of `plan`.
     """
@@ -233,7 +233,7 @@ class Graft:
         while not node.equals(old):
             children = list(each(node.children()))
             if len(children) != 1:
-                self._path = None  # a union: looked up each time
+                self._path = None  # not a line of nodes: `onto` searches the leaf each time
                 break
             self._path.insert(0, node)
             node = children[0]
@@ -248,7 +248,7 @@ class Graft:
 
 
 def replace_leaf(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm) -> Jvm:
-    """Return `plan` with the leaf `old` replaced by `new`, everything else as it is."""
+    """Return `plan` with the leaf `old` replaced by `new`."""
     if plan.equals(old):
         return new
     children = list(each(plan.children()))
@@ -259,7 +259,7 @@ def replace_leaf(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm) -> Jvm:
 
 
 def without_watermarks(spark: SparkSession, plan: Jvm) -> Jvm:
-    """Return `plan` without the nodes that say which column is event time: rows pass through them."""
+    """Return `plan` without the nodes that only mark the event-time column."""
     children = [without_watermarks(spark, child) for child in each(plan.children())]
     if class_name(plan) in ("EventTimeWatermark", "UpdateEventTimeWatermarkColumn"):
         return children[0]
@@ -267,10 +267,10 @@ def without_watermarks(spark: SparkSession, plan: Jvm) -> Jvm:
 
 
 def internal_rows(frame: DataFrame) -> Jvm:
-    """Return the RDD of Catalyst's internal rows that `frame` stands for.
+    """Return the RDD of Catalyst's internal rows of `frame`.
 
-    A frame over an RDD, as ``foreachBatch`` gets it, is that RDD: asked for as a query, Spark would copy
-    each of its rows.
+    For a frame over an RDD, as in ``foreachBatch``, it is this RDD; as a query, Spark would copy each
+    row.
     """
     execution = frame._jdf.queryExecution()
     plan = execution.analyzed()
@@ -278,24 +278,24 @@ def internal_rows(frame: DataFrame) -> Jvm:
 
 
 def computed_rows(frame: DataFrame) -> Jvm:
-    """Return the RDD of internal rows that `frame` gives as a query."""
+    """Return the RDD of internal rows that `frame` computes as a query."""
     return frame._jdf.queryExecution().toRdd()
 
 
 def run_through(frame: DataFrame) -> None:
-    """Compute all rows of `frame`, and keep none."""
+    """Compute all rows of `frame`, and drop them."""
     computed_rows(frame).count()
 
 
 class ArrowMap:
-    """A function for `mapInArrow` that is pickled and made known to the JVM once, not per batch.
+    """Applies a function by `mapInArrow`; pickles and registers the function once, not for each batch.
 
-    `function`: takes and gives iterators of record batches; unchanged as long as the query runs.
-    `schema`: of what it gives.
+    `function`: takes and returns iterators of record batches; must not change while the query runs.
+    `schema`: schema of the function's result.
     """
 
     def __init__(self, function: Callable[..., Any], schema: StructType) -> None:
-        # As DataFrame.mapInArrow makes it, a new one each time; the stubs know user functions only.
+        # DataFrame.mapInArrow makes it so for each call; the stubs only know users' functions
         self._udf = pandas_udf(  # type: ignore[call-overload]
             function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
         )

@@ -1,4 +1,4 @@
-"""Tells Spark's listeners and its UI of a query that Spark does not run itself."""
+"""Posts events to Spark's listeners and UI about a query that Spark does not run itself."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pyspark.sql import SparkSession
 from headgate.spark.jvm.gateway import Jvm, java_class, jvm
 
 _GONE = (Py4JError, OSError)
-"""What says that the JVM is gone, and who listens with it."""
+"""Errors after the end of the JVM, with which the listeners have ended, too."""
 
 _EVENTS = "org.apache.spark.sql.streaming.StreamingQueryListener"
 
 
 class QueryEvents:
-    """Posts the events of a run where Spark posts those of its own queries; they begin with this.
+    """Posts the events of a run on Spark's own listener bus; the constructor posts the start.
 
     Parameters
     ----------
     spark : SparkSession
-        The session whose listeners are told.
+        The session whose listeners get the events.
     query, run : str
-        Its ids.
+        Ids of query and run.
     name : str or None
     """
 
@@ -36,13 +36,13 @@ class QueryEvents:
         self._spark = spark
         java = jvm(spark)
         self._ids = [java.java.util.UUID.fromString(one) for one in (query, run)]
-        # not from JSON, where nothing and the text "null" are the same
+        # not from JSON, in which no name and the name "null" are the same
         began = timestamp(time.time() * 1e6)
         started = java_class(spark, f"{_EVENTS}$QueryStartedEvent")
         self._post(started(*self._ids, name, began))
 
     def progress(self, progress: Mapping[str, Any]) -> None:
-        """Tell a progress, as Spark writes it in JSON."""
+        """Post a progress, which has Spark's JSON form."""
         offsets = ("startOffset", "endOffset", "latestOffset")
         sources = [
             {**source, **{key: json.dumps(source[key]) for key in offsets}, "metrics": {}}
@@ -55,7 +55,7 @@ class QueryEvents:
             self._post(event.fromJson(json.dumps({"progress": whole})))
 
     def ended(self, failure: Exception | None) -> None:
-        """Tell that the run is over."""
+        """Post the end of the run."""
         with contextlib.suppress(*_GONE):
             said = jvm(self._spark).scala.Option.apply(None if failure is None else str(failure))
             ended = java_class(self._spark, f"{_EVENTS}$QueryTerminatedEvent")
@@ -66,9 +66,9 @@ class QueryEvents:
 
 
 def timestamp(at_us: float) -> str:
-    """Return a time, in microseconds since 1970, as Spark writes it in a progress.
+    """Return a time, in microseconds since 1970, in the form of Spark's progress.
 
-    Beyond the year 9999, as a wrong unit gives it, the last moment of that year.
+    A time after the year 9999, such as one in a wrong unit, becomes the last moment of that year.
     """
     try:
         at = datetime.datetime.fromtimestamp(at_us / 1e6, datetime.UTC)

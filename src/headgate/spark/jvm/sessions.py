@@ -1,4 +1,4 @@
-"""Reaches Spark's session, its context and the JVM behind them, where PySpark has no public way."""
+"""Accesses Spark's session, its context and the JVM behind them, where PySpark has no public way."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ def is_running() -> bool:
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start this process's JVM with what it must know from the start; nothing if there is one."""
+    """Start this process's JVM with settings that it needs at its start, unless it has a JVM."""
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     SparkContext._ensure_initialized(conf=conf)
 
 
 def jvm_alone() -> Jvm:
-    """Return the entry to the classes of this process's JVM, started if need be, without a context."""
+    """Return the entry to the classes of this process's JVM without a context; start it if needed."""
     start_jvm({})
     return SparkContext._jvm
 
 
 def driver_conf(spark: SparkSession) -> Jvm:
-    """Return the settings that the driver itself reads, of which a session has a copy."""
+    """Return the settings of the Spark context, which the driver reads; a session has a copy."""
     return spark.sparkContext._jsc.sc().conf()
 
 
 PIPELINED = "spark.python.udf.pipelined.enabled"
-"""Whether tasks read what comes back from Python while they wait for more to send there."""
+"""Spark's setting: whether tasks read results of Python functions while they wait for further input."""
 
 _pipelining, _before, _lock = 0, "false", threading.Lock()
-"""How many want Python functions pipelined now, and the setting before the first of them."""
+"""Number of open `pipelined_python` contexts, and the setting before the first of them."""
 
 
 @contextmanager
 def pipelined_python(spark: SparkSession) -> Iterator[None]:
-    """Have tasks in this process read what comes back from Python while they wait for more to send.
+    """Set `PIPELINED` to true in this process within the context.
 
-    Without it a row, or an error, stays in Python until the next row comes. It is a setting of the
-    application, which has its former value again when the last who wanted it is done. Executors that are
-    processes of their own read it once, when they start.
+    Without the setting, a row or an error stays in Python until the next row comes. The setting belongs
+    to the application; the end of the last context restores the former value. Executors in other
+    processes read the setting once, at their start.
     """
     global _pipelining, _before  # noqa: PLW0603 -- of the application, of which a process has one
     conf = driver_conf(spark)
@@ -74,12 +74,12 @@ def pipelined_python(spark: SparkSession) -> Iterator[None]:
 
 
 def pipelines_python(spark: SparkSession) -> bool:
-    """Return whether tasks on executors pipeline Python functions: they started with that setting."""
+    """Return whether tasks on executors pipeline Python functions: the application has the setting."""
     return str(driver_conf(spark).get(PIPELINED, "false")).lower() == "true"
 
 
 def ships_modules(spark: SparkSession) -> bool:
-    """Return whether Spark brings Python modules of the user's to its workers."""
+    """Return whether Spark sends the user's Python modules to its workers."""
     return bool(spark.sparkContext._python_includes)
 
 
@@ -87,13 +87,13 @@ _SESSIONS = "org.apache.spark.sql.classic.SparkSession"
 
 
 def make_active(session: SparkSession) -> None:
-    """Make a session that of this thread, as Spark's own threads have theirs."""
+    """Make a session the active session of this thread."""
     java_class(session, _SESSIONS).setActiveSession(session._jsparkSession)
 
 
 @contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Make a session that of this thread meanwhile, as Spark's is while it writes a batch."""
+    """Make a session the active session of this thread within the context."""
     sessions = java_class(session, _SESSIONS)
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
@@ -109,8 +109,8 @@ def active(session: SparkSession) -> Iterator[None]:
 def created(session: SparkSession, rows: Any, schema: StructType | str) -> DataFrame:
     """Return ``session.createDataFrame(rows, schema)`` of a list of rows or an Arrow table.
 
-    PySpark's own makes the session that of `SparkSession.active` for all threads of Python: a function
-    of another query would find that session there. Here the program's stays the active one throughout.
+    PySpark's method makes the session the result of `SparkSession.active` in all threads of Python, also
+    for functions of other queries. This function does not change that result.
     """
     kind = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     with active(session):
@@ -123,7 +123,7 @@ def created(session: SparkSession, rows: Any, schema: StructType | str) -> DataF
 def clone_of(spark: SparkSession) -> SparkSession:
     """Return a session with the settings, views, functions and database that `spark` has now."""
     java = spark._jsparkSession.cloneSession()
-    java.sessionState().catalog()  # views and database are copied when they are first asked for
+    java.sessionState().catalog()  # the first access copies views and database
     return SparkSession(spark.sparkContext, java)
 
 
@@ -134,14 +134,14 @@ _OF_BATCHES = (
     "spark.sql.requireAllClusterKeysForDistribution",
     "spark.sql.shuffle.partitions",
 )
-"""Settings that Spark changes in the session of a query's batches, the last one after a restart."""
+"""Settings that Spark changes in the session of a query's batches; the last changes after a restart."""
 
 
 def set_as_for_batches(session: SparkSession, batches: SparkSession, *, stateful: bool) -> None:
-    """Give the session of a query's results the settings that Spark gives that of its batches.
+    """Copy Spark's settings of the session of batches to the session of a query's results.
 
-    `stateful`: whether Spark would find stateful operators in the query, whose plans are not
-    adaptive.
+    `stateful`: whether the user's query has stateful operators, for which Spark switches adaptive
+    execution off.
     """
     for key in _OF_BATCHES:
         session.conf.set(key, str(batches.conf.get(key)))

@@ -17,13 +17,13 @@ _SEPARATOR = "\x1f"
 _ID = re.compile(r"#(\d+)L?(?:-T-?\d+ms)?$")
 
 FAILED = (Py4JError, PySparkException)
-"""What a call raises that the JVM answers with an exception."""
+"""Exceptions of calls that the JVM answers with an exception."""
 
 _traits: dict[tuple[str, str], bool] = {}
 
 
 def ids_of(expressions: Jvm) -> list[str]:
-    """Return the ids of a Scala sequence of named expressions, in one call; "" of a name without one."""
+    """Return the ids of a Scala sequence of named expressions, in one call; "" for a missing id."""
     text = str(expressions.mkString(_SEPARATOR))
     matches = [_ID.search(part) for part in text.split(_SEPARATOR)] if text else []
     return ["" if match is None else match[1] for match in matches]
@@ -35,14 +35,14 @@ def id_of(attribute: Jvm) -> str:
 
 
 def sql_over(spark: SparkSession, expression: Jvm, parts: Iterable[tuple[Jvm, str]]) -> str:
-    """Return an expression as SQL, its children given as (child, text)."""
+    """Return an expression as SQL with texts for its children; `parts` has (child, text)."""
     named = java_class(spark, _EXPRESSIONS + "PrettyAttribute")
     children = [named(text, child.dataType()) for child, text in parts]
     return str(expression.withNewChildren(seq(spark, children)).sql())
 
 
 def sql_of_parameters(spark: SparkSession, expression: Jvm, texts: Iterable[str]) -> str:
-    """Return an expression that stands for another one as SQL, its own parameters given as texts."""
+    """Return the SQL of an expression that Spark replaces by another, with texts for its parameters."""
     return str(expression.makeSQLString(seq(spark, texts)))
 
 
@@ -64,18 +64,18 @@ _UNSAID = {
     "PercentileDisc": ("reverse",),
     "VariantGet": ("targetType",),
 }
-"""Arguments that are no children of an expression and that its SQL omits, by its class."""
+"""Arguments that an expression's SQL and children omit, by the expression's class."""
 
 _ORDERS = {
     "None": "no order",
     **dict.fromkeys(("false", "False", "Some(false)"), "ascending"),
     **dict.fromkeys(("true", "True", "Some(true)"), "descending"),
 }
-"""In words, by what Scala and py4j say of a flag."""
+"""Words for a flag, by its text in Scala or py4j."""
 
 
 def unsaid(expression: Jvm, name: str) -> str:
-    """Return the arguments of an expression that its SQL omits; "" of a function without such."""
+    """Return the arguments of an expression that its SQL omits; "" if it omits none."""
     return ", ".join(_of_argument(expression, argument) for argument in _UNSAID.get(name, ()))
 
 
@@ -92,18 +92,18 @@ def _of_argument(expression: Jvm, argument: str) -> str:
 
 
 def stands_for_another(spark: SparkSession, expression: Jvm) -> bool:
-    """Return whether an expression's children are those of the one that Spark runs in its place."""
+    """Return whether Spark runs a replacement for an expression, and its child is the replacement."""
     return _has_trait(spark, expression, "InheritAnalysisRules")
 
 
 def implicit(spark: SparkSession, cast: Jvm) -> bool:
-    """Return whether Spark added a cast by itself."""
+    """Return whether Spark, not the user, added a cast."""
     tag = java_class(spark, _EXPRESSIONS + "Cast$.MODULE$").USER_SPECIFIED_CAST()
     return bool(cast.getTagValue(tag).isEmpty())
 
 
 def time_zone(spark: SparkSession, expression: Jvm) -> str | None:
-    """Return the session's time zone where an expression's value depends on it."""
+    """Return the session's time zone if an expression's value depends on it; None otherwise."""
     if not _has_trait(spark, expression, "TimeZoneAwareExpression"):
         return None
     if class_name(expression) == "Cast":

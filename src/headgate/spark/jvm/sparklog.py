@@ -28,7 +28,7 @@ class BatchLog:
 
 
 class SparkLog:
-    """Reads the logs of the query that calls from this thread; later calls read the same query's."""
+    """Reads the logs of the query to whose batch this thread belongs at the first call."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -64,7 +64,7 @@ class SparkLog:
         return _offsets(entry.get()) if entry.isDefined() else None
 
     def next_watermark_us(self, batch_id: int) -> int | None:
-        """Return the watermark that Spark computed after a batch; None if it did not commit it."""
+        """Return the watermark that Spark computed after a batch; None if the batch is not committed."""
         entry = self._stream().commitLog().get(batch_id)
         return int(entry.get().nextBatchWatermarkMs()) * 1000 if entry.isDefined() else None
 

@@ -1,7 +1,7 @@
-"""Writes to Spark's own streaming sinks, as `DataStreamWriter` would.
+"""Writes to Spark's own streaming sinks, as `DataStreamWriter` does.
 
 A sink gets a step's rows with the query's id, the number of the output and the output mode, so that it
-truncates, replaces or skips as it does under plain Spark. What Spark refuses is refused at the start.
+truncates, replaces or skips as it does under plain Spark. The start refuses settings that Spark refuses.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def refused(what: str) -> Iterator[None]:
 
 
 class V1Sink:
-    """A sink of the older interface: Spark's file sink, and others such as Delta's."""
+    """Writes to a sink of the older interface: Spark's file sink, and others such as Delta's."""
 
     inside = False
 
@@ -93,7 +93,7 @@ class KnownOutputs:
 
 
 class FileSink(V1Sink):
-    """Spark's file sink: a directory with a log of the numbers of its outputs.
+    """Writes to Spark's file sink: a directory with a log of the numbers of its outputs.
 
     The log does not name the query that wrote an output: Spark skips every number in the log.
 
@@ -130,7 +130,7 @@ class FileSink(V1Sink):
                 "checkpoint, or begin a new one with a new path."
             )
             raise CheckpointError(msg)
-        # of those that were committed and not delivered the start writes what is not there
+        # the start writes missing outputs that were committed and not delivered
         delivered = self._outputs.delivered()
         if there < delivered:
             self._refuse_less(there, delivered)
@@ -148,7 +148,7 @@ def _counted(last: int) -> str:
 
 
 class FileTableSink(FileSink):
-    """The file sink of a table; its files and its log lie in the table's directory.
+    """Writes to the file sink of a table; its files and its log lie in the table's directory.
 
     Spark's sink is created with the first output, because it creates an empty log at once, and readers
     then ignore all files that are not in the log.
@@ -241,7 +241,7 @@ class V2Sink:
 
 
 class MemorySink:
-    """A table of the query's name in this session, as Spark's memory sink.
+    """Writes to a table with the query's name in this session, as Spark's memory sink.
 
     `delivered`: returns the number of the newest output that no start delivers again, -1 for none.
     """
@@ -295,7 +295,7 @@ class WrittenStream:
         self._checkpoint = checkpoint
         self._query_id = ""
         self.early = False
-        """Whether an output that comes again may have other rows."""
+        """Whether a repeated output may have other rows."""
 
     @property
     def has_run(self) -> bool:
@@ -341,7 +341,7 @@ def program_of_thread() -> SparkSession | None:
 
 
 def is_early_in_thread() -> bool:
-    """Return whether what this thread writes may come again with other rows under its number."""
+    """Return whether an output of this thread may be repeated with other rows under its number."""
     stream: WrittenStream | None = getattr(_thread, "stream", None)
     return stream is not None and stream.early
 
@@ -384,7 +384,7 @@ def v1_sink(
     partition_by: Sequence[str],
     schema: Jvm,
 ) -> Jvm:
-    """Return Spark's sink of the older interface for a format; Spark's errors are raised."""
+    """Return Spark's sink of the older interface for a format; raises Spark's errors."""
     java = jvm(spark)
     none = java.scala.Option.empty()
     source = adapter().data_source(

@@ -1,6 +1,6 @@
-"""Reads the state of plain Spark's streaming queries, and writes it.
+"""Reads the state of plain Spark's streaming queries, and writes such state.
 
-It is read with Spark's data sources, and written with Spark's `StateRewriter`.
+It reads with Spark's data sources, and writes with Spark's `StateRewriter`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from headgate.spark.jvm.plans import computed_rows
 from headgate.spark.jvm.sessions import clone_of
 
 _NOT_LOADED = re.compile(r"\[CANNOT_LOAD_STATE_STORE\.\w+\](?:(?!SQLSTATE).){0,200}")
-"""How Spark says that it cannot read a store."""
+"""Matches Spark's error about a state store that it cannot read."""
 
 _OF_A_TASK = re.compile(r"^.*most recent failure: .*?\): ")
-"""What Spark puts before the error of a failed task."""
+"""Matches Spark's text before the error of a failed task."""
 
 
 def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
@@ -51,8 +51,8 @@ def state_rows(
 ) -> DataFrame:
     """Return an operator's state after a batch, as Spark's source ``statestore`` reads it.
 
-    `operator`: Spark's number for it. `options` (str): options of the source: ``joinSide``,
-    ``stateVarName``, ``storeName`` and so on. Raises `CheckpointError`: it cannot be read, for
+    `operator`: Spark's number of the operator. `options` (str): options of the source: ``joinSide``,
+    ``stateVarName``, ``storeName`` and so on. Raises `CheckpointError`: the state cannot be read, for
     instance because Spark has removed files of that batch.
     """
     reader = spark.read.format("statestore").options(operatorId=operator, batchId=batch, **options)
@@ -67,7 +67,7 @@ def state_rows(
 
 @contextmanager
 def state_read(path: Path) -> Iterator[None]:
-    """Turn Spark's error about state that it cannot read into one sentence, in the ``with`` block.
+    """Turn Spark's error about unreadable state into one sentence, within the context.
 
     Raises `CheckpointError`: a file of the state below `path` is missing or damaged.
     """
@@ -82,10 +82,9 @@ def state_read(path: Path) -> Iterator[None]:
 
 
 def aggregates_as_run(spark: SparkSession, plan: Jvm) -> list[list[str]]:
-    """Return the classes of the functions of each Aggregate, as Spark's optimizer leaves them.
+    """Return the classes of the functions of each Aggregate in Spark's optimised plan.
 
-    The nodes come from the sink down; the functions of each, in the order in which Spark lays out their
-    buffers.
+    The nodes are in order from the sink down; the functions of a node in the order of their buffers.
     """
     optimised = spark._jsparkSession.sessionState().optimizer().execute(plan)
     aggregates: list[list[str]] = []
@@ -115,7 +114,7 @@ def _functions(spark: SparkSession, expression: Jvm, names: dict[str, str]) -> N
 _REWRITING = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.offsetLog.formatVersion": "1",
-    # the one format that Spark's rewriter writes; the log records it, so a later start uses it too
+    # the only format of Spark's rewriter; the log records it, so a later start uses it, too
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -140,7 +139,7 @@ class _Function:
         self._function = function
 
     def apply(self, argument: Jvm) -> Jvm:
-        """Call it."""
+        """Call the function."""
         return self._function(argument)
 
 
@@ -166,7 +165,7 @@ def rewrite(
     session = spark._jsparkSession
 
     def transformed(read: Jvm) -> Jvm:
-        # with exactly the schema that was read: its nullability differs from ours
+        # with the schema of `read`, because its nullability differs from that of `made`
         options = next(each(read.queryExecution().analyzed().collectLeaves())).options()
         store = int(options.get("operatorId")), str(options.get("storeName") or "default")
         made = computed_rows(stores[store])
@@ -195,8 +194,8 @@ def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> Dat
     Parameters
     ----------
     rows : DataFrame    Key and value columns.
-    keys : int    How many of them are the key.
-    hashed : int    How many of these say in which partition an entry is.
+    keys : int    Number of key columns.
+    hashed : int    Number of key columns whose hash gives the partition.
     partitions : int    Number of the state's partitions.
     """
     names = rows.columns
@@ -204,8 +203,8 @@ def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> Dat
     kinds = [T.StructType(part) for part in (rows.schema.fields[:keys], rows.schema.fields[keys:])]
     spread = rows.repartition(partitions, *key[:hashed]) if hashed else rows.coalesce(1)
     return spread.select(
-        # Spark's rewriter expects this column, by which Spark would distribute entries; null, since
-        # these are in their partitions already
+        # Spark's rewriter expects this column, by which Spark would distribute entries; it is null,
+        # because the entries are in their partitions already
         F.lit(None).alias("partition_key"),
         _row_bytes(kinds[0], key).alias("key_bytes"),
         _row_bytes(kinds[1], value).alias("value_bytes"),

@@ -8,20 +8,20 @@ from headgate.spark.jvm.gateway import Jvm, class_name, each
 def streams_of(plan: Jvm) -> list[Jvm]:
     """Return the streaming leaves of a plan, from left to right, as Spark numbers its sources.
 
-    Of leaves that are equal Spark makes one source or several.
+    Spark makes one or several sources of equal leaves.
     """
     return [leaf for leaf in each(plan.collectLeaves()) if leaf.isStreaming()]
 
 
 def source_counts(plan: Jvm) -> range:
-    """Return how many sources Spark may make of a plan: one of each leaf, or of those that are equal."""
+    """Return the numbers of sources that Spark may make of a plan: equal leaves may share a source."""
     leaves = streams_of(plan)
     equal = sum(any(leaf.equals(other) for other in leaves[:n]) for n, leaf in enumerate(leaves))
     return range(len(leaves) - equal, len(leaves) + 1)
 
 
 def option_of(leaf: Jvm, name: str) -> str | None:
-    """Return an option that a source was given, its name in any case; None where it was not."""
+    """Return an option of a source, with its name in any case; None if the option is not set."""
     if class_name(leaf) == "StreamingRelationV2":
         value = leaf.extraOptions().get(name)
         return None if value is None else str(value)
@@ -33,7 +33,7 @@ def option_of(leaf: Jvm, name: str) -> str | None:
 
 
 def options_of(leaf: Jvm) -> dict[str, str]:
-    """Return all options that a source of the newer kind was given."""
+    """Return all options of a source of the newer kind (DSv2)."""
     entries = leaf.extraOptions().asCaseSensitiveMap().entrySet()
     return {str(entry.getKey()): str(entry.getValue()) for entry in entries}
 
@@ -44,7 +44,7 @@ def united(plan: Jvm) -> list[Jvm]:
 
 
 def keeps_rows(plan: Jvm, leaf: Jvm) -> bool:
-    """Return whether a plan puts out as many rows as `leaf`, its only one, has: it only projects."""
+    """Return whether a plan only projects `leaf`, so that it puts out as many rows as the leaf."""
     while not plan.equals(leaf):
         children = list(each(plan.children()))
         if len(children) != 1 or class_name(plan) not in ("Project", "SubqueryAlias"):

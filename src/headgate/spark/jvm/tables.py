@@ -29,7 +29,7 @@ class LastCommit:
 
 
 def kind(table: Jvm) -> str | None:
-    """Return iceberg or delta, None for a table of anything else."""
+    """Return iceberg or delta; None for a table of another format."""
     name = str(table.getClass().getName())
     if name.startswith("org.apache.iceberg."):
         return "iceberg"
@@ -39,14 +39,14 @@ def kind(table: Jvm) -> str | None:
 
 
 def kind_of_name(spark: SparkSession, name: str) -> str | None:
-    """Return the kind of a table by its name; Spark's errors about the name are raised."""
+    """Return the kind of a table by its name; raises Spark's errors about the name."""
     return kind(NamedTable(spark, name).loaded())
 
 
 def identity(spark: SparkSession, name: str) -> str | None:
-    """Return the unique id of the table with a name, which changes if the table is made again.
+    """Return the unique id of the table with a name, which changes if the table is created again.
 
-    None if there is no table, an empty text if the id cannot be read.
+    None if there is no table; "" if the id cannot be read.
     """
     named = NamedTable(spark, name)
     try:
@@ -63,7 +63,7 @@ def _iceberg_identity(spark: SparkSession, named: NamedTable, table: Jvm) -> str
     try:
         table.refresh()
     except Py4JError:
-        # the session may cache a table for half a minute after it was dropped or made again
+        # the session may cache a table for half a minute after it was dropped or created again
         catalog, identifier = named.at
         spelt = jvm(spark).org.apache.iceberg.spark.Spark3Util.identifierToTableIdentifier
         catalog.icebergCatalog().invalidateTable(spelt(identifier))

@@ -1,4 +1,4 @@
-"""Asks what tasks failed with, while Spark's job still tries them again."""
+"""Reads the errors of failed tasks while Spark still retries them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TASKS_MOST = 1_000
 
 
 def failure_of_tasks(spark: SparkSession, group: str) -> str:
-    """Return what a task of a job group failed with, with its stack; "" if none has."""
+    """Return the error and stack of a failed task of a job group; "" if no task has failed."""
     tracker = spark.sparkContext.statusTracker()
     context: Jvm = spark.sparkContext._jsc.sc()
     for job in tracker.getJobIdsForGroup(group):

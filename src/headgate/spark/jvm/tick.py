@@ -1,12 +1,12 @@
-"""Provides a source of nothing, once a second, and after a batch that may have made something due.
+"""Provides a source without rows that starts a batch once a second, or right after the current batch.
 
-``foreachBatch`` is not called while a source is quiet, so windows would stay open and backlog would
-wait for ever. The offset of this source moves once a second and brings no rows: Spark starts a batch,
-and neither watermark nor counts are touched. It is part of every query from its first start, since a
-source that comes later breaks a checkpoint, and its last source: what reads Spark's log leaves it out.
+Spark does not call ``foreachBatch`` while all sources are quiet, so windows would stay open and backlog
+would wait for ever. The offset of this source moves once a second without rows. So Spark starts a batch,
+and watermark and counts do not change. Every query has the tick from its first start, because a later
+source would break the checkpoint. The tick is the last source, and readers of Spark's log drop it.
 
-It is Spark's own ``MemoryStream``, to which a thread of this process adds nothing: there is no Python
-process, and no clock that could be put back.
+The source is Spark's own ``MemoryStream``, to which a thread of this process adds empty data. So it needs
+no Python process, and no clock that could go back.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from headgate.spark.jvm.gateway import Jvm, java_class, seq
 _EVERY_S = 1.0
 _STOP_WAIT_S = 5.0
 _NEVER = -1
-"""What a memory stream takes for no offset at all."""
+"""Offset of a memory stream before any data."""
 
 _LONG = re.compile(r"[0-9]{1,18}")
-"""A number that Java holds in 64 bits."""
+"""Matches a number that fits into Java's 64 bits."""
 
 
 class Tick:
-    """The tick of one query.
+    """Runs the tick of one query.
 
-    `spark`: the session that the query is started in. `checkpoint`: the query's checkpoint; offsets
-    are read, and those of an older headgate's tick rewritten, so the checkpoint's lock must be
-    held.
+    `spark`: the session in which the query starts. `checkpoint`: the query's checkpoint, which the
+    caller must have locked: the tick reads its offsets, and rewrites offsets of an older headgate's
+    tick.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
         streaming = "org.apache.spark.sql.execution.streaming.runtime"
         made = java_class(spark, f"{streaming}.MemoryStream$.MODULE$")
         numbers = java_class(spark, "org.apache.spark.sql.Encoders").LONG()
-        # no partition: a batch has not even an empty task for it
+        # without partitions, so that a batch has no task for this source
         self._stream: Jvm = made.apply(spark._jsparkSession, 0, numbers)
-        # it lives in the JVM only; going on from the log, its offsets never go back
+        # the stream is only in the JVM's memory; it continues the log, so offsets never go back
         last = java_class(spark, f"{streaming}.LongOffset")(_last_offset(checkpoint / "offsets"))
         getattr(self._stream, "currentOffset_$eq")(last)
         self._nothing = seq(spark, [])
@@ -57,29 +57,29 @@ class Tick:
         self._rests: Callable[[], bool] = lambda: False
         self._thread: threading.Thread | None = None
         self.frame = DataFrame(self._stream.toDF(), spark)
-        self._tick()  # the first batch comes at once, whatever the sources have
+        self._tick()  # the first batch begins at once, even without data
 
     def start(self, rests: Callable[[], bool]) -> None:
-        """Tick once a second from now on; never called for a query that is to end by itself.
+        """Tick once a second from now on; not to be called for a query with ``availableNow``.
 
-        `rests`: whether Spark shall find nothing new once before the next tick.
+        `rests`: returns True to skip a tick, so that Spark once finds no new data.
         """
-        # Spark 4.3 asks a memory stream for its newest offset under availableNow, too: it would not end
+        # Spark 4.3 reads a memory stream's newest offset under availableNow, too: the query would not end
         self._rests = rests
         self._thread = threading.Thread(target=self._run, name="headgate-tick", daemon=True)
         self._thread.start()
 
     def soon(self) -> None:
-        """Begin a batch right after the one under way.
+        """Begin a batch right after the current batch.
 
-        Under availableNow, too, where Spark lets a memory stream move (4.3): its last batch is then that
-        in which the final watermark counts, as plain Spark's is.
+        With Spark 4.3 this also works under ``availableNow``. So, as in plain Spark, the final watermark
+        counts in the last batch.
         """
         if not self._ended.is_set():
             self._tick()
 
     def stop(self) -> None:
-        """Tick no more."""
+        """Stop the ticks."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_STOP_WAIT_S)
@@ -97,7 +97,7 @@ class Tick:
 
 
 def _last_offset(log: Path) -> int:
-    """Return the tick's newest offset in Spark's log, in a form that a memory stream reads."""
+    """Return the tick's newest offset in Spark's log; rewrite offsets of an older headgate's tick."""
     names = [name for name in os.listdir(log) if _LONG.fullmatch(name)] if log.is_dir() else []
     last = _NEVER
     for name in sorted(names, key=int):
@@ -110,12 +110,12 @@ def _offset_in(file: Path) -> int:
     try:
         others, _, offset = regular_bytes(file).decode(errors="replace").rpartition("\n")
     except OSError:
-        return _NEVER  # of a batch of long ago, which nobody reads: else the start was refused
+        return _NEVER  # an old batch that Spark does not read; other damage was refused before
     if _LONG.fullmatch(offset):
         return int(offset)
     if not _is_python_tick(offset):
-        return _NEVER  # Spark says what is wrong with such a log
-    # in this order: without a checksum Spark reads the file as it is, with a wrong one it does not
+        return _NEVER  # Spark itself refuses such a log
+    # first the checksum file: Spark reads a file without a checksum, but not with a wrong checksum
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
     rewritten = file.parent / f".{file.name}.{secrets.token_hex(8)}.tick.tmp"
     with os.fdopen(open_regular(rewritten, os.O_CREAT | os.O_EXCL | os.O_WRONLY), "w") as new:

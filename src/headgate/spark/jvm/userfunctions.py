@@ -1,4 +1,4 @@
-"""Reads a user's Python function back from the plan that holds it."""
+"""Reads a user's Python function from the plan, and creates calls of such functions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ ITERATOR_UDFS = (
 def function_of(node: Jvm) -> Any:
     """Return the function of a plan node.
 
-    The plan holds it as PySpark pickled it in this very process; nothing else is ever unpickled
-    here. Raises `PySparkRuntimeError`: it is not in the plan: what is large PySpark has broadcast
-    and let go of.
+    PySpark has pickled the function in this process; this module unpickles nothing else. Raises
+    `PySparkRuntimeError`: the function is not in the plan, because PySpark has broadcast a large
+    function, and dropped it.
     """
     return called_by(node.functionExpr())
 
@@ -53,7 +53,7 @@ def called_by(expression: Jvm) -> Any:
 
 
 def call(function: Any, of: Jvm, values: Sequence[Column], named: Mapping[str, Column]) -> Column:
-    """Return the call of a function of the kind and type of an expression that calls Python."""
+    """Return the call of a function with the kind and type of `of`, an expression that calls Python."""
     kind = data_type(of.dataType())
     made = UserDefinedFunction(function, kind, name=str(of.name()), evalType=int(of.evalType()))
     if not of.udfDeterministic():
@@ -62,7 +62,7 @@ def call(function: Any, of: Jvm, values: Sequence[Column], named: Mapping[str, C
 
 
 def processor_of(node: Jvm) -> object:
-    """Return the object that was given to ``transformWithState``; raises as `function_of`."""
+    """Return the user's processor of ``transformWithState``; raises as `function_of`."""
     return function_of(node).__self__._stateful_processor
 
 
@@ -72,5 +72,5 @@ def takes_frames(node: Jvm) -> bool:
 
 
 def send_by_value(module: ModuleType) -> None:
-    """Have functions and classes of a module go to Python workers as they are, not by its name."""
+    """Pickle functions and classes of a module by value, so that Python workers need not import it."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

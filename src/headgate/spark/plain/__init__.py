@@ -1,6 +1,6 @@
-"""Checkpoints of plain Structured Streaming: their state taken over, and given back.
+"""Converts checkpoints of plain Structured Streaming to headgate's, and back, with their state.
 
-Here: Spark's log read and written as files, Spark's aggregation buffers as routed values and back, the
-step that adopts, the rewriting that exports. Not here: what a row of state means (`operators`), how a
-query is read (`spark.read`), calls into the JVM (`spark.jvm`).
+Belongs here: files of Spark's log, the conversion of Spark's aggregation buffers to routed values and
+back, the step of `hg.adopt`, the rewriting of `hg.export`. Does not belong here: the meaning of a row of
+state (`operators`), the reading of a query (`spark.read`), calls into the JVM (`spark.jvm`).
 """

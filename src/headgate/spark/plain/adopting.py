@@ -1,4 +1,4 @@
-"""Implements `hg.adopt`: makes a headgate checkpoint of a plain query's, with its state."""
+"""Implements `hg.adopt`: creates a headgate checkpoint, with state, from a plain query's checkpoint."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
 def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     """Take over a plain query's checkpoint: offsets, watermark and state.
 
-    Makes the writer's own checkpoint, from which `start` continues where the plain query stopped. The
-    plain checkpoint is only read.
+    It creates the writer's own checkpoint, from which `start` continues where the plain query stopped. It
+    only reads the plain checkpoint.
 
     Parameters
     ----------
     writer : Writer
         ``hg.writeStream(df)`` of the same query, with its output mode, and a ``checkpointLocation`` that
-        is not there yet.
+        is empty or does not exist.
     checkpoint : str
         The ``checkpointLocation`` of the plain query, which must be stopped.
 
@@ -65,7 +65,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     Raises
     ------
     UnsupportedQuery
-        The query cannot run elastically, or headgate gives some state another meaning.
+        The query cannot run elastically, or headgate cannot convert some state.
     CheckpointError
         The checkpoint belongs to another query or to a running one, or the new directory is not empty.
     """
@@ -95,9 +95,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         undo.enter_context(log.fresh(where.path))
         undo.enter_context(state_read(origin))
         session = clone_of(spark)
-        session.conf.set(
-            _ADAPTIVE, "false"
-        )  # an adaptive plan may run slots while it is being made
+        session.conf.set(_ADAPTIVE, "false")  # adaptive execution may run slots during planning
         records_of = {
             operator.id: records(
                 PlainState(
@@ -127,7 +125,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
 def paired(query: PlannedQuery, stored: list[Row]) -> list[tuple[PlannedOperator, Row]]:
     """Return each operator of a query with the metadata of its state in a plain checkpoint.
 
-    Raises `UnsupportedQuery`: there is no operator, or some do not follow each other;
+    Raises `UnsupportedQuery`: there is no operator, or the operators are not one chain;
     `CheckpointError`: the checkpoint has other operators.
     """
     operators = query.operators
@@ -182,7 +180,7 @@ def _state_step(
     target: Checkpoint,
     uuid: str,
 ) -> dict[str, int]:
-    """Run step 0, whose records are the state, without output; return the entries by operator."""
+    """Run step 0, whose records are the state, without output; return entry counts by operator."""
     begun = Begun(
         number=0,
         spark_batch=newest.batch,

@@ -1,4 +1,4 @@
-"""Turns entries of an aggregate in plain Spark's state into records: the buffer of a window and key."""
+"""Turns entries of an aggregate in plain Spark's state, buffers by window and key, into records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.spark.read import types
 from headgate.spark.read.plan import AggregateParts, PlannedOperator, Routed
 
 SESSION_START = ("sessionStartTime", T.TimestampType())
-"""What Spark puts behind the keys of a session; the session itself is a value."""
+"""Column that Spark puts after the keys of a session; the session itself is a value."""
 
 
 def parts_of(operator: PlannedOperator) -> AggregateParts:
@@ -29,8 +29,8 @@ def parts_of(operator: PlannedOperator) -> AggregateParts:
 def of_aggregate(asked: PlainState) -> DataFrame:
     """Return an aggregate's entries as records.
 
-    Raises `UnsupportedQuery`: its windows overlap and are kept as slices, or a function keeps
-    something else here; `CheckpointError`: the state is of another aggregate.
+    Raises `UnsupportedQuery`: its windows overlap and headgate keeps slices, or headgate keeps another
+    buffer for a function; `CheckpointError`: the state is of another aggregate.
     """
     operator, parts = asked.operator, parts_of(asked.operator)
     time = operator.spec.time
@@ -87,14 +87,14 @@ def of_aggregate(asked: PlainState) -> DataFrame:
 def _check_windows(
     rows: DataFrame, keys: Sequence[str], time: TimeKey, advance_us: int, watermark_us: int
 ) -> None:
-    """Refuse state of other windows than the query's: Spark's schema of the state does not say them.
+    """Refuse state of other windows than the query's: Spark's schema of the state does not show them.
 
-    Of windows that overlap at least twice every record is in two or more, next to each other,
-    unless the one before is over by the watermark. Without that, of windows that begin half as
-    often all would fit.
+    If a window is at least two advances long, every record is in two or more adjacent windows, unless
+    the watermark has passed the earlier ones. Without this check, windows with twice the advance would
+    pass.
 
-    `rows`: ``start`` and ``end`` of each window, in microseconds, and its keys. `advance_us`: as
-    `AggregateParts` has it.
+    `rows`: ``start`` and ``end`` of each window, in microseconds, and its keys. `advance_us`: see
+    `AggregateParts`.
     """
     start, end = F.col("start"), F.col("end")
     odd = end - start != time.size_us
@@ -128,7 +128,7 @@ def _check_windows(
 def key_columns(
     operator: PlannedOperator, parts: AggregateParts, columns: Sequence[Column]
 ) -> tuple[list[Routed], Column | None]:
-    """Return the routed keys over columns of the grouping expressions, and the slice start."""
+    """Return the routed keys from the columns of the grouping expressions, and the slice start."""
     keys: list[Routed] = []
     start_us = None
     for index, expression in enumerate(parts.grouping):

@@ -1,7 +1,7 @@
-"""Turns Spark's aggregation buffers into the values that records come with, and back.
+"""Converts Spark's aggregation buffers to the routed values of records, and back.
 
-Both are the same numbers: a record comes as the buffer of itself alone (note 0134). What differs is how
-some are written down, such as "no value yet" as a flag or as a count.
+Both have the same numbers: the routed values of a record are the buffer of this one record (note 0134).
+Some have another form, such as "no value yet" as a flag or as a count.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Columns = Sequence[Column]
 
 @dataclass(frozen=True)
 class Form:
-    """Describes the buffer of one kind of aggregate function."""
+    """Holds the conversions of the buffer of one kind of aggregate function."""
 
     taken: Callable[[Kinds, Columns], list[Column]]
-    """From the types and columns of Spark's buffer to the values."""
+    """Takes the types and columns of Spark's buffer; returns the routed values."""
     given: Callable[[Kinds, Columns], list[Column]]
-    """From the types of Spark's buffer and the values' columns to the buffer."""
+    """Takes the types of Spark's buffer and the routed values; returns the columns of the buffer."""
 
 
 def _leaves(kind: T.DataType, value: Column) -> list[Column]:
@@ -64,7 +64,7 @@ def _sum_given(kinds: Kinds, values: Columns) -> list[Column]:
     if len(kinds) == 1:
         return _each_given(kinds, values)
     total, count = values
-    # Spark begins with zero and a flag, ours with null and no records
+    # an empty buffer is zero and a flag in Spark, null and a count of 0 in headgate
     begun = F.when(count == 0, F.lit(0)).otherwise(total).cast(kinds[0])
     return [begun, count == 0]
 
@@ -96,7 +96,7 @@ def _by_given(kinds: Kinds, values: Columns) -> list[Column]:
 
 
 def _without_point(scale: int) -> Form:
-    """Return the form of a decimal's sum as a whole number, alone or with a count."""
+    """Return the form of a decimal's sum that Spark stores as a whole number, alone or with a count."""
     whole, least = Decimal(10**scale), Decimal(1).scaleb(-scale)
 
     def taken(_: Kinds, buffer: Columns) -> list[Column]:
@@ -123,7 +123,7 @@ _FORMS = {
     "MaxBy": Form(_by_taken, _by_given),
     "MinBy": Form(_by_taken, _by_given),
 }
-"""By class of function; what is not here has its buffer as it is."""
+"""Forms by class of function; other functions have `_EACH`."""
 
 
 def stored_types(
@@ -131,7 +131,7 @@ def stored_types(
 ) -> list[T.DataType]:
     """Return the types of a function's buffer as Spark stores it.
 
-    Sums and averages of decimals of few digits Spark makes of whole numbers without their point.
+    Spark stores sums and averages of decimals with few digits as whole numbers without decimal point.
 
     `columns`: columns of the state from this buffer on.
     """
@@ -150,7 +150,7 @@ def stored_types(
 def stored(
     parts: Sequence[AggregatePart], present: Sequence[tuple[str, T.DataType]]
 ) -> list[tuple[str, T.DataType]]:
-    """Return the columns that functions have in Spark's state, of which it has `present`."""
+    """Return the columns that functions need in Spark's state, which has the columns `present`."""
     columns: list[tuple[str, T.DataType]] = []
     for part in parts:
         names = [attribute.name() for attribute in each(part.function.aggBufferAttributes())]
@@ -159,11 +159,11 @@ def stored(
 
 
 def form_of(part: AggregatePart, kinds: Kinds, *, ordered: bool) -> Form:
-    """Return how a function's buffer is written down.
+    """Return the form of a function's buffer.
 
-    `kinds` (sequence of DataType): its `stored_types`. `ordered`: whether records have an order of
-    their own, by which ours finds the first of them. Raises `UnsupportedQuery`: ours keeps
-    something else than Spark.
+    `kinds` (sequence of DataType): the buffer's `stored_types`. `ordered`: whether the user has set
+    ``headgate.ordered``, which changes ``first`` and the like. Raises `UnsupportedQuery`: headgate
+    keeps another buffer than Spark.
     """
     name = class_name(part.function)
     other = ""

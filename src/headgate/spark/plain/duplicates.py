@@ -1,4 +1,4 @@
-"""Turns keys that plain Spark has seen into records: each is one that was first."""
+"""Turns keys that plain Spark has seen into records, as if each were a key's first record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.spark.read.plan import Passed, PlannedOperator, Routed
 
 
 def of_keys(asked: PlainState, spec: DeduplicateSpec) -> DataFrame:
-    """Return the keys of an operator that drops duplicates as records."""
+    """Return the keys of a deduplicating operator as records."""
     operator, node = asked.operator, asked.operator.node
     assert node is not None
     attributes = list(each(node.keys()))
@@ -44,9 +44,9 @@ def of_keys(asked: PlainState, spec: DeduplicateSpec) -> DataFrame:
 def _seen_us(
     operator: PlannedOperator, spec: DeduplicateSpec, attributes: Sequence[Jvm], keys: int
 ) -> Column:
-    """Return the event time by which a key is forgotten when it should be."""
+    """Return the event time of a key's record, from which the time of its removal follows."""
     if class_name(operator.node) == "DeduplicateWithinWatermark":
-        # the value is when the key ends
+        # Spark's value is the time of the key's removal
         return F.col(f"s{keys}") - F.lit(spec.keep_us)
     if spec.keep_us is None:
         return F.lit(NO_TIME_US)

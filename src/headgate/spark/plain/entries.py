@@ -1,4 +1,4 @@
-"""Turns the state of headgate's operators into entries of plain Spark's: in tasks, by expressions."""
+"""Turns the state of headgate's operators into entries of plain Spark's state, in Spark tasks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from headgate.tables.heap import HeapStore
 from headgate.tables.ports import EMPTY_TOKEN
 
 DEFAULT = "default"
-"""Spark's name of an operator's store where it has one."""
+"""Spark's name of the store of an operator with only one store."""
 
 
 @dataclass(frozen=True)
 class EntriesTask:
-    """The function that `mapInArrow` runs: from numbers of key groups to their entries."""
+    """Reads the entries of key groups, whose numbers are its rows; a function for `mapInArrow`."""
 
     operator: str
     spec: Spec
@@ -46,7 +46,7 @@ class EntriesTask:
     """Options of the checkpoint's store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the groups, one after the other."""
+        """Yield the entries of each key group."""
         operator = operator_of(self.spec)
         checkpoint = Checkpoint(self.checkpoint, self.store, known=True)
         for batch in batches:
@@ -63,35 +63,35 @@ class EntriesTask:
 
 @dataclass(frozen=True)
 class Entries:
-    """Entries of one of Spark's stores."""
+    """Holds the entries of one of Spark's stores."""
 
     rows: DataFrame
     """Key columns, then value columns."""
     keys: int
-    """How many are the key."""
+    """Number of key columns."""
     hashed: int
-    """How many of these say in which partition an entry is."""
+    """Number of key columns whose hash gives an entry's partition."""
 
 
 def entries(rows: DataFrame, keys: Sequence[Column], values: Sequence[Column]) -> Entries:
-    """Return entries over columns of `rows`, spread by the whole key."""
+    """Return entries over columns of `rows`, with partitions by the whole key."""
     columns = [column.alias(f"s{i}") for i, column in enumerate([*keys, *values])]
     return Entries(rows.select(*columns), len(keys), len(keys))
 
 
 @dataclass(frozen=True)
 class OurState:
-    """The state of one of headgate's operators, and the forms of plain Spark's."""
+    """Holds the state of one of headgate's operators, and a reader for the form of plain Spark's."""
 
     spark: SparkSession
     operator: PlannedOperator
     state: OperatorState
     checkpoint: Checkpoint
     form: Callable[..., DataFrame]
-    """Reads state of the same operator in plain Spark, of which there is none; as
+    """Reads the operator's empty state from a plain checkpoint, for its columns; as
     `PlainState.load`."""
     ordered: bool
-    """Whether records have an order of their own."""
+    """Whether the user has set ``headgate.ordered``."""
 
     def part(self, values: Sequence[T.StructField], part: int = 0) -> DataFrame:
         """Return the rows of `Operator.entries` of all key groups: ``k0 ..``, then `values`."""
@@ -112,7 +112,7 @@ class OurState:
 
 
 def key_values(kinds: Sequence[T.DataType]) -> list[Column]:
-    """Return the values of which ``k0 ..`` are the leaves, by their types."""
+    """Return the values of the key leaves ``k0 ..``, by the values' types."""
     values, at = [], 0
     for kind in kinds:
         width = types.leaf_count(kind)
@@ -124,7 +124,7 @@ def key_values(kinds: Sequence[T.DataType]) -> list[Column]:
 def of_aggregate(ours: OurState) -> Entries:
     """Return an aggregate's windows, keys and buffers.
 
-    Raises `UnsupportedQuery`: a function keeps something else here.
+    Raises `UnsupportedQuery`: headgate keeps another buffer than Spark for a function.
     """
     operator = ours.operator
     keys, values, hashed = _aggregate_columns(ours)
@@ -152,18 +152,18 @@ def _aggregate_columns(ours: OurState) -> tuple[list[Column], list[Column], int]
         values += [column.cast(kind) for column, kind in zip(columns, kinds, strict=True)]
     if not session:
         return keys, values, len(keys)
-    # a session is a value, behind the keys it has its start, and Spark spreads by the others
+    # the session is a value, its start the last key, and Spark partitions by the other keys
     own = keys[parts.time_index]
     others = [key for index, key in enumerate(keys) if index != parts.time_index]
     return [*others, own.getField("start")], [*keys, *values], len(others)
 
 
 def of_keys(ours: OurState) -> Entries:
-    """Return the keys that were seen."""
+    """Return the keys of a deduplicating operator."""
     node = ours.operator.node
     assert node is not None
     keys = key_values([data_type(key.dataType()) for key in each(node.keys())])
     within = class_name(node) == "DeduplicateWithinWatermark"
-    # of a key that is remembered as long as its time is open, Spark keeps nothing but the key
+    # for other deduplicating operators Spark keeps only the key
     values = [F.col("t") if within else F.lit(None)]
     return entries(ours.part([T.StructField("t", T.LongType())]), keys, values)

@@ -1,4 +1,4 @@
-"""Implements `hg.export`: makes a checkpoint from which plain Spark starts, with headgate's state."""
+"""Implements `hg.export`: creates a checkpoint from which plain Spark starts, with headgate's state."""
 
 from __future__ import annotations
 
@@ -47,28 +47,29 @@ from headgate.spark.step.steps import drained
 
 
 def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
-    """Write a checkpoint that plain Spark starts from: offsets, watermark and state.
+    """Write a checkpoint from which plain Spark starts: offsets, watermark and state.
 
     Parameters
     ----------
     writer : Writer
-        Writer of the query, as it was started; its checkpoint is only read; the query must be stopped.
+        Writer of the query with the settings of its start. The query must be stopped; `export` only reads
+        its checkpoint.
     checkpoint : str
-        The plain query's ``checkpointLocation``, which must not be there yet. Its state has as many
-        partitions as ``spark.sql.shuffle.partitions`` says, and is kept in RocksDB.
+        The plain query's ``checkpointLocation``, which must be empty or not exist. The state is in
+        RocksDB, with ``spark.sql.shuffle.partitions`` partitions.
 
     Returns
     -------
     dict
-        ``checkpoint``, ``batch`` (the plain query goes on with the one after it), ``watermark_ms``, and
+        ``checkpoint``, ``batch`` (the plain query continues with the next batch), ``watermark_ms``, and
         for each operator in ``operators`` its ``id`` and ``entries``.
 
     Raises
     ------
     UnsupportedQuery
-        Some state means something else in plain Spark.
+        headgate cannot convert some state.
     CheckpointError
-        The checkpoint is not of this query, is not at rest, or there is something at the new place.
+        The checkpoint is of another query, has unfinished work, or the new directory is not empty.
     HeadgateError
         This Spark cannot write state.
     """
@@ -130,7 +131,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
 
 
 def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
-    """Return the newest manifest, and Spark's newest batch as plain Spark would have noted it."""
+    """Return the newest manifest, and Spark's newest batch with the watermarks that plain Spark needs."""
     latest = origin.latest()
     if latest is None:
         msg = (
@@ -162,7 +163,7 @@ def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
 
 
 def _last_batch(settings: QuerySettings, latest: Manifest) -> int:
-    """Return the number behind which plain Spark goes on: the sink has counted up to it."""
+    """Return the last batch number for plain Spark, the sink's last number of an output."""
     batch = int(latest.engine["sink_batch"])
     calls = settings.function is not None or settings.row_function is not None
     files = (settings.format or "parquet").lower() in FILE_FORMATS
@@ -176,14 +177,14 @@ def _last_batch(settings: QuerySettings, latest: Manifest) -> int:
 
 
 def _drain_is_out(origin: Checkpoint, latest: Manifest) -> bool:
-    """Return whether the sink has what was due when the sources had ended; Spark knows nothing of it."""
+    """Return whether the sink has the output of a drain, the step after the sources' end."""
     if not drained(latest):
         return True
     return bool((origin.read_intent(latest.step) or {}).get("delivered"))
 
 
 def _run_on_nothing(spark: SparkSession, df: DataFrame, mode: str, checkpoint: Path) -> None:
-    """Run the query on plain Spark for a batch without records, so that it leaves forms of state."""
+    """Run the query on plain Spark for a batch without records, to get the schemas of its state."""
     plan = analysed(df)
     for source in _streams(plan):
         attributes = list(each(source.output()))
@@ -207,7 +208,7 @@ def _streams(plan: Jvm) -> list[Jvm]:
 
 
 def _copy_forms(origin: Path, target: Path) -> None:
-    """Copy what Spark says of operators' state, and none of the state."""
+    """Copy Spark's metadata and schemas of operators' state, without the state."""
     for directory, _, names in os.walk(origin):
         below = Path(directory).relative_to(origin)
         if not any(part.startswith("_") for part in below.parts):

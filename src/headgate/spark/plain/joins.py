@@ -1,7 +1,7 @@
-"""Turns rows that wait in a join of plain Spark's into records of either side.
+"""Turns rows that wait in a join of plain Spark's into records of both sides.
 
-Every pair of them has met already; what comes of it in the step that adopts is given to nobody. A row
-whose partner has gone is marked by the column `MET`, or it would be emitted without a partner later.
+Spark has put out all their pairs already, so the adopting step drops its output. The column `MET` marks a
+row that has had a partner; else an outer join would later put the row out without a partner.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headgate.spark.plain.plain_state import PlainState, struct_of
 from headgate.spark.step.exchange import routed_columns
 
 MATCHED = "matched"
-"""What Spark calls the flag behind a row's columns."""
+"""Spark's name of the flag after a row's columns."""
 
 
 def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
     """Return the rows that wait on both sides as records.
 
-    Raises `CheckpointError`: the state lacks a column that the query needs, or is of another form.
+    Raises `CheckpointError`: the state lacks a column that the query needs, or has another form.
     """
     operator, node = asked.operator, asked.operator.node
     assert node is not None
@@ -39,7 +39,7 @@ def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
     for side in range(len(sides)):
         for met in (False, True):
             if met and spec.kind is JoinKind.LEFT_SEMI and side == LEFT:
-                continue  # it is out, and may meet as many others as it likes
+                continue  # the semi join has put this row out, and further partners change nothing
             over = operator.input_plan
             for other, (old, waiting) in enumerate(sides):
                 chosen = waiting.where(F.col(MATCHED) == met if other == side else F.lit(False))
@@ -55,10 +55,10 @@ def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
 
 
 def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
-    """Return a side's plan, and its rows in the order of what that puts out, with `MATCHED` behind.
+    """Return a side's plan, and rows with the plan's output columns followed by `MATCHED`.
 
-    Spark may have kept columns that nothing here refers to. It joins below a projection where it can, as
-    with a semi join: then the plan is what lies below it.
+    Spark's state may have columns that the query does not use. For some joins, such as a semi join, Spark
+    joins below a projection: then the result is the plan below that projection.
     """
     name = ("left", "right")[side]
     state = asked.load(storeName=f"{name}-keyWithIndexToValue")
@@ -99,7 +99,7 @@ def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
 
 
 def _needed(plan: Jvm, below: Jvm) -> set[str]:
-    """Return the ids of all that is referred to between the top of `plan` and one of its parts."""
+    """Return the ids of all attributes that `plan` refers to above `below`, a part of it."""
     if plan.equals(below):
         return set()
     own = {attribute.exprId().toString() for attribute in each(plan.references().toSeq())}

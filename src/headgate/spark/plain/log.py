@@ -1,4 +1,4 @@
-"""Reads Spark's own log of a streaming query as files, and writes it elsewhere."""
+"""Reads the files of Spark's own log of a streaming query, and writes such files."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from headgate.core.stores import store_url
 
 _VERSION = "v1"
 _NOTHING = "-"
-"""What Spark writes for a source that has given nothing yet."""
+"""Spark's entry for a source without an offset so far."""
 
 _TICK = "0"
-"""An offset of headgate's own source, from which it goes on."""
+"""First offset of headgate's own source, the tick."""
 
 _WATERMARK = "nextBatchWatermarkMs"
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A batch in Spark's log."""
+    """Holds a batch of Spark's log."""
 
     batch: int
-    """Its number."""
+    """Number of the batch."""
     notes: dict[str, Any]
-    """What Spark noted when it began the batch: ``batchWatermarkMs``, ``batchTimestampMs``,
+    """Spark's metadata at the beginning of the batch: ``batchWatermarkMs``, ``batchTimestampMs``,
     ``conf``."""
     offsets: list[str]
-    """End offset of each source, as Spark's JSON; ``-`` where there is none."""
+    """End offset of each source, as Spark's JSON; ``-`` for a source without an offset."""
     next_watermark_ms: int
-    """The watermark that it computed after the batch."""
+    """The watermark that Spark computed after the batch."""
 
     @property
     def watermark_us(self) -> int:
@@ -48,7 +48,7 @@ class LogEntry:
 
     @property
     def sources(self) -> list[str]:
-        """The offsets as manifests keep them."""
+        """The offsets in the form of manifests."""
         return ["" if offset == _NOTHING else offset for offset in self.offsets]
 
 
@@ -56,7 +56,7 @@ def newest(path: Path) -> LogEntry:
     """Return the newest batch of a plain checkpoint, which Spark has committed.
 
     Raises `CheckpointError`: there is no checkpoint, it is headgate's, its newest batch is not
-    committed, or its log is of a form that is not known.
+    committed, or its log has an unknown form.
     """
     if not (path / "metadata").is_file():
         msg = f"{path} is no checkpoint of a Spark query: it has no file metadata; check the path."
@@ -80,7 +80,7 @@ def newest(path: Path) -> LogEntry:
 def newest_of_ours(path: Path) -> LogEntry:
     """Return the newest committed batch of headgate's checkpoint, without headgate's own source.
 
-    Raises `CheckpointError`: there is none.
+    Raises `CheckpointError`: there is no committed batch.
     """
     committed = _numbers(path / "commits")
     if not committed:
@@ -93,7 +93,7 @@ def newest_of_ours(path: Path) -> LogEntry:
 def entry(path: Path, batch: int) -> LogEntry:
     """Return a batch of Spark's log.
 
-    Raises `CheckpointError`: it is not there, damaged, or of a form that is not known.
+    Raises `CheckpointError`: the entry is missing, damaged, or has an unknown form.
     """
     _, notes, *offsets = _lines(path / "offsets" / str(batch))
     commit = _lines(path / "commits" / str(batch))
@@ -113,7 +113,7 @@ _CLASSES = {
     ),
     "spark.sql.streaming.stateStore.compression.codec": ("lz4", "lzf", "snappy", "zstd"),
 }
-"""Settings that Spark takes from its log and makes a class of, with what they may say."""
+"""Settings in the log for which Spark loads a class, with their allowed values."""
 
 
 def _check_settings(path: Path, notes: dict[str, Any]) -> None:
@@ -130,11 +130,11 @@ def _check_settings(path: Path, notes: dict[str, Any]) -> None:
 
 
 _USERS_TYPE = re.compile(rb'"(?:..)?u(?:..)?d(?:..)?t(?:..)?"|\\u[0-9a-fA-F]{4}', re.DOTALL)
-"""A user-defined type in a schema of Spark's state, perhaps with two bytes between pieces of text."""
+"""Matches a user-defined type in a schema of Spark's state, also with two bytes between the letters."""
 
 
 def check_types(path: Path) -> None:
-    """Refuse state whose schema names a class: Spark loads it, and PySpark imports its module.
+    """Refuse state whose schema names a class: Spark would load it, and PySpark import its module.
 
     Raises `CheckpointError`.
     """
@@ -152,7 +152,7 @@ def check_types(path: Path) -> None:
 
 
 def check_sources(path: Path, newest: LogEntry, wanted: range) -> None:
-    """Refuse a checkpoint of another number of sources than the query has.
+    """Refuse a checkpoint whose number of sources differs from the query's.
 
     Raises `CheckpointError`.
     """
@@ -165,27 +165,27 @@ def check_sources(path: Path, newest: LogEntry, wanted: range) -> None:
 
 
 def begin(path: Path, newest: LogEntry, *, ticks: bool) -> None:
-    """Write what Spark notes when a batch begins.
+    """Write Spark's log entry of a batch's beginning.
 
-    `ticks`: whether headgate's own source comes behind the others.
+    `ticks`: whether headgate's own source is the last source.
     """
     lines = [_VERSION, json.dumps(newest.notes, separators=(",", ":")), *newest.offsets]
-    # a start also reads the offsets of the batch before, even where the last one is committed
+    # a start also reads the offsets of the previous batch, even if the last batch is committed
     for number in range(max(newest.batch - 1, 0), newest.batch + 1):
         _put(path / "offsets" / str(number), [*lines, _TICK] if ticks else lines)
 
 
 def commit(path: Path, newest: LogEntry) -> None:
-    """Write what Spark notes when a batch is done."""
+    """Write Spark's log entry of a batch's commit."""
     done = json.dumps({_WATERMARK: newest.next_watermark_ms}, separators=(",", ":"))
     _put(path / "commits" / str(newest.batch), [_VERSION, done])
 
 
 def copy_beside(origin: Path, target: Path) -> None:
-    """Copy what of a log is neither offsets nor commits: the query's id, and what sources keep.
+    """Copy a log without offsets and commits: the query's id, and the files of sources.
 
-    Raises `CheckpointError`: one of the files is a symbolic link, which Spark never writes: it
-    would copy another file.
+    Raises `CheckpointError`: a file is a symbolic link, which Spark never writes, and which would copy
+    another file.
     """
     for file in (origin / "metadata", origin / "sources", *(origin / "sources").rglob("*")):
         if file.is_symlink():
@@ -197,7 +197,7 @@ def copy_beside(origin: Path, target: Path) -> None:
 
 
 def refuse_store(location: str) -> None:
-    """Refuse a checkpoint of plain Spark's that lies on a store, or is to lie there.
+    """Refuse a store as the location of plain Spark's checkpoint.
 
     Raises `CheckpointError`.
     """
@@ -207,7 +207,7 @@ def refuse_store(location: str) -> None:
 
 
 def refuse_within(path: Path, origin: Path) -> None:
-    """Refuse a directory to write to that lies in the checkpoint that is only to be read.
+    """Refuse a target directory inside the checkpoint `origin`, which is only read.
 
     Raises `CheckpointError`.
     """
@@ -217,7 +217,7 @@ def refuse_within(path: Path, origin: Path) -> None:
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse a directory to write to that has anything in it; raises `CheckpointError`."""
+    """Refuse a target directory that is not empty; raises `CheckpointError`."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         msg = f"{path} is there already and not empty; name a new directory."
         raise CheckpointError(msg)
@@ -227,7 +227,7 @@ def refuse_used(path: Path) -> None:
 def fresh(path: Path) -> Iterator[None]:
     """Create a directory within the context; remove it if the context fails.
 
-    Raises `CheckpointError`: there is something in it.
+    Raises `CheckpointError`: the directory exists and is not empty.
     """
     refuse_used(path)
     try:

@@ -28,9 +28,9 @@ class PlainState:
     load: Load
     key_groups: int
     ordered: bool
-    """Whether records have an order of their own."""
+    """Whether the user has set ``headgate.ordered``."""
     watermark_us: int
-    """That of the newest batch: what was over by it is not in the state."""
+    """Watermark of the newest batch, before which the state has no entries."""
 
     def routed(
         self,
@@ -39,7 +39,7 @@ class PlainState:
         values: Sequence[Routed | Passed],
         start_us: Column | None,
     ) -> DataFrame:
-        """Return records over `rows`, with their key group."""
+        """Return records with their key group, from expressions over `rows`."""
         over = replace(self.operator, keys=keys, values=values, slice_start=start_us, arrival=None)
         columns = routed_columns(over, self.key_groups)
         return rows.select(*(value.alias(name) for name, value in columns.items()))
@@ -48,7 +48,7 @@ class PlainState:
 def flat(state: DataFrame, *structs: str) -> DataFrame:
     """Return the fields of `structs` as columns ``s0 ..``.
 
-    By place: buffers have one name many times, and Spark looks up the fields of a struct by name.
+    The cast goes by position, because buffers may have duplicate names, which Spark cannot look up.
     """
     columns: list[Column] = []
     for name in structs:
@@ -72,7 +72,7 @@ def fields_of(state: DataFrame, name: str) -> list[tuple[str, T.DataType]]:
 
 
 def named(expressions: Sequence[Jvm]) -> list[tuple[str, T.DataType]]:
-    """Return the names and types of expressions; without a name where Spark makes one up."""
+    """Return the names and types of expressions; "" for a name that Spark generates."""
     return [
         (
             expression.name() if class_name(expression) == "AttributeReference" else "",
@@ -85,10 +85,10 @@ def named(expressions: Sequence[Jvm]) -> list[tuple[str, T.DataType]]:
 def check_columns(
     what: str, stored: Sequence[tuple[str, T.DataType]], wanted: Sequence[tuple[str, T.DataType]]
 ) -> None:
-    """Refuse a state whose columns are not those of the query.
+    """Refuse a state whose columns differ from the query's.
 
-    `what`: the operator, for people. `stored`, `wanted`: names and types in the checkpoint, and by
-    the query; an empty name may be any. Raises `CheckpointError`.
+    `what`: the operator, for people. `stored`, `wanted`: names and types in the checkpoint, and in the
+    query; "" in `wanted` matches any name. Raises `CheckpointError`.
     """
     if len(stored) == len(wanted) and all(
         have[1].simpleString() == want[1].simpleString() and want[0] in ("", have[0])
@@ -107,5 +107,5 @@ def _listed(columns: Sequence[tuple[str, T.DataType]]) -> str:
 
 
 def check_key(operator: PlannedOperator, state: DataFrame, keys: Sequence[Jvm]) -> None:
-    """Refuse a state whose keys are not those of the query, by name and type."""
+    """Refuse a state whose keys differ from the query's by name or type."""
     check_columns(operator.what, fields_of(state, "key"), named(keys))

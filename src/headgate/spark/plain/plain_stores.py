@@ -14,7 +14,7 @@ from headgate.spark.plain.waiting import of_group_state, of_rows
 def stores(ours: OurState) -> Mapping[str, Entries]:
     """Return the entries of each of Spark's stores, by its name.
 
-    Raises `UnsupportedQuery`: the two keep different things.
+    Raises `UnsupportedQuery`: Spark's state and headgate's differ in content.
     """
     spec = ours.operator.spec
     if isinstance(spec, JoinSpec):

@@ -1,4 +1,4 @@
-"""Turns state variables of plain Spark's processors into records, and puts them in place."""
+"""Turns state variables of plain Spark's processors into records, and stores the records as state."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from headgate.spark.read.plan import Passed, Routed
 
 _WHICH = "which"
 _NO_TIMEOUT_MS = -1
-"""What Spark keeps where no timeout is set."""
+"""Spark's value for no timeout."""
 
 
 @dataclass
 class Placing:
-    """A processor with the state variables of another one, whose records are entries of them."""
+    """Stores records as entries of the state variables of another processor."""
 
     keys: pa.Schema
     inputs: pa.Schema
     initial: pa.Schema
-    """`keys`, `inputs`, `initial`: see `Processor`; a record has the number of its
-    variable, and the columns of all variables."""
+    """`keys`, `inputs`, `initial`: see `Processor`; a record has the number of its variable, and
+    the columns of all variables."""
     states: Mapping[str, tuple[Any, ...]]
     names: tuple[str, ...]
     """Names of the variables, in the order of their numbers; empty for timers."""
@@ -41,12 +41,12 @@ class Placing:
     def handleInitial(
         self, keys: pa.RecordBatch, initial: Keyed, state: State, timers: Timers
     ) -> None:
-        """Do nothing: there is none."""
+        """Do nothing, because there is no initial state."""
 
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch | None:
-        """Put every entry where it belongs."""
+        """Put every record into its state variable."""
         which = batch.rows.column(_WHICH).to_numpy()
         for number, name in enumerate(self.names):
             places = np.flatnonzero(which == number)
@@ -63,16 +63,16 @@ class Placing:
     def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch | None:
-        """Leave a timer where it is: whose it is comes later."""
+        """Register an expired timer again, so that the user's processor gets it later."""
         timers.register(expired.of, expired.rows.column(0).to_numpy())
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def of_variables(asked: PlainState, spec: ProcessorSpec) -> tuple[DataFrame, ProcessorSpec]:
-    """Return the entries of all state variables as records, and what serves them.
+    """Return the entries of all state variables as records, and the spec of a `Placing` for them.
 
     Raises `UnsupportedQuery`: an entry has a time to live.
     """
@@ -130,7 +130,7 @@ def _numbered(
 
 
 def _variable(asked: PlainState, variable: Variable) -> DataFrame:
-    """Return a variable's entries: a struct ``key``, then the columns of its entry and its values."""
+    """Return a variable's entries: a struct ``key``, then the columns of entry and values."""
     node = asked.operator.node
     assert node is not None
     attributes = list(each(node.leftAttributes()))
@@ -163,7 +163,7 @@ def _check_names(what: str, fields: Sequence[T.StructField], schema: pa.Schema) 
 
 
 def _group_state(asked: PlainState, spec: ProcessorSpec) -> dict[Variable, DataFrame]:
-    """Return the one value and the one timer of each key."""
+    """Return the state and the timer of each key, by variable."""
     node = asked.operator.node
     assert node is not None
     attributes = list(each(node.groupingAttributes()))
@@ -179,7 +179,7 @@ def _group_state(asked: PlainState, spec: ProcessorSpec) -> dict[Variable, DataF
                 if "timeoutTimestamp" in fields
                 else F.lit(_NO_TIMEOUT_MS).cast("bigint")
             )
-            # a timeout is over when its time has passed, a timer when it has come
+            # a timeout expires after its time, a timer at its time
             rows = state.select("key", (timeout_ms + 1).alias("at_ms"))
             tables[variable] = rows.where(F.col("at_ms") != _NO_TIMEOUT_MS + 1)
             continue

@@ -1,8 +1,8 @@
 """Turns entries of plain Spark's state into records of headgate's operators, by kind of operator.
 
-Each entry becomes the record that leaves its operator as the entry has it: a window's buffer, a key that
-was seen, a row that waits for its partner. So the state is made by the operator's own step, and there is
-no second way of writing it (docs/design/0145).
+Each entry becomes a record that puts its operator into the state of the entry: a window's buffer, a key
+that was seen, a row that waits for its partner. So the operator's own step writes the state, and no
+second way of writing state is needed (docs/design/0145).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NAMES = {
         "transformWithStateInPandasExec",
     ),
 }
-"""What Spark calls the operators whose state is read here, by class of the plan's node."""
+"""Spark's names of the operators whose state this module reads, by class of the plan's node."""
 
 
 def check_name(operator: PlannedOperator, name: str) -> None:
-    """Refuse a state that is of another kind of operator than the query's.
+    """Refuse the state of another kind of operator than the query's.
 
-    Raises `CheckpointError`. `UnsupportedQuery`: such a state is not carried at all.
+    Raises `CheckpointError`. `UnsupportedQuery`: state of this kind cannot be converted.
     """
     what = operator.what.partition(";")[0]
     known = () if operator.node is None else _NAMES.get(class_name(operator.node), ())
@@ -58,10 +58,10 @@ def check_name(operator: PlannedOperator, name: str) -> None:
 
 
 def records(asked: PlainState) -> tuple[DataFrame, Spec]:
-    """Return the records that stand for an operator's state, and what serves them.
+    """Return records for an operator's state, and the spec of the operator that serves the records.
 
-    Raises `UnsupportedQuery`: the two keep different things; `CheckpointError`: the state is not of
-    this operator.
+    Raises `UnsupportedQuery`: Spark's state and headgate's differ in content; `CheckpointError`: the
+    state is of another operator.
     """
     spec = asked.operator.spec
     if isinstance(spec, DeduplicateSpec):

@@ -1,4 +1,4 @@
-"""Turns rows of a join, and one state per key, into entries of plain Spark's."""
+"""Turns rows of a join, and states of ``applyInPandasWithState``, into entries of plain Spark's state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_TIMEOUT_MS = -1
 def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
     """Return the rows of both sides of a join, by the names of Spark's stores.
 
-    Raises `UnsupportedQuery`: Spark keeps a column that is not kept here.
+    Raises `UnsupportedQuery`: Spark keeps a column that headgate does not keep.
     """
     node = ours.operator.node
     assert node is not None
@@ -46,7 +46,7 @@ def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
             F.col(MET) if column == MATCHED else _kept(plan, part, keys, column)
             for column, _ in fields_of(form, "value")
         ]
-        # as they came: Spark numbers the rows of a key without gaps
+        # in the order of their arrival: Spark numbers the rows of a key without gaps
         of_key = Window.partitionBy(*leaves).orderBy("number")
         index = (F.row_number().over(of_key) - 1).cast("bigint")
         columns = [c.alias(f"s{i}") for i, c in enumerate([*keys, index, *values])]
@@ -58,7 +58,7 @@ def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
 
 
 def _kept(plan: Jvm, part: JoinPart, keys: list[Column], name: str) -> Column:
-    """Return a column of one side, or of what lies below its projection, from wherever it is kept."""
+    """Return a column of one side, or of the plan below its projection: an attribute, key or operand."""
     for attribute in _named(plan, name):
         kind = data_type(attribute.dataType())
         for known, (start, stop) in zip(part.attributes, part.spans, strict=True):
@@ -78,7 +78,7 @@ def _kept(plan: Jvm, part: JoinPart, keys: list[Column], name: str) -> Column:
 
 
 def _named(plan: Jvm, name: str) -> Iterator[Jvm]:
-    """Yield what a plan puts out under a name, and what it only gives a new one."""
+    """Yield the attributes that a plan puts out under a name, or reads under it and renames."""
     yield from (attribute for attribute in each(plan.output()) if attribute.name() == name)
     if class_name(plan) != "Project":
         return
@@ -99,7 +99,7 @@ def _is(expression: Jvm, attribute: Jvm) -> bool:
 def of_group_state(ours: OurState, spec: ProcessorSpec) -> dict[str, Entries]:
     """Return the state and the timeout of each key of ``applyInPandasWithState``.
 
-    Raises `UnsupportedQuery`: it is another processor.
+    Raises `UnsupportedQuery`: the operator has another kind of processor.
     """
     node = ours.operator.node
     assert node is not None
@@ -119,7 +119,7 @@ def of_group_state(ours: OurState, spec: ProcessorSpec) -> dict[str, Entries]:
         fields = [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(own)]
         rows = ours.part(fields, number)
         if variable.name == TIMERS.name:
-            # a timer comes when its time has come, a timeout when it has passed
+            # a timer expires at its time, a timeout after its time
             state, at_ms = F.lit(None).cast(kind), F.col("v0") - 1
         else:
             columns = zip(fields, kind.fields, strict=True)

@@ -1,4 +1,4 @@
-"""Reads one Aggregate node: its key, its time, its functions, what it puts out."""
+"""Reads one Aggregate node: keys, time, functions and output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from headgate.spark.read.windows import (
 from headgate.spark.read.wording import WAY_OUT
 
 _ANY_GAP_US = 1
-"""Stands for the gap of sessions whose records have gaps of their own: each brings its end."""
+"""Replaces a gap that differs from record to record; the row of each record has its session's end."""
 
 
 class _AggregateReader:
@@ -72,7 +72,7 @@ class _AggregateReader:
         for index, expression in enumerate(self.grouping):
             kind = data_type(expression.dataType())
             if types.collated(kind):
-                # of the texts that are one key, that of the first record is shown
+                # of equal texts under a collation, the output has the first record's text
                 self._shown[index] = functions.add_first(kind, self._column(index))
         for expression in self.output:
             functions.collect(expression)
@@ -152,7 +152,7 @@ class _AggregateReader:
     # -- time -------------------------------------------------------------------------------------
 
     def _time_key(self) -> tuple[int, TimeKey | None, Column | None]:
-        """Find the grouping expression that is time: (index or -1, time, slice start)."""
+        """Return the grouping expression that is the time: (index or -1, time, slice start)."""
         for index, expression in enumerate(self.grouping):
             if class_name(expression) != "AttributeReference":
                 continue
@@ -173,7 +173,7 @@ class _AggregateReader:
             gap_us = session_gap_us(self.spark, self.child, attribute) or _ANY_GAP_US
             return TimeKey(gap_us, gap_us, expires=expires, session=True), start
         if self.upstream is not None:
-            # a window that an operator below put out: it is grouped by, not cut again
+            # the window comes from the upstream operator: group by the window, without cutting it
             time = self.upstream.spec.time
             if time is not None and time.size_us and self._passes(attribute):
                 whole = TimeKey(time.size_us, time.size_us, time.offset_us, expires)
@@ -181,7 +181,7 @@ class _AggregateReader:
         pair = find_window(self.child, attribute)
         if pair is None:
             if expires and (self.reading.feeds or self.upstream is not None):
-                # it came with the rows, of whatever length: its start is a key, its end the time
+                # the rows bring windows of any length: the start becomes a key, the end the time
                 self._keeps_start = True
                 end = F.unix_micros(column(self.spark, attribute).getField("end"))
                 return TimeKey(0, 1, 0), F.coalesce(end, F.lit(NO_TIME_US))
@@ -205,7 +205,7 @@ class _AggregateReader:
         if not self.reading.whole_windows and passed_on:
             self.child = self._cut_into_slices(node, attribute, time_column, time)
             return time, start
-        # asked for, or somebody looks into the window below: it is whole, a record counts in each
+        # the user wants whole windows, or computes with them: a record counts in each of its windows
         return TimeKey(size, size, offset, expires), start
 
     def _passes(self, attribute: Jvm) -> bool:
@@ -216,7 +216,7 @@ class _AggregateReader:
         )
 
     def _only_passed_on(self, expand: Jvm, attribute: Jvm) -> bool:
-        """Return whether nothing from `expand` to Aggregate computes with the window or renames it."""
+        """Return whether no node from `expand` to Aggregate computes with the window or renames it."""
         wanted = attribute.exprId()
         if not any(out.exprId().equals(wanted) for out in each(expand.output())):
             return False
@@ -234,7 +234,7 @@ class _AggregateReader:
         return True
 
     def _cut_into_slices(self, expand: Jvm, attribute: Jvm, time_column: Jvm, time: TimeKey) -> Jvm:
-        """Replace the expansion into windows by one slice per record."""
+        """Replace the expansion into windows by one slice for each record."""
         below = expand.child()
         micros = f"{time.slice_us} microseconds"
         offset = f"{time.offset_us % time.slice_us} microseconds"
@@ -254,7 +254,7 @@ class _AggregateReader:
         replacement = project(self.spark, outputs, made)
         return replace_leaf(self.spark, self.child, expand, replacement)
 
-    # -- what comes out ---------------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------------
 
     def _output_plan(
         self,
@@ -297,7 +297,7 @@ class _AggregateReader:
 
 
 def time_value(time: TimeKey | None, kind: T.DataType, begins: Column | None = None) -> Column:
-    """Return the time of a row; `begins` is the start of a window that is kept."""
+    """Return the time of a row; `begins` is the window's start, if the start is a key."""
     assert time is not None
     end = F.call_function("timestamp_micros", F.col("t"))
     if not isinstance(kind, T.StructType):
@@ -306,7 +306,7 @@ def time_value(time: TimeKey | None, kind: T.DataType, begins: Column | None = N
     start_us = F.col("v0") if time.session else F.col("t") - F.lit(time.size_us)
     start_us = start_us if begins is None else begins
     start = F.call_function("timestamp_micros", start_us)
-    # nullable unless the user's plan says otherwise, which `_typed` then declares
+    # nullable; if it is not so in the user's plan, `_typed` declares that
     there = F.col("t").isNotNull() if begins is None else begins.isNotNull()
     return F.when(there, F.struct(start.alias("start"), end.alias("end")))
 

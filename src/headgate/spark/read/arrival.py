@@ -1,4 +1,4 @@
-"""Carries Kafka's own timestamp to the operator as the arrival time, where no column is named."""
+"""Carries Kafka's own timestamp to the operator as the arrival time, if the user names no column."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PASSING = {
     "UpdateEventTimeWatermarkColumn",
     "View",
 }
-"""Nodes that put out what their stream has, so that a column more below is one more above."""
+"""Nodes that put out all columns of their stream, also a column that is added below them."""
 
 
 def is_kafka(leaf: Jvm) -> bool:
@@ -40,10 +40,10 @@ def reads_kafka(plan: Jvm) -> bool:
 
 
 def kafka_arrival(spark: SparkSession, plan: Jvm) -> tuple[Jvm, Jvm] | None:
-    """Return `plan` with Kafka's timestamp among its columns, and that column; None where it cannot be.
+    """Return `plan` with Kafka's timestamp among its columns, and that column; None if impossible.
 
-    A select that leaves the column out is given it again: it costs 8 bytes a record up to the exchange.
-    Through a union, a function over batches or rows made of several records it is not carried.
+    It adds the column to a select that leaves it out, at 8 bytes a record up to the exchange. The column
+    does not pass a union, a function over batches, or a node that makes one row of several records.
     """
     if is_kafka(plan):
         for attribute in each(plan.output()):

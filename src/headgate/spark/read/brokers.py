@@ -1,4 +1,4 @@
-"""Checks at the start that a Kafka broker answers, since Spark waits for minutes."""
+"""Checks at the start that a Kafka broker answers, because Spark itself waits for minutes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _TOPICS = ("subscribe", "subscribePattern", "assign")
 
 
 def check_brokers(plan: Jvm) -> None:
-    """Refuse a query that reads Kafka where nobody listens.
+    """Refuse a query whose Kafka brokers do not answer.
 
-    `plan`: analysed. Raises `ConfigError`: none of a source's brokers takes a connection.
+    `plan`: analysed. Raises `ConfigError`: no broker of a source accepts a connection.
     """
     for leaf in streams_of(plan):
         if is_kafka(leaf):
@@ -35,6 +35,6 @@ def kafka_sources(plan: Jvm) -> list[str]:
 
 
 def _topics(leaf: Jvm) -> str:
-    """Return the option that says what a source reads, with its name."""
+    """Return the option that selects a source's topics, as ``name=value``."""
     named = {name: option_of(leaf, name) for name in _TOPICS}
     return next((f"{name}={value}" for name, value in named.items() if value is not None), "")

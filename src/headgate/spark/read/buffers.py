@@ -17,7 +17,7 @@ from headgate.spark.read import types
 
 @dataclass(frozen=True)
 class Buffer:
-    """One of Spark's aggregation buffers: its column above the slots, and the leaves it came in."""
+    """Describes one of Spark's aggregation buffers: its column above the slots, and its leaves."""
 
     name: str
     type: T.DataType
@@ -28,14 +28,14 @@ class Buffer:
     def value(self) -> Column:
         """Return the buffer over the merged leaves."""
         if self.is_empty:
-            # Spark's "no value yet", which we keep as a count; null in a marker row
+            # Spark's flag "no value yet", which slots keep as a count; null in a marker row
             return F.coalesce(F.col(self.columns[0]), F.lit(0)) == 0
         return types.rebuild(self.type, [F.col(n) for n in self.columns])
 
 
 @dataclass(frozen=True)
 class Collection:
-    """A collection of values: what tells it from others, the types of its values, its leaves."""
+    """Describes a collection of values: arguments, condition, and the leaves of a value."""
 
     arguments: list[Jvm]
     condition: Jvm | None
@@ -44,7 +44,7 @@ class Collection:
     ordering: int
 
     def same(self, arguments: list[Jvm], condition: Jvm | None, keep: Keep) -> bool:
-        """Return whether another aggregate's values are kept in this very collection."""
+        """Return whether this collection has the values of an aggregate with these arguments."""
         if self.kept.keep is not keep or len(self.arguments) != len(arguments):
             return False
         if self.condition is None or condition is None:
@@ -57,21 +57,21 @@ class Collection:
 
 @dataclass(frozen=True)
 class Sketch(Buffer):
-    """Names the estimates of a sketch."""
+    """Describes the buffer of a sketch, whose value is its estimate."""
 
     spark: SparkSession | None = None
     function: Jvm = None
     words: int = 0
 
     def value(self) -> Column:
-        """Return it over the sketch's column."""
+        """Return the estimate over the sketch's column."""
         assert self.spark is not None
         return of_words(self.spark, self.function, F.col(self.columns[0]), self.words)
 
 
 @dataclass(frozen=True)
 class Folded(Buffer):
-    """A result that Spark's own function makes of the values of a collection."""
+    """Describes the result of Spark's own function over the values of a collection."""
 
     spark: SparkSession | None = None
     function: Jvm = None
@@ -101,6 +101,6 @@ class Folded(Buffer):
         values = F.transform(items, item)
         kinds = [data_type(argument.dataType()) for argument in collection.arguments]
         if self.distinct and not all(map(types.in_order, kinds)):
-            # values whose bytes differ may still be equal: as texts under a collation are
+            # values of different bytes may still be equal, such as texts under a collation
             values = F.array_distinct(values)
         return folded(self.spark, self.function, values, fields)

@@ -1,4 +1,4 @@
-"""Orders Python UDFs within expressions: which can be evaluated next, and what stands in their place."""
+"""Orders Python UDFs within expressions: selects UDFs to evaluate next, and replaces them by results."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ TOO_LARGE = (
 
 @dataclass
 class Round:
-    """UDFs of one kind that can be evaluated side by side, since none needs another."""
+    """Holds UDFs of one kind that one stage can evaluate, because no UDF needs another's result."""
 
     spark: SparkSession
     calls: list[Jvm]
     """list of expression."""
     results: list[Jvm]
-    """list of attribute: what stands in the place of each."""
+    """list of attribute: the result of each call."""
 
     def replaced(self, expression: Jvm) -> Jvm:
-        """Return an expression with the results in the place of the calls."""
+        """Return an expression with the calls replaced by their results."""
         for call, result in zip(self.calls, self.results, strict=True):
             if expression.semanticEquals(call):
                 return result
@@ -59,7 +59,7 @@ class Round:
         return expression.withNewChildren(seq(self.spark, new))
 
     def evaluated(self, child: Jvm) -> Jvm:
-        """Return the plan that Spark itself would put the calls into; to compare stages by."""
+        """Return a plan that computes the calls in Catalyst; only used to compare stages."""
         made = [
             alias(self.spark, call, result.name(), result.exprId())
             for call, result in zip(self.calls, self.results, strict=True)
@@ -68,12 +68,12 @@ class Round:
 
     @property
     def what(self) -> str:
-        """The functions' names, and how they are called."""
+        """Names and kind of the functions."""
         names = ", ".join(dict.fromkeys(str(call.name()) for call in self.calls))
         return f"{names} ({SCALAR[kind_of(self.calls[0])]})"
 
     def stage_of(self, kept: int) -> tuple[ScalarCalls, list[Jvm]]:
-        """Return the function of a replica, and its arguments behind `kept` columns."""
+        """Return the function of a replica, and its arguments, which follow `kept` columns."""
         kind = kind_of(self.calls[0])
         arguments: list[Jvm] = []
         calls = []
@@ -97,9 +97,9 @@ class Round:
 
 
 def next_round(spark: SparkSession, expressions: Sequence[Jvm]) -> Round | None:
-    """Return the UDFs within `expressions` that need no other; None where there is none.
+    """Return the UDFs within `expressions` that need no other UDF; None if there are no UDFs.
 
-    Raises `UnsupportedQuery`: one is no function of single values.
+    Raises `UnsupportedQuery`: a UDF is no function of single values.
     """
     (pattern,) = tree_patterns(spark, ["PYTHON_UDF"])
     calls: list[Jvm] = []
@@ -120,7 +120,7 @@ def next_round(spark: SparkSession, expressions: Sequence[Jvm]) -> Round | None:
 
 
 def _collect(expression: Jvm, pattern: Jvm, calls: list[Jvm]) -> None:
-    """Add the UDFs within an expression that have no other within themselves."""
+    """Add the UDFs within an expression whose arguments have no UDF."""
     if not expression.containsPattern(pattern):
         return
     children = list(each(expression.children()))
@@ -141,6 +141,6 @@ def _command(expression: Jvm, kind: int) -> bytes:
     except (
         PySparkRuntimeError,
         TypeError,
-    ) as error:  # large: PySpark has broadcast and let go of it
+    ) as error:  # PySpark has broadcast a large function, and dropped it
         raise UnsupportedQuery(TOO_LARGE) from error
     return pickled(AsPickled(function, returns), returns) if kind == PLAIN else command

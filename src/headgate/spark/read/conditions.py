@@ -1,4 +1,4 @@
-"""Takes a join's condition apart: equalities, comparisons, what looks at one side only, and the rest."""
+"""Splits a join's condition: equalities, comparisons, conjuncts about one side only, and the rest."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 @dataclass
 class Condition:
-    """The conjuncts of a join's condition; each is in one list."""
+    """Holds the conjuncts of a join's condition, each in one list."""
 
     keys: list[tuple[Jvm, Jvm, bool]] = field(default_factory=list)
     """list of (left expression, right expression, bool): equalities; True where null equals null."""
     comparisons: list[tuple[Jvm, str, Jvm]] = field(default_factory=list)
     """list of (left expression, op, right expression): of numbers, dates or timestamps."""
     said: list[str] = field(default_factory=list)
-    """What became comparisons, for people."""
+    """Texts of the conjuncts in `comparisons`, for people."""
     sides: tuple[list[Jvm], list[Jvm]] = field(default_factory=lambda: ([], []))
-    """(list of expression, list of expression): Conjuncts that look at the left, at the right side
-    only."""
+    """(list of expression, list of expression): conjuncts with columns of the left side only, and of
+    the right side only."""
     rest: list[Jvm] = field(default_factory=list)
-    """list of expression."""
+    """list of expression: all other conjuncts."""
 
 
 class ConditionReader:
-    """Takes the condition of one Join node apart."""
+    """Splits the condition of one Join node."""
 
     def __init__(self, spark: SparkSession, join: Jvm) -> None:
         self.spark = spark
@@ -64,9 +64,9 @@ class ConditionReader:
         return list(_conjuncts(self.whole))
 
     def between(self) -> Jvm | None:
-        """Return the part that looks at both sides; None if there is none.
+        """Return the conjuncts with columns of both sides; None if there are none.
 
-        Of the rest Spark would take ``amount > 0`` for a bound on time.
+        Spark would read a conjunct about one side, such as ``amount > 0``, as a bound on time.
         """
         conditions = [part for part in self.conjuncts() if self._side(part) is None]
         return reduce(partial(both, self.spark), conditions) if conditions else None
@@ -101,13 +101,13 @@ class ConditionReader:
         condition.rest.append(conjunct)
 
     def _side(self, expression: Jvm) -> int | None:
-        """Return the side that all of an expression looks at; a constant is the left side's."""
+        """Return the side that has all columns of an expression; the left side for a constant."""
         references = expression.references()
         sides = [i for i, side in enumerate(self._sides) if references.subsetOf(side)]
         return sides[0] if sides else None
 
     def _pair(self, comparison: Jvm) -> tuple[Jvm, Jvm, bool] | None:
-        """Return the operands of a comparison, the left stream's first, and whether they were swapped."""
+        """Return a comparison's operands, the left stream's first, and whether this swapped them."""
         first, second = each(comparison.children())
         sides = self._side(first), self._side(second)
         if sides == (0, 1):
@@ -115,9 +115,9 @@ class ConditionReader:
         return (second, first, True) if sides == (1, 0) else None
 
     def _distance(self, condition: Condition, comparison: Jvm) -> bool:
-        """Add ``abs(left - right) <= number`` as two comparisons; only whole numbers do not round.
+        """Add ``abs(left - right) <= number`` as two comparisons, if the numbers are whole.
 
-        A number below 0 is left alone: nothing is as close as that.
+        Other numbers may round. A number below 0 stays in the rest, because no pair meets it.
         """
         first, second = each(comparison.children())
         op = _OPS[class_name(comparison)]
@@ -149,7 +149,7 @@ class ConditionReader:
 
 
 def conjuncts(spark: SparkSession, condition: Jvm) -> list[Jvm]:
-    """Return the conjuncts of a condition, with ``between`` and the like written out."""
+    """Return the conjuncts of a condition, with ``between`` replaced by comparisons."""
     return list(_conjuncts(_plain(spark, condition)))
 
 
@@ -164,7 +164,7 @@ def _conjuncts(expression: Jvm | None) -> Iterator[Jvm]:
 
 
 def _plain(spark: SparkSession, expression: Jvm) -> Jvm:
-    """Return an expression with ``between`` and the like written out."""
+    """Return an expression with ``Between`` and ``With`` replaced by their definitions."""
     name = class_name(expression)
     if name == "Between":
         return _plain(spark, expression.replacement())

@@ -1,6 +1,6 @@
 """Calls ``init`` of a PySpark ``StatefulProcessor`` on the driver, and records its declarations.
 
-Spark does the same when a query starts, in a process of its own.
+Spark does the same in a separate process when a query starts.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from headgate.spark.read.wording import WAY_OUT
 
 _NOTHING = pa.schema([])
 _CLIENT: Any = None
-"""What PySpark's states talk to; there is none while a processor only declares."""
+"""Client of PySpark's states; None, because a processor only declares states here."""
 
 
 def declared(processor: StatefulProcessor, mode: TimeMode) -> dict[str, tuple[Any, ...]]:
-    """Return per state variable what `Variable` takes after its name.
+    """Return the arguments of `Variable` after its name, by state variable.
 
-    Raises `UnsupportedQuery`: ``init`` fails, or declares what state cannot hold.
+    Raises `UnsupportedQuery`: ``init`` fails, or declares a state that headgate cannot keep.
     """
-    # init may set attributes, which a slot's own copy must not find
+    # on a copy, because init may set attributes that a slot's processor must not have
     probe = copy.copy(processor)
     name = type(processor).__name__
     handle = _Declaring(name, mode)

@@ -1,4 +1,4 @@
-"""Reads one ``dropDuplicates`` node, or ``WithinWatermark``: keys, and how long they last."""
+"""Reads one ``dropDuplicates`` or ``dropDuplicatesWithinWatermark`` node: keys, and their duration."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _DeduplicateReader:
         return keys
 
     def _time(self) -> tuple[Column | None, int | None]:
-        """Return the event time of a record (us), and how long its key is remembered after it."""
+        """Return a record's event time (us), and how long its key is remembered (us; None: for ever)."""
         times = [a for a in self.inputs if a.metadata().contains(WATERMARK)]
         if not times:
             return None, None

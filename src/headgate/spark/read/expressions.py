@@ -1,4 +1,4 @@
-"""Answers small questions about Catalyst expressions."""
+"""Inspects Catalyst expressions: SQL texts, event times, aggregates, attributes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headgate.spark.jvm.expressions import column, data_type
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 
 WATERMARK = "spark.watermarkDelayMs"
-"""Metadata key of a column that carries event time under a watermark."""
+"""Metadata key of an event-time column with a watermark."""
 
 SESSION_WINDOW = "spark.sessionWindow"
 """Metadata key of a column that ``F.session_window`` made."""
 
 
 def substitute(spark: SparkSession, expression: Jvm, pairs: list[tuple[Jvm, Jvm]]) -> Jvm:
-    """Return `expression` with attributes replaced, given as (expression id, new) pairs."""
+    """Return `expression` with attributes replaced; `pairs` has (expression id, new expression)."""
     if class_name(expression) == "AttributeReference":
         for expr_id, new in pairs:
             if expression.exprId().equals(expr_id):
@@ -36,7 +36,7 @@ def sql_text(expression: Jvm) -> str:
     """Return an expression as SQL for a message, without ids and quotes."""
     try:
         text = expression.sql()
-    except Exception:  # some expressions have no SQL form; the plan's text will do
+    except Exception:  # some expressions have no SQL form; use the plan's text
         text = expression.toString()
     return re.sub(r"#[0-9]+L?|`", "", text)
 
@@ -47,7 +47,7 @@ def seconds(micros: int) -> str:
 
 
 def event_time_us(spark: SparkSession, attribute: Jvm) -> Column:
-    """Return a column under a watermark as Spark compares it: a time, or the end of a window; in us."""
+    """Return the time that Spark compares with the watermark, in us: a time, or a window's end."""
     time = column(spark, attribute)
     if isinstance(data_type(attribute.dataType()), T.StructType):
         time = time.getField("end")
@@ -55,21 +55,21 @@ def event_time_us(spark: SparkSession, attribute: Jvm) -> Column:
 
 
 def calls_aggregate(expression: Jvm) -> bool:
-    """Return whether an aggregate function stands inside `expression`."""
+    """Return whether `expression` has an aggregate function."""
     return class_name(expression) == "AggregateExpression" or any(
         calls_aggregate(c) for c in each(expression.children())
     )
 
 
 def mentions_inside(expression: Jvm, expr_id: Jvm) -> bool:
-    """Return whether `expression` computes with an attribute, instead of being it."""
+    """Return whether `expression` refers to an attribute, and is not just this attribute."""
     if class_name(expression) == "AttributeReference":
         return False
     return any(a.exprId().equals(expr_id) for a in each(expression.references().toSeq()))
 
 
 def attributes_used(plan: Jvm, node: Jvm) -> set[str]:
-    """Return the ids of all attributes that `plan` puts out or refers to, `node` and below left out."""
+    """Return the ids of all attributes that `plan` puts out or refers to above `node`."""
     used = {a.exprId().toString() for a in each(plan.output())}
     pending = [plan]
     while pending:
@@ -78,7 +78,7 @@ def attributes_used(plan: Jvm, node: Jvm) -> set[str]:
             used |= {a.exprId().toString() for a in each(current.references().toSeq())}
             children = list(each(current.children()))
             if len(children) > 1:
-                # a union takes the columns of its children by position, without naming them
+                # a union takes the columns of its children by position, without references
                 used |= {a.exprId().toString() for c in children for a in each(c.output())}
             pending += children
     return used

@@ -1,4 +1,4 @@
-"""Reads the aggregate functions of one Aggregate node: leaves in, Spark's own expressions out."""
+"""Reads the aggregate functions of one Aggregate node: input leaves, and expressions over the results."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _ANY_ORDER = {
     "PercentileDisc": Keep.BAG,
     "Sum": Keep.BAG,
 }
-"""Functions to which the order of records makes no difference, or not even how many are alike."""
+"""Functions for which the order of records makes no difference, and for SET not even duplicates."""
 
 
 class _NoKernel(Exception):
-    """Ours cannot merge an aggregate's buffers; its values are kept."""
+    """Reports an aggregate whose buffers no kernel can merge, so that its values are kept."""
 
 
 class AggregateFunctions:
-    """The aggregate functions of one Aggregate node, each once.
+    """Collects the aggregate functions of one Aggregate node without duplicates.
 
-    `grouping` (sequence of expression): the node's, for messages. `order`: order of the records, if
-    any: then ``first`` is the least record, not the first to arrive.
+    `grouping` (sequence of expression): grouping expressions of the node, for messages. `order`: order
+    of the records; if the user set it, ``first`` is the least record, not the first to arrive.
     """
 
     def __init__(self, spark: SparkSession, grouping: Sequence[Jvm], order: RecordOrder) -> None:
@@ -76,7 +76,7 @@ class AggregateFunctions:
         self._known: list[tuple[Jvm, list[str]]] = []
 
     def add_end(self, end_us: Column) -> None:
-        """Add a session's end, which comes before all aggregates; call this first."""
+        """Add a session's end; call this first, because it comes before all aggregates."""
         self._value(Leaf(Kind.INTEGER), end_us)
         self.aggregates.append(Aggregate(Op.MAX, (Leaf(Kind.INTEGER),)))
 
@@ -125,7 +125,7 @@ class AggregateFunctions:
         return expression.withNewChildren(seq(self.spark, new))
 
     def _evaluated(self, function: Jvm, names: list[str], buffers: list[Jvm]) -> Jvm:
-        """Return Spark's own final expression of `function` over our buffers."""
+        """Return Spark's own final expression of `function` over headgate's merged buffers."""
         if names[0] not in self.evaluated:
             return buffers[0]
         own = list(each(function.aggBufferAttributes()))
@@ -133,7 +133,7 @@ class AggregateFunctions:
         return substitute(self.spark, function.evaluateExpression(), pairs)
 
     def how(self) -> str:
-        """Describe for people how aggregates without a kernel are computed."""
+        """Describe, for people, how slots compute aggregates without a kernel of their own."""
         ways = [f"{', '.join(calls)}: {way}" for way, calls in self.ways.items()]
         return "".join(f"; {way_text}" for way_text in ways)
 
@@ -170,7 +170,7 @@ class AggregateFunctions:
         return names
 
     def _program(self, function: Jvm, children: list[Column]) -> list[str]:
-        """Add a declarative aggregate whose merging is an expression of words."""
+        """Add a declarative aggregate whose merge can be translated into a `Program`."""
         del children
         if not is_declarative(self.spark, function):
             raise _NoKernel
@@ -198,7 +198,7 @@ class AggregateFunctions:
         return names
 
     def _keep(self, expression: Jvm, function: Jvm) -> list[str]:
-        """Add an aggregate for which its values are kept, and Spark's own function is run over them."""
+        """Add an aggregate of which slots keep the values; Spark's own function runs over them above."""
         if not can_fold(self.spark, function):
             self._refuse(sql_text(function))
         what = f"distinct {sql_text(function)}" if expression.isDistinct() else sql_text(function)
@@ -414,10 +414,10 @@ class AggregateFunctions:
         return [self._buffer(data_type(function.dataType()), names)]
 
     def _least(self, function: Jvm, value: Column, before: list[str], least: bool) -> list[str]:
-        """Add the value of the least or greatest record by leaves `before`, then the order, then itself.
+        """Add the value of the least or greatest record by leaves `before`, the order, and the value.
 
-        A record whose first leaf is null does not count. Of records that are equal in all of that any
-        will do, so the answer is the same however records are spread over batches, tasks and slots.
+        A record whose first leaf is null does not count. Records that are equal in all these leaves have
+        the same value, so the result does not depend on the spread over batches, tasks and slots.
         """
         start = len(self.values) - len(before)
         for leaf, part in self._order.leaves():

@@ -1,8 +1,8 @@
-"""Reads one stream-stream Join node: keys, comparisons, what is kept, and for how long.
+"""Reads one stream-stream Join node: keys, comparisons, kept columns, and how long they are kept.
 
-Both sides become one stream of routed rows that say which side they are of, so that everything else
-(exchange, backlog, state, commit) is as for any operator. What of the condition looks at one side only
-is worked out below, in Catalyst; of an inner join the slots may leave a part to Catalyst above, too.
+Both sides become one stream of routed rows with a column for the side, so that exchange, backlog, state
+and commit are as for any operator. Catalyst computes conjuncts about one side only, below the slots. For
+an inner join it also computes, above the slots, the conjuncts that slots cannot.
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ _KINDS = {
     "LEFT SEMI": JoinKind.LEFT_SEMI,
 }
 _SOME_WATERMARK_MS = 2**40
-"""Any watermark will do to learn by how much a side's state lags behind it."""
+"""Watermark for asking Spark how far a side's state lags behind the watermark; any value would do."""
 
 
 @dataclass
 class _Side:
-    """One side of the join."""
+    """Holds the facts of one side of the join."""
 
     plan: Jvm
     """plan node."""
     attributes: list[Jvm]
-    """list of attribute: what comes out of it."""
+    """list of attribute: output columns of the side."""
     leaves: list[tuple[Leaf, Column]]
-    """Those of `attributes`, then those that are only compared."""
+    """Leaves of `attributes`, then leaves that are only compared."""
     spans: list[tuple[int, int]]
-    """Leaves of each attribute."""
+    """(first, stop) of each attribute's leaves."""
     event_time: Jvm | None
     """attribute or None."""
     lag_us: int | None = None
-    """A record is removed when the watermark has passed its time by this; None: never."""
+    """A record is removed when its time is this far behind the watermark; None: never."""
     expiry_us: Column | None = None
     compared: list[tuple[int, Jvm]] = field(default_factory=list)
-    """list of (int, expression): leaves that are only compared, by their place."""
+    """list of (int, expression): positions of leaves that are only compared, not put out."""
 
 
 class _JoinReader:
-    """Reads one node; nothing is kept but what the plan above the join refers to."""
+    """Reads one node; slots keep only columns to which the plan above the join refers."""
 
     def __init__(self, reading: Reading, node: Jvm) -> None:
         self.reading = reading
@@ -187,7 +187,7 @@ class _JoinReader:
         return text
 
     def _comparisons(self) -> tuple[Comparison, ...]:
-        """Return the comparisons over leaves; what is only compared becomes a leaf of its own."""
+        """Return the comparisons over leaves; an operand that is no output column gets a leaf."""
         comparisons = []
         for left, op, right in self.condition.comparisons:
             comparisons.append(Comparison(self._leaf(LEFT, left), self._leaf(RIGHT, right), op))
@@ -220,7 +220,7 @@ class _JoinReader:
     # -- how long a record is kept ------------------------------------------------------------------
 
     def _expiries(self) -> None:
-        """Work out when a record of each side can meet none any more, as Spark does."""
+        """Set, as Spark does, the time after which a record of each side can have no more partners."""
         in_key = self._watermarked_key()
         for at, side in enumerate(self.sides):
             if in_key is not None:
@@ -234,7 +234,7 @@ class _JoinReader:
                     side.expiry_us = time_us + F.lit(lag_us)
 
     def _watermarked_key(self) -> int | None:
-        """Return the first key that is event time; the left side is asked first."""
+        """Return the first key that is event time, first by the left side, then by the right side."""
         pairs: list[tuple[Jvm, Jvm]] = [(left, right) for left, right, _ in self.condition.keys]
         for at in (LEFT, RIGHT):
             for index, pair in enumerate(pairs):
@@ -244,7 +244,7 @@ class _JoinReader:
         return None
 
     def _lag_us(self, side: _Side, other: _Side) -> int | None:
-        """Ask Spark how far a side's state lags behind the watermark, by the time range."""
+        """Return how far a side's state lags behind the watermark, as Spark computes it."""
         found_ms = state_watermark_ms(
             self.spark,
             side.plan.outputSet(),
@@ -254,12 +254,12 @@ class _JoinReader:
         )
         return None if found_ms is None else (_SOME_WATERMARK_MS - found_ms) * 1000
 
-    # -- what comes in, what goes out ---------------------------------------------------------------
+    # -- input and output ---------------------------------------------------------------------------
 
     def _side_frame(
         self, at: int, keys: tuple[list[Column], list[Column]], timed: bool
     ) -> DataFrame:
-        """Return one side's routed columns, with nulls for the other's."""
+        """Return one side's routed columns, with nulls for the other side's."""
         side = self.sides[at]
         may = self._may_match(at)
         values = {SIDE: F.lit(at).cast("bigint"), MAY_MATCH: may.cast("int").cast("bigint")}
@@ -286,10 +286,10 @@ class _JoinReader:
         return frame.select(*columns)
 
     def _may_match(self, at: int) -> Column:
-        """Return whether a record can match at all, by what its own side says of it."""
+        """Return whether a record can match at all, by the conjuncts about its own side."""
         needs = [column(self.spark, e) for e in self.condition.sides[at]]
         if at == RIGHT:
-            # what looks at no side stands with the left one, and holds for both
+            # a conjunct without columns is in the left side's list, and holds for both sides
             needs += [
                 column(self.spark, e)
                 for e in self.condition.sides[LEFT]
@@ -310,7 +310,7 @@ class _JoinReader:
         )
 
     def _output_plan(self, placeholder: Jvm) -> Jvm:
-        """Return the used output columns of the Join, and the rest of its condition."""
+        """Return the plan of the Join's used output columns, filtered by the rest of its condition."""
         declared = {a.exprId().toString(): a for a in each(self.node.output())}
         typed: list[Column] = []
         named, first = [], 0

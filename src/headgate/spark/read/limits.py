@@ -1,4 +1,4 @@
-"""Options by which a source holds records back: nobody but the source knows how many wait there."""
+"""Lists options that limit a source's batches; records beyond the limit wait unseen in the source."""
 
 from __future__ import annotations
 

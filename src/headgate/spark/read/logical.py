@@ -1,10 +1,10 @@
 """Reads an ordinary PySpark query from its analysed plan.
 
-The plan is a tree; from the top: nodes that Catalyst keeps ("above"), an Aggregate, nodes below it,
-perhaps another Aggregate, and a source. Every Aggregate becomes an `Operator`: an `AggregateSpec` for
-the slots, the expressions that route its input, and the expressions that turn merged buffers into what
-the Aggregate would have put out, with the same attribute ids, so that everything above it stays as the
-user wrote it. A transformWithState becomes one too, from its processor.
+The plan is a tree; from the top: nodes that stay in Catalyst ("above"), a stateful node, nodes below it,
+perhaps another stateful node, and a source. Every stateful node becomes a `PlannedOperator`. That of an
+Aggregate has an `AggregateSpec` for the slots, the expressions that route its input, and the expressions
+that turn merged buffers into the Aggregate's output. The output has the Aggregate's attribute ids, so the
+plan above stays as the user wrote it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _READERS: Mapping[str, NodeReader] = {
     )
     for name in reader.names
 }
-"""By class of plan node, what reads those that become an operator."""
+"""Readers of nodes that become operators, by class of the node."""
 
 _RELAYED = {
     "Project",
@@ -57,14 +57,14 @@ _RELAYED = {
     "EventTimeWatermark",
     "UpdateEventTimeWatermarkColumn",
 }
-"""Between two operators, what rows and markers pass in one job; all else makes two jobs of it."""
+"""Nodes between two operators that marker rows can pass, so that both operators run in one job."""
 
 _OF_SCALA = {"FlatMapGroupsWithState", "TransformWithState"}
-"""Nodes that keep state in Spark's own way and become no operator."""
+"""Nodes of Scala's API with state, which do not become operators."""
 
 
 def shown(df: DataFrame, mode: str) -> list[str]:
-    """Return, a line each, where each part of the query behind `df` runs; for people."""
+    """Return a line for each part of the query of `df`, with the place where it runs; for people."""
     spark = df.sparkSession
     plan = distinct(spark, without_cte(spark, analysed(df)), mode)
     plan = with_any_condition(spark, plan)
@@ -77,7 +77,7 @@ def shown(df: DataFrame, mode: str) -> list[str]:
 
 
 class ModeRefused(UnsupportedQuery, SaidBySpark, AnalysisException):
-    """Spark itself refuses the query in this output mode; programs for PySpark catch it as Spark's."""
+    """Reports Spark's own refusal of an output mode; programs can catch it as Spark's error."""
 
 
 def read(
@@ -89,18 +89,18 @@ def read(
     whole_windows: bool = False,
     asks_kafka: bool = True,
 ) -> PlannedQuery:
-    """Return the query behind `df`.
+    """Return the query of `df`.
 
-    Raises `UnsupportedQuery`: some part cannot run elastically; the message names it;
-    `ConfigError`: `arrival` is no timestamp column of what an operator reads, or one of `ordered`
-    no column.
+    Raises `UnsupportedQuery`: some part cannot run elastically; the message names the part;
+    `ConfigError`: `arrival` is no timestamp column of an operator's input, or `ordered` names no
+    column.
 
     Parameters
     ----------
     mode : str    append, update or complete.
     arrival : str or None    Name of a timestamp column that says when a record arrived.
     ordered : tuple of str
-        Names of columns that order records, where their order makes a difference.
+        Names of columns that order records for functions whose result depends on the order.
     whole_windows, asks_kafka : bool    See `Reading`.
     """
     spark = df.sparkSession
@@ -129,19 +129,19 @@ def read(
 
 
 def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
-    """Let Spark itself judge the output mode, in its own words."""
+    """Refuse an output mode that Spark refuses, with Spark's message."""
     if mode not in ("append", "update", "complete"):
         msg = f'unknown output mode "{mode}"; use append, update or complete.'
         raise UnsupportedQuery(msg)
     try:
         check_streaming(spark, without_distinct(spark, plan), mode)
     except AnalysisException as error:
-        # its first line; what follows is the plan
+        # only the first line, because the plan follows
         raise ModeRefused(str(error).strip().splitlines()[0]) from error
 
 
 def _is_stateful(plan: Jvm) -> bool:
-    """Return whether a node that becomes an operator is in `plan`."""
+    """Return whether `plan` has a node that becomes an operator."""
     if not plan.isStreaming():
         return False
     return _reader_of(plan) is not None or any(_is_stateful(c) for c in each(plan.children()))
@@ -156,7 +156,7 @@ def _reader_of(node: Jvm) -> NodeReader | None:
 class _QueryReader:
     """Walks the plan once.
 
-    `reading`: reading of the query, before its first operator.
+    `reading`: the facts of the query, with the number of its first operator.
     """
 
     def __init__(self, reading: Reading) -> None:
@@ -183,7 +183,7 @@ class _QueryReader:
         return plan.withNewChildren(seq(self.spark, replaced))
 
     def _branch(self, plan: Jvm) -> Jvm:
-        """Return one of the inputs of a node: a branch of the stream is one with an operator."""
+        """Return an input of a node; a stateless stream becomes an operator that passes rows on."""
         if _is_stateful(plan) or not plan.isStreaming():
             return self.above(plan)
         _check_stateless(plan)
@@ -208,7 +208,7 @@ class _QueryReader:
         return operator
 
     def _over(self, node: Jvm) -> tuple[Jvm, PlannedOperator | None, tuple[PlannedOperator, ...]]:
-        """Return a node over what headgate puts below it, and the operators that it reads."""
+        """Return a node over the outputs of operators, its upstream operator, and its `feeds`."""
         # a processor's second child is its initial state
         children = list(each(node.children()))
         streams = [child for child in children if child.isStreaming()]
@@ -219,8 +219,8 @@ class _QueryReader:
         before = len(self.operators)
         replaced = [self._branch(child) if child.isStreaming() else child for child in children]
         direct = _direct(self.operators[before:])
-        # Spark widens what a stateful operator reads from another to nullable; the batch answer
-        # does not, and neither does our plan of the upstream operator.
+        # Spark makes the columns between two stateful operators nullable; the batch answer does not,
+        # and neither does headgate's plan of the upstream operator.
         over = node.withNewChildren(seq(self.spark, replaced))
         over = with_nullability_of_children(self.spark, over)
         relayed = len(direct) == 1 and len(streams) == 1 and not _begins_with_state(node)
@@ -235,7 +235,7 @@ def _begins_with_state(node: Jvm) -> bool:
 
 
 def _check_stateless(plan: Jvm) -> None:
-    """Refuse what keeps state in Spark's own way below an operator."""
+    """Refuse nodes of Scala's API with state below an operator."""
     if not plan.isStreaming():
         return
     if class_name(plan) in _OF_SCALA:
@@ -256,6 +256,6 @@ def _relays(plan: Jvm, placeholder: Jvm) -> bool:
 
 
 def _direct(operators: list[PlannedOperator]) -> list[PlannedOperator]:
-    """Return those of operators that no other of them reads."""
+    """Return the operators that no other operator of the list reads."""
     read = {id(parent) for op in operators for parent in op.parents}
     return [op for op in operators if id(op) not in read]

@@ -1,8 +1,8 @@
-"""Describes the meaning of an operator's state as texts, to compare a later start with.
+"""Describes the meaning of an operator's state as texts, which a later start compares.
 
-Two queries may keep state of the same types and mean something else by it: ``sum(v)`` and ``sum(w)``. So
-a checkpoint has the text of each key, aggregate, window and condition. Filters, and where a source reads
-from, are no part of it: they change only what comes in from now on.
+State of two queries may have the same types and another meaning: ``sum(v)`` and ``sum(w)``. So a
+checkpoint has the text of each key, aggregate, window and condition. It has no texts of filters and
+sources, because these change only future input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headgate.spark.read.texts import Texts
 from headgate.spark.worker.window_processor import WindowProcessor
 
 VERSION = 1
-"""Of the texts: those of another version are not compared."""
+"""Version of the texts; texts of different versions are not compared."""
 
 
 def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
@@ -140,4 +140,4 @@ _KINDS: Mapping[str, Callable[[Texts, PlannedOperator], dict[str, Any]]] = {
     "Join": _join,
     "TransformWithStateInPySpark": _processor,
 }
-"""By class of plan node, what describes the state of the operator that it becomes."""
+"""Functions that describe the state of an operator, by class of its plan node."""

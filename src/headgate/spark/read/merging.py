@@ -12,7 +12,7 @@ from headgate.spark.jvm.gateway import Jvm, class_name, each
 
 _AGGREGATES = "org.apache.spark.sql.catalyst.expressions.aggregate."
 _ANY_ORDER = ("CentralMomentAgg", "Covariance", "PearsonCorrelation", "BitAggregate")
-"""Kinds of aggregates that merge to the same, up to the last bits, whichever buffer is the left one."""
+"""Aggregates whose merge is commutative, up to the last bits of a floating-point number."""
 
 _SAME = {
     "And": "and",
@@ -32,13 +32,13 @@ _SAME = {
     "Or": "or",
 }
 _OF_DOUBLES = {"Add": "add", "Divide": "divide", "Multiply": "multiply", "Subtract": "subtract"}
-"""Of integers they may overflow, of decimals they round: those are not programs."""
+"""Operations of programs on doubles only: on integers they may overflow, on decimals they round."""
 
 _LEAVES = (T.DoubleType, T.LongType, T.IntegerType, T.ShortType, T.ByteType, T.BooleanType)
 
 
 def program_of(spark: SparkSession, function: Jvm) -> Program | None:
-    """Return the program that merges buffers of a declarative aggregate; None if there is none."""
+    """Return the program that merges buffers of a declarative aggregate; None if no program can."""
     left = list(each(function.aggBufferAttributes()))
     if not all(isinstance(data_type(a.dataType()), _LEAVES) for a in left):
         return None

@@ -1,7 +1,7 @@
-"""Turns the order in which records count into leaves of what an operator keeps.
+"""Turns the columns of ``headgate.ordered`` into leaves of an operator's state.
 
 The first record is the least by these columns, and the last the greatest: MIN and MAX over several
-leaves, which give the same whoever merges what, and when. So no record is sorted and none waits.
+leaves, whose result does not depend on the order of merges. So no record is sorted, and none waits.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headgate.spark.settings.options import ORDERED
 
 
 def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
-    """Return where the columns that order records stand among `names`.
+    """Return the positions in `names` of the columns that order records.
 
-    Raises `ConfigError`: one is not there.
+    Raises `ConfigError`: a column is missing in `names`.
     """
     places = []
     for name in ordered:
@@ -35,9 +35,9 @@ def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
 
 
 class RecordOrder:
-    """The columns of what an aggregate reads that order its records.
+    """Holds the columns of an aggregate's input that order its records.
 
-    `attributes` (iterable of attribute): what the aggregate reads.
+    `attributes` (iterable of attribute): the input columns of the aggregate.
     """
 
     def __init__(self, reading: Reading, attributes: Iterable[Jvm]) -> None:
@@ -45,12 +45,12 @@ class RecordOrder:
         self._reading = reading
         self._attributes = list(attributes)
         self.used: list[Jvm] = []
-        """The columns that some function orders its records by."""
+        """The ordering columns, if some function uses them; empty otherwise."""
 
     def leaves(self) -> list[tuple[Leaf, Column]]:
-        """Return the leaves by which records are compared, the first one first.
+        """Return the leaves by which records are compared, the most significant first.
 
-        Raises `ConfigError`, `UnsupportedQuery`: a column is not there, or has no order.
+        Raises `ConfigError`: a column is missing; `UnsupportedQuery`: a column's type has no order.
         """
         names = [attribute.name() for attribute in self._attributes]
         leaves = []

@@ -1,13 +1,13 @@
 """Rewrites outer and semi joins of two streams on any condition as joins that slots run.
 
-Slots compare leaves; what else a condition says only Catalyst can tell, above them. Of an inner join that
-is a filter. An outer join puts out, besides the pairs that pass it, the records that never had such a
-pair, and two records that agree in all that the condition looks at have the same partners. So::
+Slots compare leaves. Only Catalyst, above the slots, can compute other conjuncts: for an inner join as a
+filter. An outer join also puts out the records without a partner. Records that agree in all columns of
+the condition, their content, have the same partners. So::
 
-    left outer join(L, R, C)  =  pairs  union  (those of L that meet no pair of the same content)
+    left outer join(L, R, C)  =  pairs  union  (records of L whose content is in no pair)
 
-where ``pairs`` is the inner join, and the latter an outer join of L with ``pairs`` on what the condition
-looks at: an equality. A semi join is the semi join of L with ``pairs``.
+where ``pairs`` is the inner join, and the second part an outer join of L with ``pairs`` on the content:
+an equality. A semi join is the semi join of L with ``pairs`` on the content.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _JOINS = ("LeftOuter", "RightOuter")
 
 
 def with_any_condition(spark: SparkSession, plan: Jvm) -> Jvm:
-    """Return a plan whose outer and semi joins of streams are on what slots compare."""
+    """Return a plan whose outer and semi joins of streams have only conditions that slots compute."""
     children = list(each(plan.children()))
     if not plan.isStreaming() or not children:
         return plan
@@ -56,9 +56,9 @@ def with_any_condition(spark: SparkSession, plan: Jvm) -> Jvm:
 
 
 class _Rewritten:
-    """One join.
+    """Rewrites one join.
 
-    `join`: plan node. `rest` (list of expression): the conjuncts that slots cannot tell.
+    `join`: plan node. `rest` (list of expression): the conjuncts that slots cannot compute.
     """
 
     def __init__(self, spark: SparkSession, join: Jvm, rest: list[Jvm]) -> None:
@@ -81,11 +81,11 @@ class _Rewritten:
                 self._spark, each(self._join.output()), self._with_pairs(0, "LeftSemi")[0]
             )
         alone = [self._alone(side) for side in _SIDES[kind]]
-        # under ids of the join already: named so a second time, columns get new ones when analysed
+        # the parts have the join's ids already; another alias would get new ids in the analysis
         return union(self._spark, [self._pairs, *alone])
 
     def _with_pairs(self, side: int, kind: str) -> tuple[Jvm, Jvm]:
-        """Return a side's join with the pairs of its content, and a column that pairs have."""
+        """Return a side's join with the pairs by content, and a column that is null without a pair."""
         columns, other = self._looked_at[side], self._looked_at[1 - side]
         whole = list(each(self._inputs[side].output()))
         records, own = self._marked(self._inputs[side], columns, whole)
@@ -102,16 +102,16 @@ class _Rewritten:
         return join_of(self._spark, self._join, inputs, kind, condition), theirs[0]
 
     def _marked(self, plan: Jvm, contents: list[Jvm], others: list[Jvm]) -> tuple[Jvm, list[Jvm]]:
-        """Return a plan of some columns with what of a side's records is compared, and that."""
+        """Return a plan of columns `others` and of the contents, and the attributes of the contents."""
         columns = [column(self._spark, a) for a in others]
         made = [_content(self._spark, a).alias(f"content{i}") for i, a in enumerate(contents)]
         marked = analysed(of_rows(self._spark, plan).select(*columns, *made))
         return marked, list(each(marked.output()))[len(columns) :]
 
     def _alone(self, side: int) -> Jvm:
-        """Return the rows of one side that have no partner, and nulls for the other's."""
+        """Return the rows of one side without a partner, with nulls for the other side's columns."""
         joined, there = self._with_pairs(side, _JOINS[side])
-        # a content is a struct, which is there even where what is in it is null
+        # a content is a struct, which is not null even if its value is null
         frame = of_rows(self._spark, joined).where(column(self._spark, there).isNull())
         ids = {a.exprId().toString() for a in each(self._inputs[side].output())}
         values = [
@@ -129,7 +129,7 @@ def _references(expression: Jvm) -> list[Jvm]:
 
 
 def _content(spark: SparkSession, attribute: Jvm) -> Column:
-    """Return the compared columns of a record, without event time, by which Spark drops records."""
+    """Return an attribute as a content: comparable, and no event time, by which Spark drops records."""
     value, kind = column(spark, attribute), data_type(attribute.dataType())
     if isinstance(kind, T.TimestampType):
         value = F.unix_micros(value)

@@ -1,6 +1,6 @@
-"""Lets records of a branch without state pass by slots of their own, beside branches with state.
+"""Turns a branch without state into an operator whose slots pass its records on unchanged.
 
-So what reads both finds them in the same place, committed in the same step, whichever fails.
+An operator or sink that reads several branches then gets all of them committed in the same step.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 
 _PLACES = 2**20
-"""Keys that records are spread over by their content; far more than key groups. Chosen."""
+"""Number of keys, hashes of the records' content; far more than key groups. Chosen."""
 
 
 def passing(reading: Reading, plan: Jvm) -> PlannedOperator:
-    """Return an operator that puts out what `plan`, which keeps no state, does.
+    """Return an operator that puts out the rows of `plan`, which keeps no state.
 
-    Raises `UnsupportedQuery`: a column is of a type that Arrow does not know.
+    Raises `UnsupportedQuery`: Arrow does not have the type of a column.
     """
     kinds = [data_type(a.dataType()) for a in each(plan.output())]
     values = [column(reading.spark, attribute) for attribute in each(plan.output())]
@@ -44,7 +44,7 @@ def passing(reading: Reading, plan: Jvm) -> PlannedOperator:
 
 
 def passed(spark: SparkSession, query: PlannedQuery) -> PlannedQuery:
-    """Return a query with an operator that its records pass, if it has none: so it has steps, too.
+    """Return a query with an operator that passes its records on, if it has none, so that it has steps.
 
     Raises `UnsupportedQuery`: as `passing`.
     """
@@ -56,7 +56,7 @@ def passed(spark: SparkSession, query: PlannedQuery) -> PlannedQuery:
 
 
 def limiting(reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> PlannedOperator:
-    """Return the operator of a limit over what others put out in append mode; raises likewise."""
+    """Return the operator of a limit in append mode over rows of other operators; raises as `passing`."""
     most = int(node.limitExpr().eval(None))
     made = partial(Limiting, most=most)
     place = F.lit(0).cast("bigint")

@@ -1,4 +1,4 @@
-"""Describes a query as headgate runs it: operators, and what Catalyst keeps around them."""
+"""Describes a query as headgate runs it: operators, and the plans that stay in Catalyst around them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headgate.spark.read import types
 
 @dataclass(frozen=True)
 class Routed:
-    """One column of routed input: its short name, its leaf, its expression over the input plan."""
+    """Describes one column of routed input: short name, leaf, and expression over the input plan."""
 
     name: str
     """``k0 ..``, ``v0 ..``."""
     leaf: Leaf
     value: Column
-    """For a value: the record's own buffer."""
+    """For a value of an aggregate: the buffer of this one record."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """One column of routed input that a processor takes as it is: ``v0 ..``, and its expression."""
+    """Describes one column of routed input that is passed unchanged: ``v0 ..``, and its expression."""
 
     name: str
     value: Column
@@ -35,7 +35,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class InitialState:
-    """The initial state of a processor: a batch that joins the first step."""
+    """Describes the initial state of a processor: a batch that becomes part of the first step."""
 
     plan: Jvm
     """plan node."""
@@ -46,14 +46,14 @@ class InitialState:
 
 @dataclass(frozen=True)
 class AggregatePart:
-    """One aggregate function of an operator."""
+    """Describes one aggregate function of an operator."""
 
     function: Jvm
-    """aggregate function: What Spark runs for it."""
+    """aggregate function: the function that Spark runs."""
     name: str
     """As SQL, for people."""
     values: tuple[str, ...]
-    """The routed values that stand for its buffer, by name; none where values of records are kept."""
+    """Names of the routed values of its buffer; empty if slots keep the records' values."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,17 @@ class AggregateParts:
     grouping: tuple[Jvm, ...]
     """tuple of expression."""
     spans: tuple[tuple[int, int], ...]
-    """The routed keys that each of them became, from the first up to the last; none for the time."""
+    """(first, stop) of each grouping expression's routed keys; no keys for the time."""
     time_index: int
-    """Which of them is the time; -1 where none is."""
+    """Position of the time in `grouping`; -1 without a time."""
     keeps_start: bool
-    """Whether the start of a session is a key too."""
+    """Whether the start of a window that came with the rows is a key, in the span of the time."""
     parts: tuple[AggregatePart, ...]
     advance_us: int
-    """Between the starts of the windows that every record comes into, microseconds; 0 where a user
-    below looks into windows, and may leave some out, or where there are none."""
+    """Microseconds between the starts of windows; 0 without windows, or if the user's plan below
+    computes with windows, and so may drop some."""
     order: tuple[Jvm, ...]
-    """tuple of attribute: columns that order the records of some of its functions."""
+    """tuple of attribute: columns that order records for some functions."""
 
 
 @dataclass(frozen=True)
@@ -81,56 +81,56 @@ class JoinPart:
     """Holds the parts of one side of a join."""
 
     attributes: tuple[Jvm, ...]
-    """tuple of attribute: what comes out of it."""
+    """tuple of attribute: output columns of the side."""
     spans: tuple[tuple[int, int], ...]
-    """Their leaves, from the first up to the last."""
+    """(first, stop) of each attribute's leaves."""
     compared: tuple[tuple[int, Jvm], ...]
-    """tuple of (int, expression): leaves that are only compared."""
+    """tuple of (int, expression): positions of leaves that are only compared, not put out."""
     keys: tuple[Jvm, ...]
-    """tuple of expression: what is equal to the other side's."""
+    """tuple of expression: operands of the equalities with the other side."""
 
 
 @dataclass
 class PlannedOperator:
-    """One stateful operator of a query."""
+    """Describes one stateful operator of a query."""
 
     id: str
     """``aggregate-0``, ``join-0`` ..., counted from the source upwards."""
     what: str
     """For people: keys, window, aggregates."""
     level: int
-    """Operators of level n read what level n - 1 put out."""
+    """0 for an operator that reads sources only; else 1 more than the largest level of its parents."""
     upstream: PlannedOperator | None
-    """None for an operator that reads the source."""
+    """The operator that this one reads in the same job; None for an operator of sources or `feeds`."""
     spec: Spec
     input_plan: Jvm
-    """plan node: what the operator reads (a window already cut into slices). Its leaf is
-    ``upstream.placeholder`` where there is an upstream operator."""
+    """plan node: the operator's input (a window already cut into slices). Its leaf is
+    ``upstream.placeholder`` if there is an upstream operator."""
     keys: list[Routed]
     values: Sequence[Routed | Passed]
-    """list of Routed, for a processor of Passed."""
+    """list of Routed for aggregates and joins, of Passed for other operators."""
     slice_start: Column | None
     """Microseconds."""
     output_plan: Jvm
-    """plan node: what the operator puts out, as a plan over ``placeholder``."""
+    """plan node: the operator's output, as a plan over ``placeholder``."""
     placeholder: Jvm
-    """plan node: stands for what the slots put out: an aggregate's merged buffers, ``k0 ..``,
-    ``t``, ``v0 ..``; a processor's rows."""
+    """plan node: leaf for the slots' output: merged buffers of an aggregate, ``k0 ..``, ``t``,
+    ``v0 ..``; rows of other operators."""
     raw_schema: T.StructType
-    """Spark's schema of what the slots put out."""
+    """Spark's schema of the slots' output."""
     key_names: list[str]
     """The grouping expressions as SQL."""
     time_output: int | None
-    """Position of the time among what the Aggregate puts out, if it is there."""
+    """Position of the time in the Aggregate's output; None if the output has no time."""
     arrival: Column | None
-    """When a record arrived, as a timestamp expression over the input."""
+    """When a record arrived, as a timestamp expression over the input; None if unknown."""
     initial: InitialState | None
-    """A processor's."""
+    """Initial state of a processor."""
     feeds: tuple[PlannedOperator, ...]
-    """Operators whose results of a step it reads once all of them are done, each at its placeholder
-    in `input_plan`: where there are several, or what stands between cannot let markers through."""
+    """Operators whose whole output of a step this one reads, each at its placeholder in `input_plan`:
+    there are several of them, or marker rows cannot pass the plan between."""
     node: Jvm | None
-    """plan node or None: The node of the query's plan that was read."""
+    """plan node or None: the node of the query's plan that became the operator."""
     aggregate: AggregateParts | None = None
     """Parts of an aggregate; None for other operators."""
     join: tuple[JoinPart, ...] = ()
@@ -138,7 +138,7 @@ class PlannedOperator:
 
     @property
     def columns(self) -> str:
-        """Columns of rows that pass an operator as they are, in and out; "" where it has none."""
+        """Input and output columns of an operator that gets rows unchanged; "" for other operators."""
         if not all(isinstance(value, Passed) for value in self.values):
             return ""
         read = self.input_plan if self.node is None else self.node.child()
@@ -146,43 +146,43 @@ class PlannedOperator:
 
     @property
     def shared(self) -> bool:
-        """Return whether every slot gets every record, and one of them stores it."""
+        """Return whether every slot gets every record, and one slot stores the record."""
         return self.spec.shared
 
     @property
     def behind_us(self) -> int:
-        """Return its watermark's distance behind the job's: a join below puts out older records, too."""
+        """Return how far the operator's watermark is behind the job's, because of joins below."""
         return max((op.behind_us + op.delays_us for op in self.parents), default=0)
 
     @property
     def delays_us(self) -> int:
-        """Return the age that its output may have beyond its watermark."""
+        """Return how far the operator's output may be behind its watermark, in microseconds."""
         holds_us = self.spec.holds_us
         return int(NEVER_US) // 2 if holds_us is None else -holds_us
 
     @property
     def parents(self) -> tuple[PlannedOperator, ...]:
-        """The operators that it reads from; none for one that reads sources."""
+        """The operators that this one reads; empty if it reads sources."""
         return self.feeds if self.upstream is None else (self.upstream,)
 
 
 @dataclass
 class PlannedQuery:
-    """A query as headgate runs it."""
+    """Describes a query as headgate runs it."""
 
     operators: list[PlannedOperator]
     """From the source upwards; empty for a stateless query."""
     plan: Jvm
-    """plan node: what the user wrote above the last operators, over their placeholders."""
+    """plan node: the user's plan above the last operators, over their placeholders."""
     schema: T.StructType
-    """What the user's query puts out."""
+    """Schema of the user's query."""
     mode: OutputMode
     notes: list[str] = field(default_factory=list)
-    """What stays in Catalyst, for `explain`."""
+    """Names of nodes that stay in Catalyst above operators, for `explain`."""
 
     @property
     def chains(self) -> list[list[PlannedOperator]]:
-        """Operators in chains, each from the source to the query's output."""
+        """Operators in chains; within a chain each operator is the upstream of the next operator."""
         feeding = {id(x.upstream) for x in self.operators}
         chains = []
         for last in self.operators:
@@ -196,20 +196,20 @@ class PlannedQuery:
 
     @property
     def sources(self) -> list[list[PlannedOperator]]:
-        """The chains that read sources; the others read what operators put out."""
+        """The chains that read sources; other chains read the output of operators."""
         return [chain for chain in self.chains if not chain[0].feeds]
 
     @property
     def last(self) -> list[PlannedOperator]:
-        """The operators that no other reads from: what they put out is the query's."""
+        """The operators that no other operator reads; their output becomes the query's output."""
         read = {id(parent) for op in self.operators for parent in op.parents}
         return [op for op in self.operators if id(op) not in read]
 
 
 def row_by_row(plan: Jvm) -> bool:
-    """Return whether a plan makes its rows one by one, so that it may run within the slots' own job.
+    """Return whether a plan computes each row from one row, so that it may run in the slots' own job.
 
-    Anything else could run the slots twice, or only some of them: a sort looks at its input first.
+    Any other plan could run the slots twice, or only some slots: a sort samples its input first.
     """
     children = list(each(plan.children()))
     named = class_name(plan) in ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
@@ -217,14 +217,14 @@ def row_by_row(plan: Jvm) -> bool:
 
 
 def results_after_us(operators: Sequence[PlannedOperator]) -> dict[str, int]:
-    """Return the lengths of windows whose results are put out when they are over, by operator."""
+    """Return the lengths of windows whose results come out at the window's end, by operator."""
     named = ((op.id, op.spec) for op in operators)
     specs = ((name, spec) for name, spec in named if isinstance(spec, AggregateSpec))
     return {name: us for name, spec in specs if (us := spec.results_after_us) is not None}
 
 
 def raw_schema(spec: AggregateSpec, values: list[Routed]) -> T.StructType:
-    """Return the schema of merged buffers: key leaves, time, value leaves, lists of what is kept."""
+    """Return the schema of merged buffers: key leaves, time, value leaves, lists of kept values."""
     fields = [T.StructField(f"k{i}", types.spark_type(x)) for i, x in enumerate(spec.keys)]
     if spec.time is not None:
         fields.append(T.StructField("t", T.LongType()))

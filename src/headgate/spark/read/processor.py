@@ -1,4 +1,4 @@
-"""Reads one ``transformWithState`` node: its key, its processor, its times, what it puts out."""
+"""Reads one ``transformWithState`` node: key, processor, time mode and output."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _TIME_MODES = {
 
 
 _OF_KEYS = ("keys", "batch", "state", "timers")
-"""What methods of an `ArrowProcessor` are given, by position."""
+"""Positional arguments of the methods of an `ArrowProcessor`."""
 
 _OF_KEY = ("key", "rows", "timerValues")
-"""What Spark gives ``handleInputRows`` and ``handleInitialState``, by position."""
+"""Positional arguments that Spark passes to ``handleInputRows`` and ``handleInitialState``."""
 
 _OF_TIMERS = ("key", "timerValues", "expiredTimerInfo")
-"""What Spark gives ``handleExpiredTimer``, by name."""
+"""Keyword arguments that Spark passes to ``handleExpiredTimer``."""
 
 
 class _ProcessorReader:
@@ -68,13 +68,13 @@ class _ProcessorReader:
         self.zone = self.spark.conf.get("spark.sql.session.timeZone")
         self.time_mode = self._time_mode()
 
-    # -- what another kind of node has in another place ---------------------------------------------
+    # -- differs by kind of node ---------------------------------------------------------------------
 
     def _grouping(self) -> list[Jvm]:
         return list(each(self.node.leftAttributes()))
 
     def _columns_read(self) -> list[Jvm]:
-        # Spark puts the key in front of what the stream has, and gives a processor the latter
+        # Spark puts the key before the stream's columns, and a processor gets only these columns
         return list(each(self.child.output()))[len(self.grouping) :]
 
     def _time_mode(self) -> TimeMode:
@@ -132,7 +132,7 @@ class _ProcessorReader:
         )
 
     def _order(self, user: object, processor: Processor) -> tuple[int, ...]:
-        """Return where the columns stand that order a key's rows; O+ knows the order of its own."""
+        """Return the positions of the columns that order a key's rows; O+ orders its rows itself."""
         if isinstance(user, WindowProcessor):
             return ()
         return positions(self.reading.ordered, list(processor.inputs.names))
@@ -175,9 +175,9 @@ class _ProcessorReader:
         )
 
     def _check_calls(self, user: object) -> None:
-        """Refuse methods that cannot be called as Spark calls them; those that it never calls pass.
+        """Refuse methods that Spark's arguments do not fit, except methods that Spark never calls.
 
-        Of a timer's handler nobody knows before whether it is called: it is warned of. Raises
+        A wrong handler of timers only causes a warning, because timers may never expire. Raises
         `ConfigError`.
         """
         name = _name(user)
@@ -205,7 +205,7 @@ class _ProcessorReader:
                     warnings.warn(text, stacklevel=users_level())
 
     def _arrow(self, schema: T.StructType) -> Any:
-        """Return the schema that rows of `schema` have in a slot."""
+        """Return the Arrow schema of rows of `schema` in a slot, in the session's time zone."""
         return to_arrow_schema(schema, timezone=self.zone)
 
     def _keys(self, processor: Processor, grouping: list[Jvm], user: object) -> list[Routed]:
@@ -219,10 +219,10 @@ class _ProcessorReader:
         return keys
 
     def _values(self, wanted: Any, output: Any, prefix: str, user: object) -> list[Passed]:
-        """Return the columns that a processor reads, by name, or all of them if it is the user's own."""
+        """Return the columns that an `ArrowProcessor` names; all columns for other processors."""
         attributes = list(output)
         if not isinstance(user, ArrowProcessor):
-            # names need not be distinct there
+            # by position, because names may be duplicate
             return [Passed(f"{prefix}{i}", column(self.spark, a)) for i, a in enumerate(attributes)]
         there = {a.name(): a for a in attributes}
         values = []
@@ -245,14 +245,14 @@ class _ProcessorReader:
         return InitialState(node.initialState(), keys, values)
 
     def _initial_columns(self) -> list[Jvm]:
-        """Return the columns of the initial state as a processor gets them: without the key in front."""
+        """Return the columns of the initial state without the key before them."""
         if not self._has_initial:
             return []
         keys = len(list(each(self.node.rightAttributes())))
         return list(each(self.node.initialState().output()))[keys:]
 
     def _event_time(self) -> Column | None:
-        """Return a record's event time in microseconds, where late records are dropped: as Spark."""
+        """Return a record's event time in us; None if Spark drops no late records in this time mode."""
         if self.time_mode is not TimeMode.EVENT:
             return None
         for attribute in each(self.child.output()):
@@ -278,14 +278,14 @@ def _struct(attributes: Any) -> T.StructType:
 
 
 def _given(node: Jvm) -> object:
-    """Return the object that was given to ``transformWithState``."""
+    """Return the user's processor of ``transformWithState``."""
     return _unpacked(processor_of, node)
 
 
 def _unpacked(read: Callable[[Jvm], Any], node: Jvm) -> Any:
     try:
         return read(node)
-    except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
+    except PySparkRuntimeError as error:  # PySpark has broadcast a large processor, and dropped it
         msg = (
             "cannot run a processor that takes more than 1 MB with all that it holds; let it read what "
             f"is large from a file when it is called, {WAY_OUT}."
@@ -311,11 +311,11 @@ class _GroupStateReader(_ProcessorReader):
         return list(each(self.node.groupingAttributes()))
 
     def _columns_read(self) -> list[Jvm]:
-        # here the key stands where the stream has it
+        # this node leaves the key among the stream's columns
         return list(each(self.child.output()))
 
     def _time_mode(self) -> TimeMode:
-        # without a timeout, too, the function may ask what time it is
+        # processing time also without a timeout, because the function may ask for the time
         timed = self._timeout == BY_EVENT_TIME
         return TimeMode.EVENT if timed else TimeMode.PROCESSING
 

@@ -1,7 +1,7 @@
 """Declares the readers of plan nodes, with their input and their result.
 
-A kind of node that becomes an operator has a file of its own, which ends with its `NodeReader`; the
-walker knows it by a line in its registry.
+Each kind of node that becomes an operator has its own file, which ends with its `NodeReader`. The
+registry in `logical` lists the readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.spark.settings.options import ARRIVAL
 
 @dataclass(frozen=True)
 class Taken:
-    """Holds the input of an operator; the fields are those of `Operator`."""
+    """Holds the input of an operator; see the fields of `PlannedOperator`, `plan` is `input_plan`."""
 
     plan: Jvm
     keys: list[Routed]
@@ -37,7 +37,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Given:
-    """Holds the output of an operator; the fields are those of `Operator`."""
+    """Holds the output of an operator; see the fields of `PlannedOperator`, `plan` is `output_plan`."""
 
     plan: Jvm
     placeholder: Jvm
@@ -51,29 +51,29 @@ class Reading:
 
     spark: SparkSession
     plan: Jvm
-    """plan node: the whole query's."""
+    """plan node: the whole query."""
     mode: OutputMode
     arrival: str | None
     """Name of a timestamp column that says when a record arrived."""
     ordered: tuple[str, ...]
-    """Names of the columns that order records; none where their order is left to chance."""
+    """Names of the columns that order records; empty: records count in the order of their arrival."""
     number: int
     """Number of the operator that the node becomes, from the source upwards."""
     feeds: tuple[PlannedOperator, ...] = ()
-    """The operators whose results it reads, as `PlannedOperator` has it."""
+    """See `PlannedOperator.feeds`."""
     node: Jvm | None = None
-    """plan node or None: The node in `plan`."""
+    """plan node or None: the node in `plan`."""
     whole_windows: bool = False
-    """Whether overlapping windows are kept each by itself, and not as slices that they share."""
+    """Whether slots keep overlapping windows one by one, and not as slices that windows share."""
     asks_kafka: bool = True
-    """Whether Kafka tells when a record arrived, where no column does."""
+    """Whether Kafka's timestamp is the arrival time if `arrival` names no column."""
 
     def arrived(
         self, attributes: Iterable[Jvm], upstream: PlannedOperator | None = None
     ) -> Column | None:
-        """Return when a record arrived, of what an operator reads from the source; None from another.
+        """Return the arrival time of records from sources; None for records of other operators.
 
-        Raises `ConfigError`: the column named is not among `attributes`, or is no timestamp.
+        Raises `ConfigError`: the named column is not among `attributes`, or is no timestamp.
         """
         if self.arrival is None or upstream is not None or self.feeds:
             return None
@@ -90,9 +90,9 @@ class Reading:
         return column(self.spark, by_name[self.arrival])
 
     def arrivals(self, plans: Sequence[Jvm]) -> list[tuple[Jvm, Column | None]]:
-        """Return the streams that one operator reads, each with when its records arrived; as `arrived`.
+        """Return the streams of one operator, each with its records' arrival time; raises as `arrived`.
 
-        Kafka tells of all of them, or it is not known of any.
+        Kafka's timestamps count only if all streams have one.
         """
         if self.arrival is None and self.asks_kafka and not self.feeds:
             pairs = [kafka_arrival(self.spark, plan) for plan in plans]
@@ -104,7 +104,7 @@ class Reading:
         return [(plan, self.arrived(each(plan.output()))) for plan in plans]
 
     def _by_kafka(self, taken: Taken) -> Taken:
-        """Return an operator's input with the time at which Kafka got a record, if from Kafka."""
+        """Return an operator's input; if it reads Kafka, the arrival time is Kafka's timestamp."""
         pair = kafka_arrival(self.spark, taken.plan)
         if pair is None:
             return taken
@@ -122,7 +122,7 @@ class Reading:
     ) -> PlannedOperator:
         """Return the operator that the node becomes.
 
-        `kind`: of node: its id begins with it. `upstream`: what it reads from; None for the source.
+        `kind`: first part of the operator's id. `upstream`: see `PlannedOperator.upstream`.
         """
         parents = self.feeds if upstream is None else (upstream,)
         unknown = self.arrival is None and taken.arrival is None
@@ -159,9 +159,9 @@ class NodeReader:
     """Turns nodes of one kind into operators."""
 
     names: tuple[str, ...]
-    """Simple names of their classes."""
+    """Simple names of the nodes' classes."""
     read: Callable[[Reading, Jvm, PlannedOperator | None], PlannedOperator]
-    """From what is known, a node and the operator that it reads from (None: the source) to the
-    operator that the node becomes. Raises UnsupportedQuery."""
+    """Takes the reading, a node, and its upstream operator or None; returns the operator that the
+    node becomes. Raises UnsupportedQuery."""
     applies: Callable[[Jvm], bool] = field(default=_streams)
-    """Whether such a node keeps state at all: where it reads a stream."""
+    """Returns whether a node of these classes keeps state; by default, if it is streaming."""

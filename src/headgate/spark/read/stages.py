@@ -44,60 +44,60 @@ _STATEFUL = {
     "Distinct",
 }
 _PASSED = {"SubqueryAlias", "View", "ResolvedHint"}
-"""Nodes that put out what they read."""
+"""Nodes that put out their input unchanged."""
 
 _CARRIED = T.StructType(
     [T.StructField(ARRIVED, T.DoubleType()), T.StructField(ORIGIN, T.IntegerType())]
 )
-"""What goes along with each row between stages: when it came, and which stage put it out."""
+"""Columns of each row between stages: its arrival, and the stage that put it out."""
 
 
 class NoPythonStage(UnsupportedQuery):
-    """The query has nothing that a pool could run."""
+    """Reports a query without a stage that a pool can run."""
 
 
 @dataclass
 class Hole:
-    """A leaf of a plan where the rows of a stage belong."""
+    """Describes a leaf of a plan that the rows of a stage replace."""
 
     stage: str
     leaf: Jvm
-    """plan node: puts out the stage's rows, and `_CARRIED` behind them."""
+    """plan node: puts out the stage's columns, then `_CARRIED`."""
 
 
 @dataclass
 class Stage:
-    """One stateless Python function of a query, or several that are evaluated side by side."""
+    """Describes one stateless Python function of a query, or several that one stage evaluates."""
 
     id: str
     """``map-0`` or ``udf-1``, counted from the source upwards."""
     what: str
-    """The function's name, and how it is called."""
+    """Name and kind of the function."""
     function: Function
-    """As it was given to ``mapInArrow``, or one that does the same for the others."""
+    """The user's function of ``mapInArrow``, or an equivalent function for the other kinds."""
     input_plan: Jvm
-    """plan node: what the stage reads, and `_CARRIED` behind it."""
+    """plan node: the stage's input columns, then `_CARRIED`."""
     holes: list[Hole]
-    """Its leaves where it reads other stages; empty where it reads the source."""
+    """Leaves of `input_plan` for rows of other stages; empty if the stage reads the source."""
     raw_schema: T.StructType
-    """Of what the replicas put out."""
+    """Schema of the replicas' output."""
     feeds: bool = False
-    """Whether another stage reads this one."""
+    """Whether another stage reads this stage."""
 
     @property
     def parents(self) -> list[str]:
-        """The stages that it reads."""
+        """The stages that this stage reads."""
         return list(dict.fromkeys(hole.stage for hole in self.holes))
 
 
 @dataclass
 class Pipeline:
-    """A query of stateless Python stages."""
+    """Describes a query of stateless Python stages."""
 
     stages: list[Stage]
-    """Each behind those that it reads."""
+    """In an order in which each stage comes after its parents."""
     plan: Jvm
-    """plan node: what stands above the last stages, over their holes."""
+    """plan node: the plan above the last stages, over their holes."""
     holes: list[Hole]
 
     @property
@@ -113,20 +113,20 @@ class Pipeline:
 
 @dataclass
 class _Part:
-    """A part of the plan; over stages where it has holes, and then with `_CARRIED` at its end."""
+    """Holds a part of the plan; with holes it stands over stages, and `_CARRIED` are its last columns."""
 
     plan: Jvm
     holes: list[Hole] = field(default_factory=list)
 
     @property
     def output(self) -> list[Jvm]:
-        """The columns of the user's."""
+        """The user's columns."""
         attributes = list(each(self.plan.output()))
         return attributes[: -len(_CARRIED)] if self.holes else attributes
 
     @property
     def carried(self) -> list[Jvm]:
-        """The columns behind them."""
+        """The columns `_CARRIED`; none without holes."""
         return list(each(self.plan.output()))[-len(_CARRIED) :] if self.holes else []
 
 
@@ -198,7 +198,7 @@ class _Reader:
         return self._kept(plan, name, parts)
 
     def _kept(self, plan: Jvm, name: str, parts: list[_Part]) -> _Part:
-        """Return a node that stands on stages as it is, with what goes along with each row."""
+        """Return a node above stages, unchanged except that it also puts out `_CARRIED`."""
         first = parts[0]
         if name in _PASSED:
             return first
@@ -247,7 +247,7 @@ class _Reader:
         return PandasMap(Evaluation(MAP_IN_PANDAS, (call,), settings_of(self.spark)))
 
     def _calls(self, node: Jvm, below: _Part) -> _Part:
-        """Return a select or a where whose UDFs are stages: each above those that it needs."""
+        """Return a select or a where whose UDFs are stages; a UDF's stage stands above its arguments'."""
         select = class_name(node) == "Project"
         wanted = list(each(node.projectList())) if select else [node.condition()]
         original, first = node.child(), below.output
@@ -289,7 +289,7 @@ class _Reader:
         )
 
     def _same(self, node: Jvm) -> Stage | None:
-        """Return the stage that computes what a node does: a DataFrame that is used twice runs once."""
+        """Return the stage with the same result as a node, so that a DataFrame used twice runs once."""
         return next((stage for known, stage in self._known if known.sameResult(node)), None)
 
     def _add(self, node: Jvm, stage: Stage) -> None:
@@ -308,7 +308,7 @@ class _Reader:
         return _Part(hole.leaf, [hole])
 
     def _fed(self, part: _Part) -> _Part:
-        """Return a stage's input with the columns `_CARRIED` at its end, which are added to a source."""
+        """Return a stage's input with the columns `_CARRIED` at its end; add them to a source's rows."""
         if part.holes:
             return part
         rows = of_rows(self.spark, part.plan)
@@ -340,16 +340,16 @@ def _streams(plan: Jvm) -> int:
 
 
 def _function(node: Jvm) -> Function:
-    """Return the function that was given to ``mapInArrow`` or ``mapInPandas``."""
+    """Return the user's function of ``mapInArrow`` or ``mapInPandas``."""
     try:
         function: Function = function_of(node)
-    except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
+    except PySparkRuntimeError as error:  # PySpark has broadcast a large function, and dropped it
         raise UnsupportedQuery(TOO_LARGE) from error
     return function
 
 
 def arrived_ms(arrival: Column | None) -> Column:
-    """Return when a record arrived, in ms since 1970; null where nothing says so."""
+    """Return when a record arrived, in ms since 1970; null if that is unknown."""
     if arrival is None:
         return F.lit(None).cast("double")
     return F.unix_micros(arrival) / F.lit(1000.0)

@@ -1,4 +1,4 @@
-"""Reads as a batch the part of a Delta or Iceberg table that a stream had read, by Spark's offsets."""
+"""Reads, as a batch, the rows of a Delta or Iceberg table that a stream has read, by Spark's offsets."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _ELSEWHERE = (
     "streaming-skip-delete-snapshots",
     "streaming-skip-overwrite-snapshots",
 )
-"""Options by which a stream reads something else than the table's rows."""
+"""Options with which a stream reads other rows than the table's at one version."""
 
 
 def rows_until(
     spark: SparkSession, offset: str | None, table: str, *, path: bool, options: Mapping[str, str]
 ) -> DataFrame | None:
-    """Return a table's rows up to an offset; None where the offset is not that of a table.
+    """Return a table's rows up to an offset; None for an offset of another source.
 
-    Raises `HeadgateError`: the stream did not read the table as it is at some version.
+    Raises `HeadgateError`: the stream has not read exactly the rows of one version of the table.
 
     Parameters
     ----------
-    offset : str or None    As Spark's log has it.
-    table : str    A name, or with `path` what ``load`` was given.
-    options : mapping of str to str    The stream reader's.
+    offset : str or None    From Spark's log.
+    table : str    The table's name; with `path` the argument of ``load``.
+    options : mapping of str to str    Options of the stream reader.
     """
     fields = _parsed(offset)
     delta, iceberg = "reservoirVersion" in fields, "snapshot_id" in fields
@@ -69,7 +69,7 @@ def _parsed(offset: str | None) -> dict[str, Any]:
 
 
 def _delta_version(table: str, offset: Mapping[str, Any]) -> int:
-    """Return the last version of which an offset has all files."""
+    """Return the last version that the stream has read completely."""
     if _number(table, offset, "index") >= 0:
         raise _within(table)
     return _number(table, offset, "reservoirVersion") - 1
@@ -86,7 +86,7 @@ def _check_whole_snapshot(
 
 
 def _number(table: str, offset: Mapping[str, Any], name: str) -> int:
-    """Return a whole number of an offset, which becomes part of a statement and so must be no text."""
+    """Return a whole number of an offset; refuse a text, because the value goes into SQL."""
     value = offset.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return value

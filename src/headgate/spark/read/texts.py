@@ -1,8 +1,8 @@
-"""Writes expressions of a query as texts that are the same for queries that mean the same.
+"""Writes expressions of a query as texts that are equal for queries of the same meaning.
 
-A column is written as the expression over the source's columns that computes it, however many
-``withColumn`` stand between. Ids, aliases, the order of ``a + b`` and casts that Spark adds leave no
-trace, so a text is the same after a restart, and under another release of Spark.
+The text of a column is the expression over the source's columns that computes it, through all
+``withColumn`` between. Ids, aliases, the order of ``a + b`` and casts that Spark adds do not change a
+text, so it is the same after a restart, and under another release of Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headgate.spark.read.expressions import SESSION_WINDOW, sql_text
 from headgate.spark.read.windows import gap_of, time_column_of, window_numbers
 
 _MOST = 400
-"""Characters of a text; the rest of a longer one is a checksum. Chosen."""
+"""Most characters of a text; a checksum replaces the rest of a longer text. Chosen."""
 
 _ANY_ORDER = {
     "Add": " + ",
@@ -54,7 +54,7 @@ _EITHER_WAY = {
     "GreaterThan": (">", "<"),
     "GreaterThanOrEqual": (">=", "<="),
 }
-"""Comparisons, as they are and with their sides exchanged."""
+"""Comparisons, with their sign and the sign after an exchange of their sides."""
 
 _SUFFIX = re.compile(r"^(-?[0-9.]+(?:E-?[0-9]+)?)(?:L|S|Y|D|BD)$")
 _NAME = re.compile(r"^\w+$")
@@ -70,23 +70,23 @@ _MADE_BY_PYTHON = {
     "FlatMapGroupsInArrow",
 }
 _WITHOUT_ZONE = {"TimestampAddInterval", "TimeAdd"}
-"""Sums of which only whole days and months depend on the time zone."""
+"""Sums of time and interval, in which only whole days and months depend on the time zone."""
 
 _ZONES = {"Etc/UTC": "UTC", "GMT": "UTC", "Z": "UTC", "+00:00": "UTC"}
 
 
 class Texts:
-    """Writes expressions over what stands below a node of a plan.
+    """Writes expressions over the input of a plan's node.
 
-    `plan`: plan node. `shared`: texts of the node above, which gathers the same facts.
+    `plan`: plan node. `shared`: texts of the node above, which share the attributes below.
 
     Attributes
     ----------
-    lookups : set of str    Joins with a table that a column comes from.
-    zones : set of str    Time zones of the session that an expression depends on.
-    constant_zones : set of str    Those that a timestamp constant is written in.
+    lookups : set of str    Joins with a static table that provide a column.
+    zones : set of str    Time zones of the session on which an expression depends.
+    constant_zones : set of str    Time zones in which timestamp constants are written.
     arguments : set of str    Arguments that the SQL of a function omits.
-    unions : list of Texts    Unions that a column comes from.
+    unions : list of Texts    Unions that provide a column.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, shared: Texts | None = None) -> None:
@@ -112,13 +112,13 @@ class Texts:
         return ids_of(self.plan.output())
 
     def below(self, at: int) -> Texts:
-        """Return the writer of a child of the node."""
+        """Return the texts of a child of the node."""
         return self._children[at]
 
     # -- columns ----------------------------------------------------------------------------------
 
     def text_of(self, attribute: Jvm) -> str:
-        """Return the text of a column that the node puts out."""
+        """Return the text of an output column of the node."""
         return _bare(self._column(id_of(attribute), str(attribute.name())))
 
     def _column(self, wanted: str, name: str) -> str:
@@ -127,7 +127,7 @@ class Texts:
         return self._known[wanted]
 
     def _made(self, wanted: str, name: str) -> str:
-        """Return the text of a column by what the node does."""
+        """Return the text of a column by the kind of the node."""
         if self.name == "Project":
             return self._named(self.plan.projectList(), wanted, name)
         if self.name == "Aggregate":
@@ -177,7 +177,7 @@ class Texts:
         return " | ".join(sorted(set(texts)))
 
     def branches(self) -> str:
-        """Return which columns of a union come from one branch; "" where fewer than two differ."""
+        """Return the columns of each branch of a union, as rows; "" if fewer than two columns differ."""
         if len(self._united_columns) <= 1:
             return ""
         rows = zip(*sorted(self._united_columns, key=sorted), strict=True)
@@ -186,7 +186,7 @@ class Texts:
     def _from_below(self, wanted: str, name: str) -> str:
         there = [i for i, child in enumerate(self._children) if wanted in child._ids]
         if not there:
-            # a source's, or made by a node that says nothing of how
+            # a column of a source, or of a node that does not show its expression
             return _quoted(name)
         at = there[0]
         text = self._children[at]._column(wanted, name)
@@ -201,18 +201,18 @@ class Texts:
         return f"static.{_in_parentheses(text)}"
 
     def _look_up(self) -> None:
-        """Note a join with a table, of which a column is used."""
+        """Add a join with a static table to `lookups`."""
         condition = self.plan.condition()
         kind = str(self.plan.joinType().sql()).lower()
         if "" in self._known:
             return
-        self._known[""] = kind  # a condition may ask for the table's columns itself
+        self._known[""] = kind  # before the condition, whose texts may look up this join again
         parts = conjuncts(self.spark, condition.get()) if condition.isDefined() else []
         said = " AND ".join(sorted(self.text(part) for part in parts))
         self.lookups.add(f"{kind} join on {said}" if said else f"{kind} join")
 
     def _window(self, expression: Jvm, metadata: Jvm | None) -> str:
-        """Return the text of a window that an expression makes; "" where it makes none."""
+        """Return the text of the window that an expression creates; "" for other expressions."""
         if class_name(expression) not in ("CreateNamedStruct", "CaseWhen", "If"):
             return ""
         if "precisetimestampconversion" not in expression.toString():
@@ -240,7 +240,7 @@ class Texts:
     # -- expressions ------------------------------------------------------------------------------
 
     def text(self, expression: Jvm) -> str:
-        """Return the text of an expression over what stands below the node."""
+        """Return the text of an expression over the node's input."""
         return _bare(_short(self._text(expression)))
 
     def _text(self, expression: Jvm) -> str:
@@ -281,7 +281,7 @@ class Texts:
         parts = [(child, self._text(child)) for child in children]
         try:
             text = sql_over(self.spark, expression, parts)
-        except FAILED:  # one that wants its children as they are
+        except FAILED:  # the expression does not accept the replaced children
             return f"{name}({', '.join(text for _, text in parts)})"
         if len(parts) == 1 and text.endswith(f"({parts[0][1]})"):
             text = text.removesuffix(f"({parts[0][1]})") + f"({_bare(parts[0][1])})"
@@ -341,7 +341,7 @@ class Texts:
         around = dict(self._variables)
         names = []
         for variable in each(function.arguments()):
-            # Spark numbers them again in each session
+            # Spark's own numbers differ in each session
             names.append(f"x{len(self._variables)}")
             self._variables[id_of(variable)] = names[-1]
         text = f"({', '.join(names)} -> {self._text(function.function())})"
@@ -415,7 +415,7 @@ def _is_number(text: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Return a text without the parentheses around all of it."""
+    """Return a text without its outermost parentheses, if they enclose the whole text."""
     if not text.startswith("("):
         return text
     depth = 0
@@ -435,7 +435,7 @@ def _in_parentheses(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """Return a text, of a long one its beginning and a checksum of all."""
+    """Return a text; a long text is cut and gets a checksum of the whole."""
     if len(text) <= _MOST:
         return text
     return f"{text[:_MOST]}... {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Draws a query's plan as a tree that says of each part where it runs; for people."""
+"""Draws a query's plan as a tree with the place where each part runs; for people."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SOURCES = {"StreamingRelation", "StreamingRelationV2"}
 
 
 def tree(plan: Jvm, becomes_operator: Callable[[Jvm], bool]) -> list[str]:
-    """Return a line per part of an analysed plan, each below what reads it.
+    """Return a line for each part of an analysed plan, with a node's inputs below the node.
 
-    `plan`: plan node. `becomes_operator`: whether a node is one that slots run.
+    `plan`: plan node. `becomes_operator`: returns whether slots run a node.
     """
     return [
         f"{where:<10}{'  ' * depth}{name}"
@@ -27,7 +27,7 @@ def tree(plan: Jvm, becomes_operator: Callable[[Jvm], bool]) -> list[str]:
 def _parts(
     plan: Jvm, depth: int, becomes_operator: Callable[[Jvm], bool]
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield where a part runs, how deep it stands, and what it is."""
+    """Yield place, depth and name of each part."""
     if not plan.isStreaming():
         yield "table", depth, "a table or batch DataFrame"
         return
@@ -47,7 +47,7 @@ def _parts(
 
 
 def _of_window(plan: Jvm) -> bool:
-    """Return whether Spark made a node of ``window(...)``, or to keep null times out of one."""
+    """Return whether Spark made a node for ``window(...)``, or to drop null times before a window."""
     name = class_name(plan)
     if name in ("Project", "Expand"):
         return "precisetimestampconversion" in plan.toString().partition("\n")[0]
@@ -66,7 +66,7 @@ def _where(plan: Jvm, becomes_operator: Callable[[Jvm], bool]) -> str:
 
 
 def _below(plan: Jvm, becomes_operator: Callable[[Jvm], bool]) -> bool:
-    """Return whether an operator stands below `plan`, which then runs on what slots put out."""
+    """Return whether an operator stands below `plan`, which then processes the slots' output."""
     return any(
         becomes_operator(child) or _below(child, becomes_operator)
         for child in each(plan.children())

@@ -20,7 +20,7 @@ _AS_LONGS = (
     T.DayTimeIntervalType,
     *((T.TimeType,) if hasattr(T, "TimeType") else ()),
 )
-"""Types whose values Spark itself has as longs; some minors have no `TimeType`."""
+"""Types whose values Spark stores as longs; some minors have no `TimeType`."""
 
 _COMPARED = (
     *_INTEGERS,
@@ -39,8 +39,8 @@ _COMPARED = (
 def any_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]]:
     """Return the leaves that carry `value` and the expression of each.
 
-    A struct becomes one leaf that says whether it is there, and those of its fields. What has no form of
-    a fixed width is one leaf: the bytes in which Spark stores it.
+    A struct becomes one leaf that is null if the struct is null, and the leaves of its fields. A value
+    without another form becomes one leaf: the bytes in which Spark stores the value.
     """
     integer = _as_integer(data_type, value)
     if integer is not None:
@@ -61,7 +61,7 @@ def any_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]
 
 
 def _as_integer(data_type: T.DataType, value: Column) -> Column | None:
-    """Return a value as the long that compares as it does; None if there is none."""
+    """Return a value as a long with the same order; None if its type has no such long."""
     if isinstance(data_type, _INTEGERS):
         return value.cast("bigint")
     if isinstance(data_type, T.BooleanType):
@@ -85,10 +85,10 @@ def in_order(data_type: T.DataType) -> bool:
 
 
 def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, Column]]:
-    """Return the leaves of a value that records are compared by, or that a worker reads.
+    """Return the leaves of a value that compares records, or that a worker reads.
 
-    `what`: what the value is, for the message. Raises `UnsupportedQuery`: leaves of the type do not
-    compare as its values do.
+    `what`: name of the value for the message. Raises `UnsupportedQuery`: leaves of the type do not
+    have the order of its values.
     """
     if in_order(data_type):
         return any_leaves(data_type, value)
@@ -100,9 +100,9 @@ def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, 
 
 
 def key_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]]:
-    """Return the leaves of a grouping key: equal where Spark takes the keys for equal.
+    """Return the leaves of a grouping key, which are equal if the keys are equal for Spark.
 
-    Of a text with a collation that is less than the text, which `rebuild` does not give back.
+    A text with a collation becomes its collation key, from which `rebuild` cannot return the text.
     """
     if collated(data_type):
         data_type, value = collation_keys(value)
@@ -115,7 +115,7 @@ def key_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]
 
 
 def _with_sorted_maps(data_type: T.DataType, value: Column) -> Column:
-    """Return a value whose maps have their entries in the order of their keys, as Spark groups them."""
+    """Return a value with the entries of its maps sorted by their keys, as Spark's grouping does it."""
     if not _holds(data_type, T.MapType):
         return value
     if isinstance(data_type, T.MapType):
@@ -147,7 +147,7 @@ def _holds(data_type: T.DataType, kind: type[T.DataType]) -> bool:
 
 
 def collated(data_type: T.DataType) -> bool:
-    """Return whether there are texts in a value that may be equal and not the same."""
+    """Return whether a type has texts with a collation, which may be equal and still differ."""
     if isinstance(data_type, T.ArrayType):
         return collated(data_type.elementType)
     if isinstance(data_type, T.StructType):
@@ -162,7 +162,7 @@ def _plain_string(data_type: T.DataType) -> bool:
 
 
 def rebuild(data_type: T.DataType, parts: Sequence[Column]) -> Column:
-    """Return the value that `leaves` took apart; `parts` has one Column per leaf."""
+    """Return the value whose leaves `any_leaves` returned; `parts` has one Column for each leaf."""
     value = parts[0]
     if isinstance(data_type, T.BooleanType):
         return value.cast("int").cast("boolean")
@@ -189,14 +189,14 @@ def rebuild(data_type: T.DataType, parts: Sequence[Column]) -> Column:
 
 
 def leaf_count(data_type: T.DataType) -> int:
-    """Return how many leaves `leaves` gives for a type."""
+    """Return the number of leaves that `any_leaves` returns for a type."""
     if isinstance(data_type, T.StructType):
         return 1 + sum(leaf_count(field.dataType) for field in data_type.fields)
     return 1
 
 
 def normalised(leaf: Leaf, value: Column) -> Column:
-    """Return a key leaf as Spark groups it: one NaN, one zero."""
+    """Return a key leaf with one NaN and one zero, as Spark's grouping does it."""
     if leaf.kind is not Kind.FLOAT:
         return value
     zero, nan = F.lit(0.0), F.lit(float("nan"))

@@ -18,7 +18,7 @@ from headgate.spark.read.wording import WAY_OUT
 def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
     """Return (node, expression) that made a window struct: a Project or an Expand.
 
-    On the way down the window may have been given another name.
+    A Project between may have renamed the window.
     """
     wanted = attribute.exprId()
     while True:
@@ -47,8 +47,8 @@ def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
 def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int | None:
     """Return the gap of the session window that made `attribute`, in microseconds.
 
-    None where it may differ from record to record: its months, too, are not all of one length.
-    Raises `UnsupportedQuery`: it is not above 0.
+    None if the gap differs from record to record, as an expression or in months. Raises
+    `UnsupportedQuery`: the gap is not above 0.
     """
     pair = find_window(plan, attribute)
     interval = None if pair is None else gap_of(pair[1])
@@ -67,8 +67,8 @@ def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int | None
 
 
 def gap_of(session: Jvm) -> Jvm | None:
-    """Return the gap of a session window, given the struct that Spark made of it."""
-    # the end of the struct, since the user's own time may be a sum, too
+    """Return the gap in the struct that Spark made of a session window."""
+    # from the struct's end, because the user's own time may be a sum, too
     return _added_interval(list(each(session.children()))[-1])
 
 
@@ -119,7 +119,7 @@ def time_column_of(expression: Jvm) -> Jvm:
 def check_window(
     spark: SparkSession, node: Jvm, expression: Jvm, time_column: Jvm, numbers: tuple[int, int, int]
 ) -> None:
-    """Rebuild the window from the values read and compare: the reader must never guess."""
+    """Refuse a window that differs from `F.window` with the values read: the reader must not guess."""
     size, advance, offset = numbers
     below = of_rows(spark, next(each(node.children())))
     window = F.window(

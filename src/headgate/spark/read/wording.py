@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 
 WAY_OUT = 'or .fallback("spark") to run the whole query as plain Spark'
-"""What stands open to every query that is refused."""
+"""Remedy that every refused query has."""
 
 _IN_BATCH = "do it in foreachBatch"
 
@@ -21,7 +21,7 @@ class Wording:
     name: str
     """In PySpark's words."""
     instead: str = "drop it"
-    """The nearest thing that runs."""
+    """The remedy: the most similar code that runs."""
 
 
 _WITH_STATE = "write it as transformWithState or transformWithStateInPandas"
@@ -78,7 +78,7 @@ def _join(plan: Jvm) -> str:
 
 
 _SHOWN: Mapping[str, Callable[[Jvm], str]] = {"Repartition": _repartition, "Join": _join}
-"""Those whose plan says which of several they are."""
+"""Functions that choose a name by the node's fields, for classes of several PySpark methods."""
 
 
 def wording(plan: Jvm) -> Wording:
