@@ -47,8 +47,8 @@ FILES_MAX = 65_536
 """Limit of open files that the server sets, where the system allows so many."""
 
 FILES_LEFT = 200
-"""Open files reserved for other use than connections: the server hangs up on a client beyond. `_BACKLOG`
-connections wait to be accepted at most."""
+"""Open files reserved for other use than connections: the server hangs up on a client beyond. Must be
+more than `_BACKLOG`, the connections that the server accepts at once."""
 
 _BACKLOG = 100
 
