@@ -74,7 +74,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from where it lives."""
+    """Load a public name from its module."""
     if name not in _WHERE:
         msg = f"module 'headgate' has no attribute {name!r}"
         raise AttributeError(msg)

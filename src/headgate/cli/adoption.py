@@ -1,4 +1,4 @@
-"""Defines the commands that take a plain Spark query over, and that give it back to plain Spark."""
+"""Defines the commands that move a query from plain Spark to headgate, and back."""
 
 from __future__ import annotations
 

@@ -25,16 +25,16 @@ BAD_INPUT = 2
 DIFFERS = 3
 SLO_MISSED = 4
 INTERRUPTED = 130
-"""What a shell reports for a program ended by SIGINT."""
+"""Exit code that a shell reports for a program that SIGINT has ended."""
 
 _LAST_LINES_S = 0.2
-"""Wait for stderr's last lines, in seconds; a JVM may hold the pipe for longer. Not tuned."""
+"""Longest wait for stderr's last lines, in s; a JVM may hold the pipe for longer. Not tuned."""
 
 _SENTENCE = 1000
-"""Characters of a sentence on stderr."""
+"""Longest sentence on stderr, in characters."""
 
 _UsageError = typer.BadParameter.__bases__[0]
-"""What Typer raises about the words of a command line; of its own copy of click, or of click."""
+"""Class of Typer's errors about a command line; from Typer's own copy of click, or from click."""
 
 EXIT_CODES = """Exit codes: 0 ok, and verified where that was asked for; 1 the run failed;
 2 bad input; 3 the answers differ; 4 the SLO was missed; 130 interrupted twice."""
@@ -60,8 +60,8 @@ Debug = Annotated[
 def exit_code(result: Mapping[str, Any]) -> int:
     """Return the exit code of a result: a difference outweighs a failure, and a failure a missed SLO.
 
-    Keys: `verified` (runs, verify, benchmarks), `sound` (inspect), `failed` (benchmarks: what did
-    not run to its end), `slo_met`, `refused` (explain).
+    Keys: `verified` (runs, verify, benchmarks), `sound` (inspect, doctor), `failed` (benchmarks that
+    did not run to their end), `slo_met`, `refused` (explain).
     """
     if result.get("refused"):
         return BAD_INPUT
@@ -76,7 +76,7 @@ def error_code(error: BaseException) -> int:
     """Return the exit code of an error."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    # A benchmark's own error; benchmarks are imported late, so it is known by name only.
+    # A benchmark's error; benchmarks are imported late, so only the class's name is known here.
     if type(error).__name__ == "WrongAnswer":
         return DIFFERS
     if _of_the_command_line(error):
@@ -94,8 +94,8 @@ def answer(
 ) -> None:
     """Do a command's work, print its result, and exit with its code.
 
-    An error is one sentence on stderr; with --json an object with "error" on stdout as well, so
-    that a program reading it always finds exactly one.
+    An error prints one sentence on stderr. With --json it also prints an object with "error" on
+    stdout, so that a program always reads exactly one object.
     """
     try:
         with _noise_elsewhere(as_json=as_json, debug=debug):
@@ -116,9 +116,9 @@ def answer(
 
 
 def report_error(error: BaseException) -> str:
-    """Say on stderr in one sentence why a command ended; return the sentence.
+    """Write on stderr one sentence about the error that ended a command; return the sentence.
 
-    What was not foreseen is named by its kind; of several lines, as the JVM writes them, the first.
+    Names an unforeseen error by its class, with the first line of its text; the JVM writes many.
     """
     if isinstance(error, HeadgateError | KeyboardInterrupt):
         text = shown(str(error) or "interrupted", _SENTENCE)
@@ -133,27 +133,27 @@ def report_error(error: BaseException) -> str:
 
 
 def _of_the_command_line(error: BaseException) -> bool:
-    """Return whether an error is Typer's own about the words that were typed."""
+    """Return whether an error is Typer's, about the typed words."""
     return isinstance(error, _UsageError)
 
 
 def _usage(error: Any) -> str:
-    """Return Typer's words about a command line, which has them on several lines, as one sentence."""
+    """Return Typer's message about a command line, of several lines, as one sentence."""
     text = " ".join(str(error.format_message()).split()).removesuffix(".")
     command = error.ctx.command_path if error.ctx is not None else "headgate"
-    _, _, names = command.partition(" ")  # the first is how the program was called
+    _, _, names = command.partition(" ")  # the first word is the program
     where = f"headgate {names} --help" if names else "headgate --help"
     return shown(f"{text}; {where} lists what there is.", _SENTENCE)
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """Return JSON of printable ASCII: `json` escapes all that a terminal obeys but the delete."""
+    """Return JSON of printable ASCII: `json` escapes every control character but DEL."""
     return json.dumps(value, default=str, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 @contextmanager
 def _noise_elsewhere(*, as_json: bool, debug: bool) -> Iterator[None]:
-    """Keep all but a program's result off stdout; Spark's chatter off stderr, but for --debug."""
+    """Keep stdout for the result with --json, and Spark's messages off stderr without --debug."""
     with ExitStack() as stack:
         if debug:
             os.environ["HEADGATE_QUIET"] = "0"  # which `hg.session` reads

@@ -17,11 +17,11 @@ _ELSEWHERE = {
     "bench": ("Measure headgate on this machine", "the laboratory", "./demo ./lab"),
     "demo": ("Start what a try needs beside headgate", "headgate-demo", "./demo"),
 }
-"""Commands of other distributions of this project: purpose, where they are, directories of a checkout."""
+"""Commands of this project's other distributions: purpose, distribution, directories of a checkout."""
 
 
 def load(app: typer.Typer) -> None:
-    """Let each installed extension add its commands; stand in for those of this project's others."""
+    """Let each installed extension add its commands; stand in for missing ones of this project."""
     for extension in entry_points(group=GROUP):
         try:
             extension.load()(app)

@@ -26,7 +26,7 @@ fleet = GatedTyper(
 app.add_typer(fleet, name="fleet")
 
 _LINE = 1000
-"""Characters of a line on stderr; a failure may quote a record."""
+"""Longest line on stderr, in characters; a failure may quote a record."""
 
 Description = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The fleet's description.")]
 
@@ -105,7 +105,7 @@ def status(
 
 
 class FleetProgress:
-    """Shows what is new in a fleet, on stderr: each change of a job's state, and the newest round."""
+    """Shows a fleet's progress on stderr: each change of a job's state, and the newest round."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, str] = {}
@@ -142,7 +142,7 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
 def _jobs(jobs: Any) -> list[str]:
     """Return a table of jobs.
 
-    `jobs`: rows, which are shown as they are; or jobs by name, each shown in its last state.
+    `jobs`: rows of the table; or jobs by name, whose rows have their last utility.
     """
     if not isinstance(jobs, Mapping):
         return _spaced(table(jobs))

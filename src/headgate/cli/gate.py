@@ -18,7 +18,7 @@ class GatedCommand(TyperCommand):
     """Checks that a command's numbers are finite and its paths are possible."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Check the values that were given, then run the command."""
+        """Check the values of the command's parameters, then run the command."""
         for name, value in ctx.params.items():
             option = f"--{name.rstrip('_').replace('_', '-')}"
             for typed in value if isinstance(value, list | tuple) else (value,):

@@ -20,7 +20,7 @@ from headgate.core.stores import store_url
 def directory(text: str) -> Path:
     """Return a directory written as a path or as a ``file:`` URI.
 
-    Raises `typer.BadParameter`: it is on another file system.
+    Raises `typer.BadParameter`: the directory is on another file system.
     """
     try:
         return local_path(text, "path")
@@ -29,9 +29,9 @@ def directory(text: str) -> Path:
 
 
 def checkpoint_place(text: str) -> Path:
-    """Return a checkpoint's place: a `directory`, or one on an object store.
+    """Return a checkpoint's place: a `directory`, or a URL of an object store.
 
-    Raises `typer.BadParameter`: it is on another file system, or names no key of a store.
+    Raises `typer.BadParameter`: the place is on another file system, or names no key of a store.
     """
     try:
         return directory(text) if store_url(text) is None else Path(text)
@@ -62,7 +62,7 @@ def parse_scale_at(texts: Iterable[str]) -> tuple[tuple[float, int], ...]:
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:
-    """Return options written as ``name=value``; numbers, true and false become what they look like.
+    """Return options written as ``name=value``; numbers, true and false become values of their type.
 
     Raises `ConfigError`: a text is not NAME=VALUE, a name comes twice, or a number is not finite or
     too large.
@@ -138,7 +138,7 @@ def _check_setting(key: str, value: str) -> None:
     if key != "spark.sql.session.timeZone" or _OFFSET.fullmatch(zone):
         return
     known = available_timezones()
-    if known and zone not in known:  # there are none where the system has no database of them
+    if known and zone not in known:  # empty where the system has no time zone database
         msg = (
             f'--conf {key}="{shown(value, 60)}" is not a time zone; name one such as Europe/Paris.'
         )
@@ -149,12 +149,12 @@ MASTER = re.compile(
     r"local(\[([1-9][0-9]{0,3}|\*)(,\s*[1-9][0-9]{0,3})?\])?|local-cluster\[[0-9, ]{5,40}\]|yarn"
     r"|(spark|k8s|mesos)://\S{1,1000}"
 )
-"""What Spark takes as a master."""
+"""Texts that Spark accepts as a master."""
 
 _OFFSET = re.compile(
     r"(UTC|GMT|UT|Z)?([+-]\d{1,2}(:\d{2}(:\d{2})?)?)?|[A-Z]{3}|System/.+|SystemV/.+"
 )
-"""Offsets, and the short names that Java knows besides those of the database."""
+"""Time zones outside the system's database that Java knows: offsets and short names."""
 
 _FORMS = (
     (re.compile(r"spark\.master"), MASTER, "a Spark master such as local[2] or spark://host:7077"),
@@ -182,7 +182,7 @@ _FORMS = (
         "true or false",
     ),
 )
-"""Forms of well-known settings: key, value, and what is wanted. Spark reads them when it starts."""
+"""Well-known settings that Spark reads when it starts: patterns of key and value, and the wanted form."""
 
 _KEY = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
 _PACKAGE = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){2}")

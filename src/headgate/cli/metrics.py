@@ -78,7 +78,7 @@ def ui(
             where = f'--control with --listen "{shown(listen, 60)}"'
             msg = f"{where} would let other machines give commands; use 127.0.0.1."
             raise ConfigError(msg)
-        # behind the #, which a browser sends to nobody
+        # a browser sends the part behind # to nobody
         token = secrets.token_urlsafe(32) if control else None
         where = f"http://{host}:{port}/" + (f"#token={token}" if token else "")
         typer.echo(f"headgate: the page is at {where}; Ctrl-C ends", err=True)
@@ -108,7 +108,7 @@ def print_board(as_json: Json = False, debug: Debug = False) -> None:
 
 
 def _until_ended(work: Callable[[], object]) -> None:
-    """Do work that has no end of its own, until Ctrl-C or SIGTERM; copies of journals then go."""
+    """Do endless work until Ctrl-C or SIGTERM; then return, so that journals' copies are deleted."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         work()
@@ -119,7 +119,7 @@ def _until_ended(work: Callable[[], object]) -> None:
 
 
 def _page(places: list[Path]) -> tuple[Any, Any]:
-    """Return the journals at some places, and what serves them."""
+    """Return the journals at some places, and the function that serves their page."""
     try:
         from headgate.ui.app import serve  # noqa: PLC0415 - an extra
         from headgate.ui.shelf import Shelf  # noqa: PLC0415 - as above

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def json_only() -> Iterator[None]:
-    """Send everything that is written to stdout to stderr meanwhile.
+    """Send to stderr everything that is written to stdout in the context.
 
-    Done on the file descriptor, not only on `sys.stdout`: the JVM and the Python workers that are
-    started meanwhile inherit descriptor 1 and keep it, so that their later words go there, too.
+    Replaces the file descriptor, not only `sys.stdout`: the JVM and the Python workers that start in
+    the context inherit descriptor 1 and keep it, so that their later output goes to stderr, too.
     """
     sys.stdout.flush()
-    saved = os.dup(1)  # which no process that is started inherits
+    saved = os.dup(1)  # no child process inherits this descriptor
     try:
         os.dup2(2, 1)
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        # What C libraries and this process still hold must leave before stdout is stdout again.
+        # Python's buffers must be written before stdout is stdout again.
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(saved, 1)

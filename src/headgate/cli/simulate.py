@@ -1,4 +1,4 @@
-"""Defines the commands that simulate: a user's own trace, or a recorded run."""
+"""Defines the commands that simulate a user's trace or a recorded run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Out = Annotated[
 _OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
 
 _SHOWN = frozenset({"paper", "reaches", "correlation", "seeds", "rate_factors"})
-"""Values of a figure that are not plain, and are shown nevertheless."""
+"""Keys of a figure's lists and dicts that are shown nevertheless."""
 
 
 def policies_of(text: str) -> list[str]:
@@ -87,7 +87,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
     """Say what an SLO would cost on your own trace: success and slots, policy by policy."""
 
     def work() -> dict[str, Any]:
-        # Late: compiled kernels, which no other command needs.
+        # Imported late: the kernels are slow to load, and no other command needs them.
         simulation = importlib.import_module("headgate.whatif.simulate")
         file = importlib.import_module("headgate.whatif.trace_file")
         if out is not None:

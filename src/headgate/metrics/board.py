@@ -11,7 +11,7 @@ _OF = '{query=~"$query"}'
 
 
 class Panel(NamedTuple):
-    """Describes a panel: its title, the unit of its values, and a curve's expression by its legend."""
+    """Describes a panel: title, unit of the values, and expression of each curve by its legend."""
 
     title: str
     unit: str

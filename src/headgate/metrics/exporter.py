@@ -26,14 +26,14 @@ from headgate.metrics.families import fleet_families, query_families
 from headgate.metrics.totals import FleetTotals, QueryTotals
 
 PATIENCE_S = 10.0
-"""Time in which a client must send a request, and take each part of its answer, in seconds. Chosen."""
+"""Longest wait for a client to send data, or to take data, on a connection, in s. Chosen."""
 
 CLIENTS_MAX = 100
-"""Clients that are answered at a time. Chosen: a Prometheus needs one."""
+"""Clients that the server answers at the same time. Chosen: a Prometheus needs one."""
 
 
 LABEL_MAX = 200
-"""Characters of a label; of a longer label the middle is left out. Chosen."""
+"""Longest label, in characters; a longer label loses its middle. Chosen."""
 
 
 class Serving:
@@ -41,7 +41,7 @@ class Serving:
 
     Attributes
     ----------
-    port : int    The one that was taken, where 0 was asked for.
+    port : int    The server's port; where 0 was asked for, the port that the system chose.
     """
 
     def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
@@ -49,20 +49,20 @@ class Serving:
         self.port = server.server_port
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class JournalMetrics(Collector):
-    """Collects the metrics of journals; each scrape reads what was written since the one before.
+    """Collects the metrics of journals; each scrape reads the lines written since the last scrape.
 
-    A journal that is damaged keeps the values of the line before, and `broken` says so.
+    A damaged journal keeps the values of its last sound line, and `broken` reports it.
 
     `places` (iterable of path or CopiedJournal): checkpoints, journals, or directories with
-    checkpoints; each scrape looks for new ones. Of a checkpoint on a store its copied journal.
-    Raises `CheckpointError`: there is nothing at a place.
+    checkpoints, where each scrape looks for new journals; for a checkpoint on a store, its copied
+    journal. Raises `CheckpointError`: there is nothing at a place.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class JournalMetrics(Collector):
         self.places.append(place)
 
     def remove(self, place: str | os.PathLike[str]) -> None:
-        """Forget a journal that was given itself."""
+        """Remove a journal that is itself one of `places`."""
         with self._lock:
             if place in self.places:
                 self.places.remove(place)
@@ -114,9 +114,9 @@ class JournalMetrics(Collector):
             self._broken.pop(Path(place), None)
 
     def serve(self, host: str, port: int) -> Serving:
-        """Serve the metrics in a thread of their own.
+        """Serve the metrics in a new thread.
 
-        Raises `ConfigError`: nothing can be served there.
+        Raises `ConfigError`: the address cannot be used.
         """
         try:
             server = _Server((host, port), _Handler)
@@ -130,7 +130,7 @@ class JournalMetrics(Collector):
         return Serving(server, thread)
 
     def _look_for_journals(self, passed_over: tuple[type[Exception], ...] = ()) -> None:
-        """Look for new journals; where a place is gone and may be passed over, its values stay."""
+        """Look for new journals; a place that raises one of `passed_over` keeps its values."""
         for place in self.places:
             if not isinstance(place, str | os.PathLike):
                 if place.path not in self._tails:
@@ -158,7 +158,7 @@ class JournalMetrics(Collector):
             self._broken[path] = str(error)
 
     def _named(self) -> Iterator[tuple[str, QueryTotals | FleetTotals]]:
-        """Yield the totals by a name of their own: the query's, where no other has it."""
+        """Yield each totals with a unique name: the query's, with place and number if it is taken."""
         taken: set[str] = set()
         for path, totals in self._totals.items():
             where = path.parent.parent if path.parent.name == "headgate" else path.parent
@@ -173,14 +173,14 @@ class JournalMetrics(Collector):
 
 
 def _bounded(sample: Sample) -> Sample:
-    """Return a sample whose labels are not too long: each is sent with every scrape."""
+    """Return a sample with labels of at most `LABEL_MAX`: every scrape sends all labels."""
     if all(len(text) <= LABEL_MAX for text in sample.labels.values()):
         return sample
     return sample._replace(labels={k: shown(text, LABEL_MAX) for k, text in sample.labels.items()})
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers each client in a thread of its own, and hangs up on one above `CLIENTS_MAX`."""
+    """Answers each client in its own thread, and hangs up on clients above `CLIENTS_MAX`."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -205,7 +205,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._clients.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went, or took too long."""
+        """Ignore a client that went away, or took too long."""
 
 
 class _Handler(WSGIRequestHandler):
@@ -214,13 +214,13 @@ class _Handler(WSGIRequestHandler):
     timeout = PATIENCE_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a scrape a second fills a log."""
+        """Log nothing: a scrape a second would fill a log."""
 
 
 def _named_here(app: Callable[..., Any], host: str) -> Callable[..., Any]:
-    """Return an application that refuses requests that name another host than this one.
+    """Return an application that refuses requests whose Host header names another host.
 
-    A page of somebody else's could otherwise read it through a name of its own (DNS rebinding).
+    A foreign page could otherwise read the metrics through its own host name (DNS rebinding).
     """
     allowed = {"127.0.0.1", "localhost", "::1", host}
 

@@ -1,4 +1,4 @@
-"""Names the metrics of queries and fleets, and gives each its value."""
+"""Defines the metrics of queries and fleets: names, labels, and values from the totals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from headgate.metrics.totals import Buckets, FleetTotals, QueryTotals
 
 Row = tuple[tuple[str, ...], float]
-"""The values of labels, and the value."""
+"""Values of the labels, and value of the metric."""
 
 
 def query_families(queries: Mapping[str, QueryTotals]) -> Iterator[Metric]:
@@ -62,7 +62,7 @@ def _one(value: float | None, scale: float = 1.0) -> Iterable[Row]:
 
 
 def _number(name: str, text: str, path: str, scale: float = 1.0) -> Spec:
-    """Describe a metric of one number, which is named by its path below the totals."""
+    """Describe a metric of one number; `path`: attributes of the totals that lead to it, with dots."""
 
     def rows(totals: QueryTotals) -> Iterable[Row]:
         value: Any = totals
@@ -74,7 +74,7 @@ def _number(name: str, text: str, path: str, scale: float = 1.0) -> Spec:
 
 
 def _labelled(name: str, text: str, label: str, field: str, scale: float = 1.0) -> Spec:
-    """Describe a metric of the numbers of a mapping, by its keys."""
+    """Describe a metric of a mapping in the totals, whose keys are the values of `label`."""
 
     def rows(totals: QueryTotals) -> Iterable[Row]:
         values = getattr(totals, field)
@@ -331,4 +331,4 @@ NAMES = (
     *(spec.name for spec in (*_GAUGES, *_FLEET_GAUGES)),
     *(name for name, *_ in _HISTOGRAMS),
 )
-"""Every metric by the name under which Prometheus knows it."""
+"""Names of all metrics in Prometheus."""

@@ -1,20 +1,20 @@
 """Writes recording rules and alerts for Prometheus, named as Sloth names them.
 
 One file serves all queries: a query's SLO is in its metrics. The error of an SLO is the share of windows
-that were not met. A burn rate of 1 uses up the budget of 30 days in 30 days.
+in which the SLO was missed. A burn rate of 1 uses up the error budget of 30 days in 30 days.
 """
 
 from __future__ import annotations
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
-"""Windows over which the error is recorded; the alerts take two each."""
+"""Windows over which rules record the error; each alert uses two windows."""
 
 PERIOD = "30d"
 """Period of the error budget."""
 
 MOST = 0.9
-"""Error from which an alert fires in any case: 14.4 times a budget of 7 % or more is above 1, which no
-error ever is, and the alert of an SLO such as "in 90 % of windows" would never fire."""
+"""Error above which each alert fires, whatever the burn rate: no error is above 1, and 14.4 times a
+budget of 7 % or more is, so the alert of an SLO such as "in 90 % of windows" would never fire."""
 
 _BURNS = (
     ("page", "5m", "1h", 14.4),
@@ -22,7 +22,7 @@ _BURNS = (
     ("ticket", "2h", "1d", 3.0),
     ("ticket", "6h", "3d", 1.0),
 )
-"""Severity, short window, long window, and the burn rate that both exceed: as Google's SRE workbook."""
+"""Severity, short window, long window, and burn rate that both exceed. From Google's SRE workbook."""
 
 _RUNBOOK = "docs/runbook.md"
 
@@ -69,7 +69,7 @@ def _errors() -> list[str]:
     for window in WINDOWS:
         judged = f"sum by (query) (rate(headgate_slo_windows_total[{window}]))"
         met = f"sum by (query) (rate(headgate_slo_windows_met_total[{window}]))"
-        # a window may be found to be met after it was judged: then more are met than judged
+        # a window may turn out met after it was judged: then more windows are met than judged
         error = f"clamp_min(1 - {met} / ({judged} > 0), 0)"
         lines += _record(f"slo:sli_error:ratio_rate{window}", _labels(error), sloth_window=window)
     average = (

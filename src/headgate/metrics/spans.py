@@ -1,4 +1,4 @@
-"""Makes spans of OpenTelemetry of what queries write into their journals; needs the extra ``otel``."""
+"""Makes OpenTelemetry spans from the events in queries' journals; needs the extra ``otel``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ Value = str | int | float | bool
 class SpanWriter:
     """Writes spans for the events of journals: one for each batch, decision, change, retry and failure.
 
-    A batch's phases are events of its span. A decision's span, and that of the change which came of it,
-    have a link to the batch before.
+    A batch's phases are events of its span. Every other span links to the span of the batch before.
 
-    `provider`: None: the program's own.
+    `provider`: where spans go; None for the program's own provider.
     """
 
     def __init__(self, provider: TracerProvider | None) -> None:
@@ -31,7 +30,7 @@ class SpanWriter:
         self._batches: dict[str, SpanContext] = {}
 
     def __call__(self, journal: str, event: Event) -> None:
-        """Write the span of an event, if it has one."""
+        """Write the span of an event, if events of its kind have a span."""
         facts: dict[str, Value] = {}
         match event:
             case Start():
@@ -99,9 +98,9 @@ class SpanWriter:
 def write_spans(provider: TracerProvider | None = None) -> Callable[[], None]:
     """Write spans for all queries that this process starts from now on.
 
-    Ends it.
+    Returns a function that ends this.
 
-    `provider`: where they go; default: the program's own, as
+    `provider`: where spans go; default: the program's own provider, as
     ``opentelemetry.trace.set_tracer_provider`` sets it.
     """
     return on_event(SpanWriter(provider))

@@ -1,4 +1,4 @@
-"""Adds up the lines of a journal, so that counters go on over restarts of the driver."""
+"""Adds up the lines of a journal, so that counters continue over restarts of the driver."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from headgate.journal.schema import (
 )
 
 RECENT_BATCHES = 10
-"""Batches over which ratios are taken: one batch alone swings too much for an alert."""
+"""Last batches over which ratios are computed: a single batch varies too much for an alert."""
 
 HOT_RANKS = 5
-"""Key groups that are named, hottest first; so the number of series is bounded."""
+"""Hottest key groups that metrics name; bounds the number of series."""
 
 
 BATCH_EDGES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -42,11 +42,11 @@ LATENCY_EDGES_S = (
 
 
 class Buckets:
-    """Counts durations by upper edge, as Prometheus wants a histogram.
+    """Counts durations by upper edge, in the form of Prometheus' histograms.
 
     Attributes
     ----------
-    sum_s : float    Sum of all latencies, in s.
+    sum_s : float    Sum of all durations, in s; the caller adds to it.
     """
 
     def __init__(self, edges_s: tuple[float, ...]) -> None:
@@ -55,23 +55,23 @@ class Buckets:
         self.sum_s = 0.0
 
     def add(self, duration_s: float, count: int = 1) -> None:
-        """Count durations, as many as `count`, which the caller has yet to add to `sum_s`."""
+        """Count a duration `count` times, without adding it to `sum_s`."""
         self._counts[bisect_left(self._edges_s, duration_s)] += count
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Return the number up to each edge, and in the end up to infinity."""
+        """Return the number of durations up to each edge; the last edge is infinity."""
         edges = [*map(str, self._edges_s), "+Inf"]
         return list(zip(edges, accumulate(self._counts), strict=True))
 
 
 class QueryTotals:
-    """Adds up what a query's journal says since its first line.
+    """Adds up the events of a query's journal since its first line.
 
     A step that comes a second time is the redelivery of a committed batch, and counts once.
 
     Attributes
     ----------
-    start : Start    The latest start: the first line of every journal.
+    start : Start    The latest start event; every journal begins with one.
     batch : Batch or None    The latest committed batch.
     recent : deque of Batch    The last `RECENT_BATCHES`.
     slots : dict of (str, int) to SlotSums
@@ -162,7 +162,7 @@ class QueryTotals:
 
     @property
     def backlog_s(self) -> float | None:
-        """Time to serve all that waits at the rate of the last batches; None without one."""
+        """Time to serve all waiting records at the last batches' rate, in s; None without a rate."""
         if not self.recent:
             return None
         first, *rest = self.recent
@@ -283,8 +283,8 @@ class SlotSums:
 
     Attributes
     ----------
-    useful_ms, cpu_ms, waited_ms : float    Time spent on records, on a core, and waiting for one.
-    served, backlog : int    Records served, and those that wait now.
+    useful_ms, cpu_ms, waited_ms : float    Time on records, on a core, and waiting for a core, in ms.
+    served, backlog : int    Records served, and records that wait now.
     """
 
     def __init__(self) -> None:
@@ -301,12 +301,12 @@ class SlotSums:
 
 
 class FleetTotals:
-    """Adds up what a fleet's journal says.
+    """Adds up the events of a fleet's journal.
 
     Attributes
     ----------
-    round : FleetRound or None    The latest.
-    decisions : Counter of str    Decisions by what they do.
+    round : FleetRound or None    The latest round.
+    decisions : Counter of str    Number of decisions by action.
     """
 
     def __init__(self) -> None:

@@ -35,30 +35,30 @@ from headgate.report.run import RECENT_BATCHES, Run
 from headgate.report.standing import Standing, parsed_slo
 
 _TRIED = 6
-"""Things that were tried, as many as are shown: the newest."""
+"""Attempts that a diagnosis shows: the newest."""
 
 _CAUSE_EVERY_MS = 5_000
-"""The cause of a miss is asked for so often while it lasts: an answer costs a millisecond."""
+"""Shortest time between two searches for the cause of a miss, in ms; a search takes about 1 ms."""
 
 _CAUSE_SHARE = 50
-"""Of a long miss it is asked for once in so many parts of its length, so that a day costs no more than
-an hour. Chosen."""
+"""In a long miss, the time between two searches is the miss's length so far over this number: a day
+costs about twice as much as an hour. Chosen."""
 
 _UNASKED_MAX = 8
-"""Late batches whose cause is not asked for yet: each keeps ten batches in memory. Chosen."""
+"""Late batches whose cause is not searched yet; each holds ten batches in memory. Chosen."""
 
 _GROUPS = 3
-"""Key groups that a sentence names; of more it gives the number."""
+"""Key groups that a sentence names at most; it gives only the number of more."""
 
 _ENDED = ("driver", "failure", "stopped")
-"""Causes that end a query, so that nothing is "now" any more."""
+"""Causes of a query that has ended."""
 
 _NOT_BY_SLOTS = ("sink", "floor", "trigger", "one key", "cores", "source", "batch")
 """Causes that more slots do not remove."""
 
 
 class Attempt(NamedTuple):
-    """Holds something that was tried, and the key groups that it split, or joined again."""
+    """Holds the event of an attempt, and the key groups that the attempt split or joined again."""
 
     event: Event
     split: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ class Attempt(NamedTuple):
 
 @dataclass
 class DiagnosisReader:
-    """Takes in a journal's events, and makes a diagnosis of them at any time."""
+    """Reads a journal's events, and makes a diagnosis after any of them."""
 
     run: Run = field(default_factory=Run)
     standing: Standing = field(default_factory=lambda: Standing([]))
@@ -76,11 +76,11 @@ class DiagnosisReader:
     not_ready: str = ""
     _causes_of: tuple[int, int] = (0, 0)
     causes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Causes and reasons in the latest stretch of late batches, each with how often it was found; those
-    of `_unasked` are missing."""
+    """Counts of causes and reasons in the latest stretch of late batches, without those of the batches
+    in `_unasked`."""
     _unasked: list[Case] = field(default_factory=list)
-    """Late batches of that stretch whose cause is asked for when somebody wants to know: of a long
-    journal nobody asks about any stretch but the last."""
+    """Late batches of this stretch whose cause is not searched yet. The search waits for a question:
+    of a long journal, nobody asks about any stretch but the last."""
 
     def absorb(self, event: Event) -> None:
         """Take in the next event."""
@@ -111,7 +111,7 @@ class DiagnosisReader:
         del self.tried[:-_TRIED]
 
     def _ask_cause(self, at_ms: int) -> None:
-        """Count what limits the query in a late batch, a few times in a stretch of them."""
+        """Store a late batch whose cause is to be searched; a few batches of each stretch."""
         if not self.standing.stretches or self.standing.stretches[-1][1] != at_ms:
             return
         began_ms, asked_ms = self.standing.stretches[-1][0], self._causes_of[1]
@@ -127,7 +127,7 @@ class DiagnosisReader:
             self._find_causes()
 
     def _find_causes(self) -> None:
-        """Count the causes that were not asked for yet."""
+        """Search and count the causes of the stored batches."""
         unasked, self._unasked = self._unasked, []
         for case in unasked:
             limit = limit_of_work(case)
@@ -139,7 +139,7 @@ class DiagnosisReader:
 
     @property
     def past_cause(self) -> str:
-        """Return the reason of the latest stretch of late batches that was found most often."""
+        """Return the newest reason of the most frequent cause in the latest stretch of late batches."""
         self._find_causes()
         by_cause: Counter[str] = Counter()
         for (cause, _), times in self.causes.items():
@@ -172,7 +172,7 @@ class DiagnosisReader:
         }
 
     def glance(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> dict[str, Any]:
-        """Return of the diagnosis what a list of many queries shows: ``slo`` and ``limit``."""
+        """Return the part of the diagnosis that a list of queries shows: ``slo`` and ``limit``."""
         limit, late = self._limits(checkpoint, now_ms, driver)
         return {
             "slo": _slo(self, limit, late, now_ms),
@@ -182,12 +182,12 @@ class DiagnosisReader:
     def _limits(
         self, checkpoint: str, now_ms: int, driver: DriverSeen
     ) -> tuple[Limit, Limit | None]:
-        """Return what limits the query, and what limits its work where the latest batches are late."""
+        """Return the limit of the query; and of its work, None where the latest batches are in time."""
         case = self._case(checkpoint, driver, now_ms)
         return limit_of(case), self._late_at_end(case)
 
     def _late_at_end(self, case: Case) -> Limit | None:
-        """Return what limits the work where the latest batches are late; None where they are not."""
+        """Return the limit of the query's work; None where the latest batches are in time."""
         if not self.run.rows or not self.standing.is_late_at(self.run.rows[-1].at_ms):
             return None
         return limit_of_work(case)
@@ -204,18 +204,18 @@ def diagnose(
 
     query: name, health and since when it runs. slo: texts, met (now; None while unknown), since_ms,
     success since the start, wanted, latency_ms (of the SLO's statistic, over the last batches),
-    ended_in_time (there are no results any more, and the last ones met it), and in words: verdict,
-    now, before (an earlier miss, and its cause), and text, all of them. time: period_ms, phases_ms,
-    between_ms, and in words. hot: operator, group, share of records, slots that it is split over,
-    key (None where nobody allowed it), and in words; None without a record. limit: cause, why.
-    late_by: the same of the work of a query that was late when it ended, or is; else None. policy:
-    why it changes nothing now. tried and do: sentences.
+    ended_in_time (the query crashed or failed, and its last results met the SLO), and in words:
+    verdict, now, before (an earlier miss, and its cause), and text, all three. time: period_ms,
+    phases_ms, between_ms, and in words. hot: operator, group, share of records, slots over which the
+    group is split, key (None where the query does not show keys), and in words; None without a
+    record. limit: cause, why. late_by: cause and why of the work that is late, or was late at the
+    query's end; else None. policy: why it changes nothing now. tried and do: sentences.
 
     Parameters
     ----------
-    checkpoint : str    As commands are to name it.
+    checkpoint : str    Path or URL, as commands shall name it.
     now_ms : int    Wall clock, ms since 1970.
-    driver : DriverSeen, optional    What the checkpoint's files say besides.
+    driver : DriverSeen, optional    State of the driver, from the checkpoint's files.
     """
     reading = DiagnosisReader()
     for event in events:
@@ -248,7 +248,7 @@ def labelled(diagnosis: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def diagnose_lines(diagnosis: dict[str, Any]) -> list[str]:
-    """Return a diagnosis for people."""
+    """Return a diagnosis as lines of text."""
     before = ""
     lines = []
     for label, text in labelled(diagnosis):
@@ -258,7 +258,7 @@ def diagnose_lines(diagnosis: dict[str, Any]) -> list[str]:
 
 
 def _has_just_started(run: Run) -> bool:
-    """Return whether the first batch after a start is among the latest, whose means then say little."""
+    """Return whether the latest batches include the first after a start: their means then say little."""
     latest = run.rows[-RECENT_BATCHES - 1 :]
     return len(latest) <= RECENT_BATCHES or latest[0].start_index != run.starts
 
@@ -380,7 +380,7 @@ def _time(run: Run, *, ended: bool) -> dict[str, Any] | None:
         return None
     phases = now_of(run).phases_ms
     epochs = sum(batch.epochs for batch in run.recent)
-    beside_ms = phases.get("sink", 0.0) if epochs else 0.0  # outputs go out beside the next epochs
+    beside_ms = phases.get("sink", 0.0) if epochs else 0.0  # the sink writes beside the next epochs
     took_ms = sum(phases.values()) - beside_ms
     period_ms = period_ms_of(run) or took_ms
     if epochs:
@@ -407,7 +407,7 @@ def _time(run: Run, *, ended: bool) -> dict[str, Any] | None:
 
 
 _HOT = 0.5
-"""A key group is hot from so many even shares of a slot on. Chosen: it alone fills half a slot."""
+"""A key group is hot from this share of a slot's average load on. Chosen: it alone fills half a slot."""
 
 
 def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
@@ -443,7 +443,7 @@ def _hot(run: Run, *, is_limit: bool) -> dict[str, Any] | None:
 
 
 def _policy(read: DiagnosisReader, limit: Limit, now_ms: int) -> str:
-    """Return why the policy changes nothing now; empty where it does, or has said nothing yet."""
+    """Return why the policy changes nothing now; empty where it changes slots, or has not decided yet."""
     decided, state = read.decided, read.run.slo
     if state is not None and state.held_until_ms and state.held_until_ms > now_ms:
         return f"waits: the number of slots is held until {at_text(state.held_until_ms)}"
@@ -459,7 +459,7 @@ def _policy(read: DiagnosisReader, limit: Limit, now_ms: int) -> str:
 
 _NO_MEASUREMENT = "slots have just changed, and no batch has measured the new ones yet"
 _EPOCHS = re.compile(r"counters are of epoch \d+, epoch|slots have measured assignment \d+, and")
-"""The loop's own words for that, in journals."""
+"""The loop's sentences in journals that mean `_NO_MEASUREMENT`."""
 
 
 def _tried(read: DiagnosisReader) -> list[str]:
@@ -467,7 +467,7 @@ def _tried(read: DiagnosisReader) -> list[str]:
     in_force = {a.event.reason for a in read.tried if isinstance(a.event, AssignmentChange)}
     texts = [(attempt.event.at_ms, _attempt(attempt, in_force)) for attempt in read.tried]
     lines = [f"{at_text(at_ms)} {text}" for at_ms, text in texts if text is not None]
-    return list(dict.fromkeys(lines))  # of several operators each writes that it changed
+    return list(dict.fromkeys(lines))  # each of several operators writes a line of the change
 
 
 def _attempt(attempt: Attempt, in_force: set[str]) -> str | None:
@@ -475,7 +475,7 @@ def _attempt(attempt: Attempt, in_force: set[str]) -> str | None:
     if isinstance(event, Decided):
         wishes = ", ".join(f"{w.kind} of {w.operator} to {w.slots} slots" for w in event.wishes)
         if event.acts and event.reason in in_force:
-            return None  # the change itself says so
+            return None  # the line of the change has this reason
         done = "" if event.acts else " (advice only)"
         return f"{event.policy} wanted {wishes}{done}: {_first_part(event.reason)}"
     if isinstance(event, AssignmentChange):

@@ -23,9 +23,9 @@ class Display:
 
     Parameters
     ----------
-    console : Console    Where to; a terminal gets the live view, anything else plain lines.
+    console : Console    Output; a terminal shows the live view, anything else plain lines.
     now_ms : callable    The wall clock, ms since 1970.
-    planned_s : float, optional    How long the run is to last, in s.
+    planned_s : float, optional    Planned length of the run, in s.
     """
 
     def __init__(

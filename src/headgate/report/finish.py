@@ -35,14 +35,14 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
 
 
 def _startup_lines(result: dict[str, Any]) -> list[str]:
-    """Return the time until batches came; nothing where the run was not started here."""
+    """Return the line of the time until the first batch; none where that time was not measured."""
     if result.get("startup_s") is None:
         return []
     return [f"  start-up   {result['startup_s']:.1f} s until the first batch, apart from the above"]
 
 
 def _slo_lines(result: dict[str, Any]) -> list[str]:
-    """Return how the run stood to its SLO; nothing where it had none."""
+    """Return the lines of the SLO and the decisions; none without an SLO."""
     slo = result["slo"]
     if slo is None:
         return []
@@ -75,7 +75,7 @@ def slo_met_text(slo: dict[str, Any]) -> str:
 
 
 def slo_state_text(slo: dict[str, Any]) -> str:
-    """Return in words the present state of a query's SLO, with the floor below which no slots help."""
+    """Return in words the state of a query's SLO, with the floor, which no number of slots lowers."""
     frozen = ", frozen" if slo["frozen"] else ""
     if slo.get("held_until_ms"):
         frozen += f", slots held until {at_text(slo['held_until_ms'])}"
@@ -177,7 +177,7 @@ def verified_text(result: dict[str, Any]) -> str:
 
 
 def _change_lines(changes: list[dict[str, Any]]) -> list[str]:
-    """Return how long the batch of each change took, beside the batches around it."""
+    """Return a line per change of slots: the time of its batch, and of the batches around it."""
     return [
         f"  change     {c['from']} → {c['to']}: its batch took {ms_text(c['batch_ms'])} ms, the "
         f"{NEIGHBOURS} around it {ms_text(c['median_ms'])} ({c['added_ms']:+.0f}; their spread "

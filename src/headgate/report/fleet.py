@@ -1,4 +1,4 @@
-"""Reports a fleet from its journal alone, running or dead: the jobs, the actions and their effect."""
+"""Reports the jobs and actions of a fleet, running or dead, from its journal alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
                 touched[job] = touched.get(job, 0) + 1
         elif isinstance(event, FleetStart):
             policy, rule = event.policy, ""
-            # Another run may have written before it, of other jobs and on a clock of its own.
+            # Earlier lines may be of another run, with other jobs and another clock.
             rounds, acts, states, touched, since_round = [], [], {}, {}, {}
         elif isinstance(event, FleetJobChanged):
             states[event.job] = event
@@ -56,7 +56,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
     last = rounds[-1]
     from_s = -1.0 if since_s is None else last.time_s - since_s
     before = [number for number, _ in acts]
-    after = [*before[1:], len(rounds)][: len(before)]  # none where nothing was decided
+    after = [*before[1:], len(rounds)][: len(before)]  # empty without a decision
     rows = [
         {
             "time_s": act.time_s,
@@ -82,7 +82,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
         "hosts": [dataclasses.asdict(host) for host in last.hosts],
         "rounds_below_maximum": round(len(short) / len(rounds), 4),
         "touched": dict(sorted(touched.items(), key=lambda pair: -pair[1])),
-        # At rest, and still some job misses its SLO (Henge 5.5).
+        # The policy has converged, and still some job misses its SLO (Henge 5.5).
         "oversubscribed": rule.endswith("converged") and not all(job.met for job in last.jobs),
         "jobs": _jobs(last, states, since_round),
         "rows": rows,

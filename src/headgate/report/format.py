@@ -1,4 +1,4 @@
-"""Formats numbers as text, alike in every view."""
+"""Formats numbers as text, the same way in every view."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def span_text(seconds: float) -> str:
 def since_text(at_ms: float, began_ms: float) -> str:
     """Return a moment as the time since a run began, ``+00:01:30``, as ``why --at`` takes it.
 
-    The sign tells it from a time of day.
+    The sign distinguishes the text from a time of day.
     """
     return f"+{clock_text((at_ms - began_ms) / 1000)}"
 

@@ -1,9 +1,9 @@
-"""Finds the limit of a query: its life, its sink, its source, cores, slots or one key.
+"""Finds the limit of a query: its end or silence, the sink, the source, cores, slots or one key.
 
-Rules are asked in a fixed order, and the first that holds is the answer. The query's life comes first,
-since numbers of a dead job say nothing; the sink before the slots, since records wait for slots because
-of a slow sink too; one key before the cores, since cores do not divide a key; the source late, since it
-is the limit only where nothing here is busy.
+Rules run in a fixed order; the first limit that a rule returns is the answer. The query's life comes
+first, since numbers of a dead job say nothing. The sink comes before the slots, since a slow sink makes
+records wait for slots, too. One key comes before the cores, since more cores do not divide a key. The
+source comes late, since it is the limit only where no part of the query is busy.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from headgate.report.run import Run
 from headgate.report.standing import Standing
 
 BUSY = 0.7
-"""Share of its time from which a slot, or the cores, can hardly do more. Chosen, not tuned."""
+"""Share of time from which a slot, or the cores, count as busy. Chosen, not tuned."""
 
 MOST = 0.5
-"""Share from which a part is said to be most of a whole: a phase of a batch, a group of its slot."""
+"""Share from which a part is most of a whole: a phase of a batch, a key group of its slot's load."""
 
 FLOOR_PERIODS = 3.0
-"""A floor is what an idle job takes, about one and a half batches: one of more was learnt from a job that
-was behind, and says nothing. Chosen, not tuned."""
+"""Largest floor that counts, in batch periods. An idle job takes about 1.5; a larger floor was measured
+while the job was behind, and says nothing. Chosen, not tuned."""
 
 _ALONE = 0.8
-"""Share of all that waits from which it is said to wait at one slot. Chosen, not tuned."""
+"""Share of all waiting records from which one slot has the backlog. Chosen, not tuned."""
 
 _TAKEN_MS = 60_000
-"""How long after slots were taken a query may turn late by it, in ms. Chosen."""
+"""Longest time between a scale-in and the miss that it explains, in ms. Chosen."""
 
 _SELDOM_MS = 10_000
-"""Time between batches that is proposed where the sink takes most of each, in ms: well above what a sink
-usually takes. It is proposed only if a record may take twice as long or more. Chosen."""
+"""Trigger interval that a remedy proposes where the sink takes most of each batch, in ms: well above the
+usual time of a sink. Proposed only if the bound is at least twice as long. Chosen."""
 
 _AGAIN = "start the query again with its checkpoint: it goes on where it was"
 
@@ -57,7 +57,7 @@ class DriverSeen:
     """Host and process that took the lock last."""
     committed: int | None = None
     begun: int | None = None
-    """`committed`, `begun`: the newest committed step, and the step that is begun behind it."""
+    """`committed`: the newest committed step. `begun`: the step after it, where that has begun."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Case:
-    """Holds the input of the rules below; times are shares of the time from one batch to the next."""
+    """Holds the input of the rules; shares of time refer to the time from one batch to the next."""
 
     run: Run
     standing: Standing
@@ -105,7 +105,7 @@ class Case:
 
     @property
     def piles_up(self) -> bool:
-        """Return whether more and more records wait, and more than a batch brings."""
+        """Return whether waiting records have grown, and are more than the latest batch brought."""
         recent = self.run.recent
         first, last = (b.backlog + sum(b.lag.values()) for b in (recent[0], recent[-1]))
         return last > first and last > recent[-1].arrived
@@ -117,7 +117,7 @@ class Case:
 
     @property
     def taken(self) -> AssignmentChange | None:
-        """The change that took slots shortly before the query was late; None if it was another cause."""
+        """The latest scale-in, if shortly before the miss and not undone; None else."""
         taken = [one for one in self.run.changes if one.slots_after < one.slots_before]
         if not taken or not self.standing.stretches:
             return None
@@ -139,7 +139,7 @@ class Case:
 
     @cached_property
     def busy(self) -> dict[int, float]:
-        """Share of its time that each slot works on records."""
+        """Share of time that each slot works on records, by slot."""
         useful_ms: dict[int, float] = {}
         for batch in self.run.recent:
             for stats in batch.slot_stats:
@@ -149,7 +149,7 @@ class Case:
 
     @property
     def busiest(self) -> float:
-        """The largest of these."""
+        """Largest share in `busy`; 0 without a slot."""
         return max(self.busy.values(), default=0.0)
 
     @cached_property
@@ -163,7 +163,7 @@ class Case:
         return wanted_ms / (self.period_ms * len(self.run.recent) * self.cores)
 
     def phase(self, name: str) -> float:
-        """Return the share of a phase."""
+        """Return the share of time that a phase takes."""
         recent = self.run.recent
         mean_ms = sum(batch.phases_ms.get(name, 0.0) for batch in recent) / len(recent)
         return mean_ms / self.period_ms
@@ -192,20 +192,20 @@ def hottest_of(run: Run) -> tuple[int, float] | None:
 
 
 def limit_of(case: Case) -> Limit:
-    """Return the limit of a query: of the first rule that finds one."""
+    """Return the limit of a query, from the first rule that returns a limit."""
     rules = (*_OF_LIFE, *_OF_WORK)
     return next(limit for rule in rules if (limit := rule(case)) is not None)
 
 
 def limit_of_work(case: Case) -> Limit:
-    """Return what limits the work of a query at its latest batches, whether it lives or not."""
+    """Return the limit of a query's work in its latest batches, whether the query runs or not."""
     return next(limit for rule in _OF_WORK if (limit := rule(case)) is not None)
 
 
 Rule = Callable[[Case], Limit | None]
 
 
-# -- its life -----------------------------------------------------------------------------------------
+# -- the query's life ---------------------------------------------------------------------------------
 
 
 def _never_started(case: Case) -> Limit | None:
@@ -256,7 +256,7 @@ def _no_batch_yet(case: Case) -> Limit | None:
 
 
 def _hangs(case: Case) -> Limit | None:
-    """Return where a batch has been for long, as the files of the checkpoint have it."""
+    """Return the part in which a batch has stayed for long, from the checkpoint's files."""
     if case.silent_ms <= STALE_MS:
         return None
     driver, for_s = case.driver, f"for {clock_text(case.silent_ms / 1000)}"
@@ -301,14 +301,14 @@ _OF_LIFE: tuple[Rule, ...] = (
 )
 
 
-# -- its work -----------------------------------------------------------------------------------------
+# -- the query's work ---------------------------------------------------------------------------------
 
 
 def _keeps_up(case: Case) -> Limit | None:
     if case.is_behind:
         return None
     held = f"; the source is held to {_named(case)}" if case.source_limits else ""
-    # without an SLO, and a source that says what waits there, nothing more is known
+    # without an SLO and a source that reports its lag, a query may be behind unseen
     judged = case.run.slo is not None or any(batch.lag for batch in case.run.recent)
     state = "the query keeps up" if judged else "nothing says that the query is behind"
     why = f"{state}: its busiest slot works {case.busiest:.0%} of the time{held}"
@@ -318,7 +318,7 @@ def _keeps_up(case: Case) -> Limit | None:
 def _slow_sink(case: Case) -> Limit | None:
     share = case.phase("sink")
     real_time = case.run.recent[-1].epochs > 0
-    # in real time outputs go out beside the slots' work, and what waits goes out together
+    # in real time the sink writes beside the slots' work, all waiting outputs together
     if share < MOST or (real_time and case.busiest >= BUSY):
         return None
     why = f"the sink takes {share:.0%} of the time, the busiest slot {case.busiest:.0%}"
@@ -326,7 +326,7 @@ def _slow_sink(case: Case) -> Limit | None:
     if real_time:
         return Limit("sink", why, (quicker,))
     if case.run.slo is not None and case.run.slo.bound_ms < 2 * _SELDOM_MS:
-        # records would wait for the trigger longer than they may
+        # records would wait for the trigger longer than the bound allows
         return Limit("sink", why, (quicker,))
     seldom = f'write less often: .trigger(processingTime="{_SELDOM_MS // 1000} seconds")'
     return Limit("sink", why, (quicker, seldom))
@@ -374,7 +374,7 @@ def _rare_trigger(case: Case) -> Limit | None:
 
 
 def _one_key(case: Case) -> Limit | None:
-    """Return that one key group is more than its slot can serve, while the others can be served."""
+    """Return a limit if one key group is more than its slot can serve, and other slots have time."""
     run, hottest = case.run, hottest_of(case.run)
     if hottest is None or run.slots_of(hottest[0]) > 1:
         return None

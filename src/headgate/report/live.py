@@ -27,11 +27,11 @@ from headgate.report.summary import rescale_added_ms, slo_of
 BARS = "▁▂▃▄▅▆▇█"
 LABEL_CELLS = 12
 SLOTS_SHOWN = 12
-"""Slots with a bar of their own; of more the busiest are shown."""
+"""Slots with a bar; the busiest, if there are more."""
 EVENTS_SHOWN = 3
 BAR_CELLS = 10
 WIDE_CELLS = 110
-"""From this width on slots stand in two columns."""
+"""Terminal width from which slots stand in two columns."""
 
 
 def frame(run: Run, *, now_ms: int, width: int, planned_s: float | None = None) -> RenderableType:
@@ -39,12 +39,12 @@ def frame(run: Run, *, now_ms: int, width: int, planned_s: float | None = None) 
 
     Parameters
     ----------
-    run : Run    What the journal said until now.
+    run : Run    Journal read so far.
     now_ms : int
-        Wall clock, ms since 1970: tells a silent job from a running one. A picture of a dead job
-        passes the run's own end.
+        Wall clock, ms since 1970; a job without a recent line is silent. A picture of a dead job
+        passes the run's end.
     width : int    Cells of the terminal.
-    planned_s : float, optional    How long the run is to last, in s.
+    planned_s : float, optional    Planned length of the run, in s.
     """
     parts: list[RenderableType] = [_title(run, now_ms, planned_s)]
     last = run.last
@@ -69,18 +69,18 @@ def _labelled(label: str, text: Text) -> Text:
 
 
 def _title(run: Run, now_ms: int, planned_s: float | None) -> Text:
-    """Return the first line: which job, how far, whether it lives."""
+    """Return the first line: job, health, elapsed time, batch, slots and epoch."""
     start, last = run.start, run.last
     name = shown((start.workload or start.name) if start else "no start event")
     status = escaped(health(run, now_ms))
     alive = status.startswith(("running", "no "))
-    # A planned time counts from the first batch, as `headgate run` does.
+    # `headgate run` counts the planned time from the first batch.
     began_ms = run.rows[0].at_ms if run.rows and planned_s is not None else run.began_ms
     elapsed_s = ((now_ms if alive else run.ended_ms) - began_ms) / 1000
     line = Text(" headgate  ", style="bold cyan", no_wrap=True, overflow="ellipsis")
     line.append(name, style="bold white")
     style = "green" if alive else "dim" if status.startswith("finished") else "bold red"
-    # Why it failed stands among the events, where there is room.
+    # The events have the reason of a failure, where there is room.
     line.append(f"  {status.partition(':')[0]}", style=f"not bold {style}")
     line.append(f"  {clock_text(elapsed_s)}", style="not bold default")
     if planned_s is not None:
@@ -119,7 +119,7 @@ def _latency(now: Now) -> Text:
 
 
 def _slo(run: Run) -> list[Text]:
-    """Return the line of the SLO; none for a job without one."""
+    """Return the lines of the SLO; none for a job without an SLO."""
     slo = slo_of(run)
     if slo is None:
         return []
@@ -127,7 +127,7 @@ def _slo(run: Run) -> list[Text]:
     bad = slo["met"] is False or slo["state"] == "unreachable"
     style = "bold red" if bad else "green" if slo["met"] else ""
     text.append(slo_met_text(slo), style=style)
-    # On a line of its own: an 80-cell terminal would cut the floor off.
+    # The state has a line of its own: an 80-cell terminal would cut the floor off.
     when = "now" if run.stop is None else "at the end"
     return [
         _labelled("SLO", text),
@@ -154,14 +154,14 @@ def _batch_times(run: Run, cells: int) -> list[Text]:
 
 
 def _marks(run: Run, column_of: dict[int, int], cells: int) -> Text:
-    """Return carets under the batches of changes of slots, each with its cost."""
+    """Return a caret below each batch in which slots changed, with the time that the change added."""
     line = ""
     for change in rescale_added_ms(run):
         column = column_of.get(change["step"])
         added = change["added_ms"]
         cost = "" if added is None else f" ({added:+.0f} ms ± {change['spread_ms']:.0f})"
         label = f"^ {change['from']}→{change['to']} at {change['at_s']:.0f} s{cost}"
-        # A label that would run into the last one, or off the screen, is left to the event lines.
+        # A label without room on the line is left out; the event lines have the change.
         if column is None or column < len(line) + bool(line) or column + len(label) > cells:
             continue
         line += " " * (column - len(line)) + label
@@ -169,7 +169,7 @@ def _marks(run: Run, column_of: dict[int, int], cells: int) -> Text:
 
 
 def _phases(now: Now) -> Text:
-    """Return the line that says where a batch's time goes."""
+    """Return the line of the times of a batch's phases."""
     order = ("wait", "plan", "slots", "manifest", "sink", "logs")
     known = [p for p in order if p in now.phases_ms]
     names = known + [p for p in now.phases_ms if p not in order]
@@ -227,7 +227,7 @@ def _state(last: Batch) -> Text:
 def _records(run: Run) -> Text:
     """Return the line of the hottest key group and of dropped records."""
     text = Text()
-    # Over the last batches, as `headgate top`: the very last may hold a handful that was left over.
+    # Over the last batches, as in `headgate top`: the very last batch may have few records.
     groups, all_records = run.group_records()
     if groups and all_records:
         group, records = groups.most_common(1)[0]
@@ -253,7 +253,7 @@ def _events(run: Run) -> list[Text]:
 
 
 def told_at(run: Run, checkpoint: object) -> list[str]:
-    """Return the line with the command that explains the newest change shown; [] without a change."""
+    """Return a line with the command that explains the newest change of slots; [] without a change."""
     decided = [change for change in run.changes if change.slots_before != change.slots_after]
     if not decided or not run.decisions:
         return []
@@ -262,7 +262,7 @@ def told_at(run: Run, checkpoint: object) -> list[str]:
 
 
 def event_text(event: Event) -> str | None:
-    """Return an event in one sentence, or None for events that the views show otherwise."""
+    """Return an event in one sentence, or None for events without an event line."""
     text = _event_text(event)
     return None if text is None else shown(text)
 

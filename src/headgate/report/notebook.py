@@ -1,4 +1,4 @@
-"""Shows a query in a notebook: a diagnosis as a table, and latency as a small line, from its journal."""
+"""Shows a query in a notebook, from its journal: a table of the diagnosis and a line of latencies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from headgate.report.plot import Figure
 
 _BATCHES = 240
-"""Batches in the line: one for each pixel that an eye tells apart at its width."""
+"""Batches in the line of latencies: one per two pixels of its width."""
 
 _WIDTH, _HEIGHT = 480, 48
-"""Of the line, in pixels."""
+"""Size of the line of latencies, in pixels."""
 
 _TEXT = 1000
-"""Characters of a row."""
+"""Longest text of a row, in characters."""
 
 
 class NotebookView:
@@ -43,7 +43,7 @@ class NotebookView:
     def html(self, checkpoint: str, now_ms: int, driver: DriverSeen) -> str:
         """Return the current state of the query.
 
-        `checkpoint`: as commands are to name it. `now_ms`: wall clock, ms since 1970. Raises
+        `checkpoint`: as commands shall name it. `now_ms`: wall clock, ms since 1970. Raises
         `CheckpointError`: the journal is damaged.
         """
         for event in self._tail.events():
@@ -62,7 +62,7 @@ def text_html(text: str) -> str:
 
 
 def history_figure(journal: str | os.PathLike[str]) -> Figure:
-    """Return a picture of a run: latency of each batch with the bound, what waits, and slots.
+    """Return a picture of a run: mean latency with the bound, waiting records, and slots, by batch.
 
     Raises `ConfigError`: matplotlib is not installed; `CheckpointError`: the journal is damaged.
     """
@@ -94,7 +94,7 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _line(means_ms: Sequence[float], bound_ms: float | None) -> str:
-    """Return latency as a line of SVG, with the bound as a dashed one; empty below two batches."""
+    """Return latency as a line of SVG, with the bound as a dashed line; empty below two batches."""
     if len(means_ms) < 2:  # noqa: PLR2004 - a line has two ends
         return ""
     top_ms = max([*means_ms, bound_ms or 0.0, 1.0])

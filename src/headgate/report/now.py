@@ -10,10 +10,10 @@ from headgate.report.format import span_text
 from headgate.report.run import Run
 
 STALE_MS = 10_000
-"""A journal without news for longer is called silent. Chosen, not tuned: twenty idle batches."""
+"""A journal without a new line for longer is called silent. Chosen, not tuned: twenty idle batches."""
 
 _LONG_MS = 300_000
-"""A batch under way for longer, of which nobody sees the driver, is called silent, too. Chosen."""
+"""A journal in a batch is called silent after this time, unless a driver is known to hold it. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Now:
     p99_ms: float | None
     """99th percentile of latency, in ms."""
     phases_ms: dict[str, float]
-    """Mean of each phase of a batch, of a query in real time of an epoch, in ms."""
+    """Mean time of each phase of a batch (in real time, of an epoch), in ms."""
     store_per_h: tuple[float, float] | None
     """Requests to the checkpoint's store and bytes written there, per hour; None without a store."""
 
@@ -83,10 +83,10 @@ def health(run: Run, now_ms: int, holds: bool | None = None) -> str:
 
     Stale data is never shown as running: a killed driver leaves no stop event. A query that has just
     started is not stale: its first batch may take a minute. Batches without new records leave no line,
-    so a query without lines is idle if a driver holds its checkpoint, and silent where nobody can tell.
+    so a query without lines is idle if a driver holds its checkpoint, and silent if that is not known.
 
-    `now_ms`: wall clock, ms since 1970. `holds`: whether a driver holds the checkpoint; None where
-    that is not known.
+    `now_ms`: wall clock, ms since 1970. `holds`: whether a driver holds the checkpoint; None if that
+    is not known.
     """
     if isinstance(run.stop, Stop):
         return f"failed: {run.stop.error}" if run.stop.error else f"finished ({run.stop.reason})"

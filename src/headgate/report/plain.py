@@ -1,4 +1,4 @@
-"""Prints a run as plain lines, where there is no terminal: one every few seconds, no control codes."""
+"""Prints a run as plain lines where there is no terminal: a line every few seconds, no control codes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PlainProgress:
             self._write(plain_line(self._run, now_ms=now_ms))
 
     def _new_events(self, tail: Tail) -> list[Event]:
-        """Read new events; changes of several operators that `Run` merges into one are returned once."""
+        """Read new events; changes of several operators at one step are returned as one change."""
         events: list[Event] = []
         for event in tail.events():
             changes = len(self._run.changes)

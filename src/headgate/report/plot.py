@@ -46,7 +46,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 def check_target(path: Path) -> None:
     """Raise ConfigError if `path` is not fit for a picture or matplotlib is missing.
 
-    To be called before the work, not after.
+    Call it before the work, not after.
     """
     checked_path(path)
     if path.suffix != ".svg":

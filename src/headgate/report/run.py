@@ -26,39 +26,39 @@ from headgate.journal.schema import (
 )
 
 RECENT_BATCHES = 10
-"""Batches that "now" means in the views: rates, latency and phases are their mean."""
+"""Number of last batches over which the views average rates, latency and phases ("now")."""
 
 EVENTS_KEPT = 50
-"""Events kept for the event lines; a view shows the last few."""
+"""Newest events that a run stores for event lines; a view shows the last few."""
 
 
 _UNSHOWN = (Batch, BatchBegun, Decided, Applied, NotReadyToDecide)
-"""Events without a line of their own: an assignment says what came of a decision."""
+"""Events without an event line; the line of an assignment shows the outcome of a decision."""
 
 
 class BatchRow(NamedTuple):
-    """Holds the figures of one batch that are kept for a whole run: few, so that days fit in memory."""
+    """Holds the few figures of a batch that stay for the whole run, so that days fit in memory."""
 
     step: int
     """headgate's number of the batch."""
     at_ms: int
-    """Wall clock at its end, ms since 1970."""
+    """Wall clock at the batch's end, ms since 1970."""
     duration_ms: float
-    """The whole trigger inside headgate, in ms."""
+    """Time of the whole trigger inside headgate, in ms."""
     slots: int
-    """Slots it ran with."""
+    """Slots that the batch ran with."""
     start_index: int
-    """How many start events came before; differs over a restart."""
+    """Number of the run's start events before the batch; a restart raises it."""
     phases_ms: dict[str, float]
     """Parts of the batch, in ms."""
 
 
 class Run:
-    """Collects the journal's figures of its last run, fed one event after the other.
+    """Collects the figures of a journal's last run, event by event.
 
-    A run begins with a start event that no crash precedes: the first one, or one behind a clean
-    stop. A start behind a crash continues the run and counts as a restart of the query. A step that
-    comes a second time is a redelivery of a committed batch and is not counted again.
+    A run begins with the first start event, or with a start event after a clean stop. A start event
+    after a crash continues the run and counts as a restart of the query. A step that comes a second
+    time is a redelivery of a committed batch and is not counted again.
 
     Attributes
     ----------
@@ -70,16 +70,16 @@ class Run:
     recent : deque of Batch    The last batches in full; at most `RECENT_BATCHES`.
     changes : list of AssignmentChange    Every change of the assignment, one per step and target.
     split : dict of (str, int) to int
-        Over how many slots a key group of an operator is split now; only those that are.
+        Number of slots over which a key group of an operator is split now; without whole groups.
     begun : BatchBegun or None
-        The batch that runs; None where the latest was committed, and of journals of an earlier release.
+        The batch that runs; None if the latest batch is committed, or in an earlier release's journal.
     stop : Stop or None    Set while the last event is a stop.
-    slo : SloState or None    How the job stood to its SLO at the latest batch; None without one.
+    slo : SloState or None    State of the SLO at the latest batch; None without an SLO.
     decisions : Counter of str
-        Changes that a policy decided, by kind; advice apart, as ``advised``.
+        Changes that a policy decided, by kind; advice of any kind counts as ``advised``.
     dropped : Counter of str    Rows that pools of replicas dropped, by reason.
     switching_ms : list of float
-        For each of them that came into force, the time since it was decided.
+        Time from the decision of each change until it came into force, in ms.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Run:
         self._clear()
 
     def _clear(self) -> None:
-        """Forget everything: a new run begins."""
+        """Reset everything but `start`, for a new run."""
         self.began_ms = self.ended_ms = 0
         self.rows: list[BatchRow] = []
         self.recent: deque[Batch] = deque(maxlen=RECENT_BATCHES)
@@ -126,7 +126,7 @@ class Run:
         return self._worked_since_start
 
     def latest(self) -> Run:
-        """Return a copy of the latest batches and changes, which does not change any more."""
+        """Return a copy with the latest batches and changes only, to which later events add nothing."""
         copied = copy.copy(self)
         copied.recent = self.recent.copy()
         copied.rows, copied.changes = self.rows[-RECENT_BATCHES - 1 :], self.changes[-EVENTS_KEPT:]
@@ -140,8 +140,8 @@ class Run:
     def group_records(self) -> tuple[Counter[int], int]:
         """Return the records of key groups over the last batches, and of all groups together.
 
-        Those that arrived, where that was counted: of a hot group a slot with a budget serves no
-        more than of the others. Else those that were served, of the hottest groups of each batch.
+        Counts arrived records where the journal has them: a slot with a budget serves no more of a
+        hot group than of others. Else counts served records, of the hottest groups of each batch.
         """
         groups: Counter[int] = Counter()
         for batch in self.recent:
@@ -182,7 +182,7 @@ class Run:
         elif isinstance(event, Retry):
             self.retries += 1
         elif isinstance(event, Restart) and self._worked_since_start:
-            # Without work in between it explains the start event that was counted already.
+            # Without a batch since the start event, the restart is that start, already counted.
             self._resumes += 1
         if isinstance(event, BatchBegun):
             self.begun = event
@@ -194,9 +194,9 @@ class Run:
             self.events.append(event)
 
     def _absorb_change(self, change: AssignmentChange) -> AssignmentChange:
-        """Note a change; return its sum with the changes of other operators at the same step.
+        """Add a change; return its sum with the changes of other operators at the same step.
 
-        A query with several operators writes a line for each, but it is one change to a reader.
+        A query with several operators writes a line per operator, but readers see one change.
         """
         changed = {(change.operator, group): len(slots) for group, *slots in change.split}
         others = {at: n for at, n in self.split.items() if at[0] != change.operator}
@@ -240,7 +240,7 @@ class Run:
         self.served += batch.served
         self.emitted += batch.emitted
         self.late += batch.late
-        if batch.dropped:  # an update costs a microsecond, also of nothing
+        if batch.dropped:  # an update costs a microsecond, even an empty one
             self.dropped.update(batch.dropped)
         mean_ms = None if batch.latency_ms is None else batch.latency_ms.mean
         self.latencies.add(batch.histogram, mean_ms, batch.served)

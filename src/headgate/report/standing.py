@@ -1,4 +1,4 @@
-"""Finds the time since which a query meets or misses its SLO: joins late batches to stretches."""
+"""Finds since when a query meets or misses its SLO: joins late batches to stretches."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from headgate.journal.parts import SloState
 from headgate.journal.schema import Batch
 
 QUIET_S = 10.0
-"""Late batches that are less apart belong to one stretch, and those without one in time between them.
+"""Least time between two stretches of late batches, in s; without a batch in time, a stretch goes on.
 Chosen, not tuned: ten windows of a second."""
 
 
 class Standing:
     """Judges batches against an SLO, one after the other.
 
-    A batch is late if fewer of the windows judged within `apart_ms` met the SLO than the SLO wants, or if
-    the worst key group, which has fewer, lost one more. Where the journal counts no windows, as of an
-    earlier release, it is late if its slowest slot (of an SLO on the mean), or its percentile, was above
-    the bound, or if the share of windows in time fell with it.
+    A batch is late if, of the windows judged within `apart_ms`, a smaller share met the SLO than the SLO
+    wants, or if the worst key group's share fell and is below that. Where no window was judged, or a
+    journal of an earlier release counts none, a batch is late if its slowest slot (for an SLO on the
+    mean) or its percentile was above the bound, or if the share of windows in time fell.
 
     `texts`: the SLOs of the start event.
 
     Attributes
     ----------
     stretches : list of (int, int)
-        When late batches began and ended, ms since 1970, oldest first.
+        Begin and end of each stretch of late batches, ms since 1970, oldest first.
     apart_ms : float
         Time without a late batch after which the SLO is met again: ten windows, at least 10 s.
     """
@@ -61,7 +61,7 @@ class Standing:
             self.stretches.append((began_ms, batch.at_ms))
 
     def latest(self) -> Standing:
-        """Return a copy of the latest stretch, which does not change any more."""
+        """Return a copy with the latest stretch only, which later batches do not extend."""
         copied = copy.copy(self)
         copied.stretches = self.stretches[-1:]
         return copied
@@ -69,7 +69,7 @@ class Standing:
     def is_late_at(self, at_ms: int) -> bool:
         """Return whether a stretch of late batches lasts at some time, or has just ended.
 
-        Where windows are counted, a batch in time says already that those of `apart_ms` were.
+        Where windows are counted, `QUIET_S` is enough: a batch in time has judged all of `apart_ms`.
         """
         if not self.stretches:
             return False
@@ -77,7 +77,7 @@ class Standing:
         return at_ms - self.stretches[-1][1] <= quiet_ms
 
     def _judge(self, state: SloState | None, at_ms: int) -> bool | None:
-        """Return whether the windows judged lately say late; None where none was."""
+        """Return whether a batch is late by the windows judged lately; None where they do not tell."""
         if state is None or state.success is None or state.success_worst is None:
             return None
         before, self._success = self._success, (state.success, state.success_worst)
@@ -87,8 +87,8 @@ class Standing:
             return state.success < before[0] or state.success_worst < before[1] or None
         worst_fell = before is not None and state.success_worst < min(before[1], state.wanted)
         if self._windows and state.windows < self._windows[-1][1]:
-            self._windows.clear()  # a driver that counts from 0 again
-        # a window that was missed for want of completions is perhaps found to be met a batch later
+            self._windows.clear()  # a new driver counts from 0 again
+        # a window without completions counts as missed, and may turn out met a batch later
         while len(self._windows) > 1 and self._windows[1][0] <= at_ms - self.apart_ms:
             self._windows.popleft()
         _, judged_before, met_before = self._windows[0] if self._windows else (0, 0, 0)
@@ -100,7 +100,7 @@ class Standing:
 
 
 def parsed_slo(text: str) -> Slo | None:
-    """Return the SLO of a start event's text; None where a later release wrote it."""
+    """Return the SLO of a start event's text; None where a later release wrote the text."""
     try:
         return parse_slo(text)
     except HeadgateError:
@@ -108,7 +108,7 @@ def parsed_slo(text: str) -> Slo | None:
 
 
 def _is_late(slo: Slo, batch: Batch) -> bool | None:
-    """Return whether a batch is late by its latencies; None where it has none."""
+    """Return whether a batch is late by its latencies; None without latencies."""
     bound_ms = slo.bound * 1e3
     if slo.statistic != "mean":
         latency_ms = percentile_ms(batch.histogram, slo.quantile)

@@ -14,13 +14,13 @@ from headgate.journal.schema import AssignmentChange
 from headgate.report.run import BatchRow, Run
 
 NEIGHBOURS = 21
-"""Batches around a change that it is compared with: the nearest ones that are no change."""
+"""Batches with which the batch of a change is compared: the nearest batches without a change."""
 
 FLOOR_SHARE = 0.05
 """Quantile of the batch period that stands for a nearly idle job."""
 
 FLOOR_PERIODS = 1.5
-"""Periods a record spends at least: on average half a one waiting, then the batch itself."""
+"""Batch periods that a record takes in an idle job: a wait of half a period on average, and the batch."""
 
 
 def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -34,14 +34,14 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
     batches, records : int
         Batches committed; records that came from the source.
     verified, rows_compared, missing, extra : None
-        Filled in by whoever compared the output with Spark's batch answer.
+        Filled in by the caller that compares the output with Spark's batch answer.
     dropped : dict
-        Records dropped because they were `late`; of pools of replicas, where any were, also those
-        `too_old`, come to a queue that was full, or lost in a restart.
+        Records dropped, by reason: `late`; for pools of replicas also, where there are any, too old,
+        refused by a full queue, or lost in a restart.
     slots_seen : list of int
         Numbers of slots in the order in which batches ran with them; empty without a batch.
     query_restarts : int
-        How often the query started again within the run; a change of slots is none.
+        Restarts of the query within the run; a change of slots is not a restart.
     latency_ms : dict
         mean, p50, p95, p99 over all records of the run; values None when nothing completed.
     floor_ms : float or None
@@ -55,7 +55,7 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
     slots_mean : float or None
         Time-average of the number of slots, of the operator with most.
     slo : dict or None
-        What the query had to achieve and how often it did; keys as in `slo_of`.
+        The SLO and how often the query met it; keys as in `slo_of`.
     decisions : dict
         Changes that a policy decided, by kind, and those it only `advised`.
     switching : dict
@@ -127,7 +127,7 @@ def memory_use(run: Run) -> dict[str, float] | None:
 def slots_mean(rows: list[BatchRow]) -> float | None:
     """Return the time-average of the slots; None with fewer than two batches.
 
-    A batch stands for the time since the one before it ended.
+    A batch stands for the time since the previous batch ended.
     """
     spans = [(b.at_ms - a.at_ms, b.slots) for a, b in itertools.pairwise(rows)]
     total_ms = sum(span_ms for span_ms, _ in spans)
@@ -171,13 +171,13 @@ def latency_ms(run: Run) -> dict[str, float | None]:
 def floor_ms(run: Run) -> float | None:
     """Return the measured latency floor, in ms: 1.5 x the 5 % quantile of the batch period.
 
-    The period is the time between the ends of two batches of one start; over a restart there is
-    none. With fewer than two periods the start event's own floor is returned, which may be None.
+    A period is the time between the ends of two successive batches without a restart between them.
+    With fewer than two periods, returns the start event's floor, which may be None.
 
     References
     ----------
-    Design note 0137 has the control loop's floor. Differs: over the whole run, and whether the job
-    was nearly idle is not asked, so under constant load the floor is an upper estimate.
+    Design note 0137 has the control loop's floor. Differs: uses the whole run, and does not check that
+    the job was nearly idle, so under constant load the floor is an upper estimate.
     """
     rows = run.rows
     periods = [
@@ -244,5 +244,5 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Return a number of ms as it is printed: tenths, since clocks tell no more."""
+    """Return a number of ms rounded to tenths, since clocks are no more exact."""
     return None if value is None else round(value, 1)

@@ -20,11 +20,11 @@ WIDTH = 118
 def render_svg(journal_path: str | os.PathLike[str], *, width: int = WIDTH) -> str:
     """Return the live view at the end of a journal, as SVG text.
 
-    `journal_path` (path): a journal, of a living or a dead job. The picture shows the moment of its
-    last event, so that drawing it again gives the same. `width`: cells; at least 60.
+    `journal_path` (path): a journal, of a living or a dead job. The picture shows the moment of the
+    last event, so that a second drawing is the same. `width`: cells; at least 60.
     """
     run = Run.read(journal_path)
-    # No terminal: the environment of one (TERM=dumb, NO_COLOR, FORCE_COLOR) would change the picture.
+    # No terminal: its environment (TERM=dumb, NO_COLOR, FORCE_COLOR) would change the picture.
     console = Console(record=True, file=io.StringIO(), width=width, force_terminal=False)
     console.print(frame(run, now_ms=run.ended_ms, width=width))
     # Without its web fonts: a picture in a page must fetch nothing.

@@ -19,7 +19,7 @@ def top(run: Run) -> dict[str, Any]:
     """Return the hottest key groups and the busiest slots over the last batches.
 
     records: served in these batches; groups: [{group, records, share, slots}], descending, records
-    as of `Run.group_records`, with the number of slots that it is split over, 1 for a whole one;
+    as of `Run.group_records`, and slots the number over which the group is split, 1 for a whole group;
     slots: [{operator, slot, records, share, backlog}], descending; advice: a sentence or None.
     Raises `ConfigError`: the journal has no batch.
     """
@@ -53,7 +53,7 @@ def top(run: Run) -> dict[str, Any]:
 
 
 def top_lines(figures: dict[str, Any]) -> list[str]:
-    """Return the findings of `top`, for people."""
+    """Return the result of `top` as lines of text."""
     lines = [f"last batches: {figures['records']:,} records"]
     for row in figures["groups"]:
         split = f"  split over {row['slots']} slots" if row["slots"] > 1 else ""
@@ -75,7 +75,7 @@ def _share(count: int, records: int) -> float:
 
 
 def _advice(run: Run, groups: Counter[int], slots: Counter[tuple[str, int]]) -> str | None:
-    """Return a sentence about a key group that no move can cure: most of the busiest slot's load."""
+    """Return a sentence if one key group is most of the busiest slot's load, which no move can divide."""
     if not groups or not slots:
         return None
     (group, most), ((_, slot), busiest) = groups.most_common(1)[0], slots.most_common(1)[0]

@@ -16,33 +16,33 @@ from headgate.journal.schema import Applied, Batch, Decided, Event, Start, Stop
 from headgate.report.format import ms_text, since_text
 
 AROUND_S = 10.0
-"""Latency is shown over so long before a decision and after it came into force. Chosen, not tuned."""
+"""Span before a decision, and after its force, of a mean latency, in s. Chosen, not tuned."""
 
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _SINCE = re.compile(r"\+(?:([0-9]{1,6}):)?([0-9]{1,2}):([0-9]{2})")
 _WHOLE_SECOND_MS = 999
-"""Views show whole seconds: what happened within one belongs to it."""
+"""Added to a typed time, in ms: views show whole seconds, and an event within a second belongs to it."""
 
 _UNREACHABLE = "unreachable"
-"""The state of `headgate.loop`, as the journal has it."""
+"""A state of the SLO in the journal, from `headgate.loop`."""
 
 
 @dataclass
 class _Found:
-    """Holds a decision that wanted something, and its consequences."""
+    """Holds a decision that wanted changes, and the changes that came into force."""
 
     decided: Decided
     applied: list[Applied] = field(default_factory=list)
 
 
 def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
-    """Return the newest decision at some time, and its effect.
+    """Return the newest decision until some time, and its effect.
 
     at_ms, policy, rule, reason, acts, wishes, observed, numbers as in the journal; since_s: since
     the run began; applied; latency_before_ms and latency_after_ms (mean over 10 s before the
-    decision, and after it came into force; None where nothing was completed); unreachable: why no
-    number of slots meets the SLO, or None. Where it is unreachable and nothing was decided, the
-    same keys with the rule ``unreachable``.
+    decision, and after it came into force; None without completed records); unreachable: why no
+    number of slots meets the SLO, or None. Without a decision, but with an unreachable SLO, the
+    answer has the same keys and the rule ``unreachable``.
 
     `events`: a journal. `at`: ``03:12`` or ``03:12:30`` (local time, the last such time in the
     journal), an ISO date and time, or a time since the run began as ``headgate status`` shows it,
@@ -54,7 +54,7 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
     states: list[tuple[int, SloState]] = []
     policy = ""
     began_ms = ended_ms = 0
-    stopped = True  # a run begins with the first start, and with one behind a clean stop
+    stopped = True  # a run begins with the first start, and with a start after a clean stop
     for event in events:
         ended_ms = max(ended_ms, event.at_ms)
         if isinstance(event, Start):
@@ -84,7 +84,7 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
 
 
 def _unreachable(state: SloState) -> str | None:
-    """Return the reason that no number of slots meets an SLO; None where one may."""
+    """Return why no number of slots meets an SLO; None where some number may."""
     if state.state != _UNREACHABLE:
         return None
     bound, floor = ms_text(state.bound_ms), ms_text(state.floor_ms)
@@ -115,7 +115,7 @@ def _told(decision: _Found, batches: list[tuple[int, float, int]], began_ms: int
 
 
 def why_lines(answer: dict[str, Any]) -> list[str]:
-    """Return the findings of `why`, for people."""
+    """Return the result of `why` as lines of text."""
     when = dt.datetime.fromtimestamp(answer["at_ms"] / 1000).isoformat(" ", "milliseconds")
     since = since_text(answer["since_s"] * 1000, 0)
     only = "" if answer["acts"] or answer["rule"] == _UNREACHABLE else "  (advice only)"

@@ -1,4 +1,4 @@
-"""Moves a checkpoint between plain Spark and headgate, by a query that can be imported."""
+"""Converts a checkpoint between plain Spark and headgate, for a query that can be imported."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def carry_checkpoint(
 ) -> dict[str, Any]:
     """Adopt a plain query's checkpoint, or export one of headgate's.
 
-    The result of `hg.adopt` or `hg.export`.
+    Returns the result of `hg.adopt` or `hg.export`.
 
     Parameters
     ----------
-    origin, target : Path    The checkpoint that is there, and the one to be made.
+    origin, target : Path    Checkpoint to read, and checkpoint to write.
     query : str
-        ``module:function`` of a ``function(spark, **options)`` that gives headgate's writer of the query,
-        or its DataFrame; or a built-in workload.
+        ``module:function`` of a ``function(spark, **options)`` that returns headgate's writer of the
+        query, or the query's DataFrame; or a built-in workload.
     conf : mapping, optional    Settings of the Spark session.
     output_mode : str, optional    Output mode of a DataFrame; default: the workload's.
     """
@@ -64,7 +64,7 @@ def carry_checkpoint(
 
 
 def _check_places(act: Act, origin: Path, target: Path) -> None:
-    """Refuse, before Spark starts, what lies at the two places and cannot be read, or written over."""
+    """Refuse, before Spark starts, an origin that cannot be read and a target that is in use."""
     if not is_directory(origin):
         msg = f'"{shown(origin)}" is no directory with a checkpoint; name the one to {act}.'
         raise ConfigError(msg)
@@ -81,7 +81,7 @@ def _check_places(act: Act, origin: Path, target: Path) -> None:
 
 
 def _writer(query: str, made: Any, mode: str) -> Any:
-    """Return the writer that a user's function gave, or one of its DataFrame."""
+    """Return the writer that a user's function returned, or a writer of the returned DataFrame."""
     if hasattr(made, "settings") and hasattr(made, "df"):
         return made
     if hasattr(made, "schema") and hasattr(made, "isStreaming"):

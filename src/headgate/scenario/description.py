@@ -45,7 +45,7 @@ RECORD = "scenario.json"
 
 _LEAST = 1e-6
 _MOST = {"rate": RATE_MAX, "speed": 1e6, "duration_s": LONGEST_S, "slot_rate": RATE_MAX}
-"""The largest value of each number, the least of all."""
+"""`_LEAST`: smallest value of all numbers of a scenario; `_MOST`: largest value of each."""
 
 _NAME_MAX = 1000
 OUTPUT_MODES = ("append", "update", "complete")
@@ -64,7 +64,7 @@ DEMO = (
 """Workloads of the distribution headgate-demo; a checkpoint's record may name one of them."""
 
 _REPLAYED = "sdsc"
-"""The one of them that plays a log at a speed; the others make records from a rate and a seed."""
+"""Workload that plays a log at a speed; the demo's other workloads have a rate and a seed."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Scenario:
     """Name of a built-in workload, or ``module:function`` for ``function(spark) -> DataFrame``."""
     rate: float | str | None = None
     """Records per second, > 0, or a rate function as `headgate.workloads.rates.parse_rate` reads it;
-    None for the workload's own. Generated workloads only."""
+    None for the workload's own rate. Generated workloads only."""
     speed: float | None = None
-    """How many times faster than recorded a trace is played, > 0; None for 1. Traces only."""
+    """Speed-up of a trace over its recorded speed, > 0; None for 1. Traces only."""
     duration_s: float = 60.0
     """How long the query runs after its first committed batch, in s; > 0."""
     slots: int = 2
@@ -87,11 +87,11 @@ class Scenario:
     key_groups: int = 128
     """Key groups per operator, fixed in the checkpoint; >= 1."""
     budget: str | None = None
-    """Time budget of a slot per batch, such as ``800 ms``; None for none."""
+    """Time budget of a slot per batch, such as ``800 ms``; None for no budget."""
     slo: tuple[str, ...] = ()
-    """What the query must achieve; see `headgate.core.slo.parse_slo`."""
+    """SLOs of the query, as `headgate.core.slo.parse_slo` reads them."""
     policy: str | None = None
-    """Who decides about slots, as ``streamswitch(0.2)``; None for the default."""
+    """Policy that decides about slots, such as ``streamswitch(0.2)``; None for the default."""
     advise: bool = False
     """Let the policy decide and change nothing."""
     slots_max: int | None = None
@@ -99,11 +99,11 @@ class Scenario:
     slot_rate: float | None = None
     """Experiment: records that a slot serves per second of wall time, > 0; None for no limit."""
     migration: str | None = None
-    """How a change of slots is carried out, as ``subscale(per_host=4)``; None for the default."""
+    """Strategy of changes of slots, such as ``subscale(per_host=4)``; None for the default."""
     floor: str | None = None
-    """Experiment: the latency floor, such as ``0 s``, in place of the measured one."""
+    """Experiment: latency floor, such as ``0 s``, in place of the measured floor."""
     memory_max: str | None = None
-    """What state may take of a host's memory, such as ``500 MB``; None for any."""
+    """Most memory of a host that state may take, such as ``500 MB``; None for no limit."""
     require_slo: bool = False
     """Count a missed SLO as a failure."""
     seed: int = 1
@@ -115,17 +115,17 @@ class Scenario:
     checkpoint: Path | None = None
     """Checkpoint; None for a new temporary directory."""
     output: Path | None = None
-    """Directory of the output; None for one beside the checkpoint."""
+    """Directory of the output; None for a directory beside the checkpoint."""
     sink_format: str | None = None
-    """Format of the output; None for the workload's own, or parquet."""
+    """Format of the output; None for the workload's own format, or parquet."""
     table: str | None = None
-    """Table that the output goes to; None for a directory, or where the workload says."""
+    """Table of the output; None for a directory, or for the sink that the workload names."""
     output_mode: str | None = None
-    """append, update or complete; None for the workload's own."""
+    """append, update or complete; None for the workload's own mode."""
     arrival: str | None = None
-    """Column with the time a record became available; None for the workload's own, if it has one."""
+    """Column with the time a record became available; None for the workload's own column, if any."""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Spark settings of the session; they win over headgate's."""
+    """Spark settings of the session; override headgate's settings."""
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -174,7 +174,7 @@ class Scenario:
             raise ConfigError(msg)
 
     def _check_texts(self) -> None:
-        """Refuse names that cannot be any."""
+        """Refuse an impossible policy, size, column, format, table or output mode."""
         if self.policy is not None and not is_replica_policy(self.policy):
             policy(self.policy)
         if self.memory_max is not None:
@@ -218,12 +218,12 @@ class Scenario:
         return {**values, **self.options}
 
     def placed(self) -> Scenario:
-        """Return the scenario with its checkpoint and output decided."""
+        """Return the scenario with absolute places of its checkpoint and its output."""
         checkpoint = self.checkpoint
         if checkpoint is None:
             name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.workload)[:64]
             made = Path(tempfile.mkdtemp(prefix=f"headgate-{name}-"))
-            atexit.register(_remove_if_empty, made)  # of a run that is refused nothing is in it
+            atexit.register(_remove_if_empty, made)  # a refused run leaves it empty
             checkpoint = made / "checkpoint"
         on_store = store_url(checkpoint) is not None
         checkpoint = absolute(checkpoint)
@@ -242,7 +242,7 @@ class Scenario:
     def record(self) -> None:
         """Write the settings beside the checkpoint's state, for `recorded`.
 
-        The checkpoint's owner alone may read them, as with the journal.
+        Only the checkpoint's owner may read the file, as with the journal.
         """
         assert self.checkpoint is not None, "placed() comes first"
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -269,7 +269,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _checked_name(name: str, what: str) -> None:
-    """Refuse a name that is empty, too long, or holds what a terminal obeys."""
+    """Refuse a name that is empty, too long, or has control characters."""
     checked_text(name, what, _NAME_MAX)
     if not name.strip() or escaped(name) != name:
         msg = f'{what} is "{shown(name, 60)}", which is no name; write one, or leave it out.'
@@ -277,9 +277,9 @@ def _checked_name(name: str, what: str) -> None:
 
 
 def check_place(place: Path | None, *, or_store: bool = False) -> None:
-    """Refuse a directory that could not be made: before Spark starts, not after.
+    """Refuse a directory that cannot be made, before Spark starts.
 
-    With `or_store` it may also be on an object store, which is tried when the query starts.
+    With `or_store`, the place may be on an object store, which the query's start checks.
     """
     if place is None:
         return
@@ -303,10 +303,10 @@ def check_place(place: Path | None, *, or_store: bool = False) -> None:
 
 
 def recorded(checkpoint: Path) -> Scenario:
-    """Return the values that ``headgate run`` recorded in a checkpoint of its workload, and no more.
+    """Return the scenario that ``headgate run`` recorded in a checkpoint, with few of its values.
 
-    Policies, settings of Spark and all else that a comparison does not need is not even looked at.
-    Raises `ConfigError`: nothing is recorded there, or by another release.
+    Takes the output and the fields in `_COMPARED`; leaves out policies, Spark's settings and the rest.
+    Raises `ConfigError`: the checkpoint has no record, or a record of another release.
     """
     record = _record(checkpoint)
     try:
@@ -321,13 +321,13 @@ def recorded(checkpoint: Path) -> Scenario:
 _COMPARED = (
     "workload", "rate", "speed", "seed", "options", "sink_format", "table", "output_mode",
 )  # fmt: skip
-"""Fields of a record that a comparison needs, beside the place of the output."""
+"""Fields of a record that a comparison needs besides the place of the output."""
 
 _TEXTS = ("rate", "columns", "duration", "longest", "time_column")
 """Options of the demo's workloads whose texts are neither a place nor code; sources check them."""
 
 _BESIDE = "kafka-clicks"
-"""The workload that starts a program on data that lie beside the checkpoint."""
+"""Workload that starts a program on data beside the checkpoint."""
 
 
 def _record(checkpoint: Path) -> dict[str, Any]:
@@ -351,7 +351,7 @@ def _records_nothing(checkpoint: Path) -> ConfigError:
 
 
 def _check_kinds(record: dict[str, Any]) -> None:
-    """Raise TypeError unless the values of a record are of the kinds that a scenario has."""
+    """Raise TypeError if a value of a record is not of the type that a scenario has."""
     kinds: dict[str, tuple[type, ...]] = {
         **dict.fromkeys(("workload", "output"), (str,)),
         **dict.fromkeys(("key_groups", "seed", "slots"), (int,)),
@@ -363,7 +363,7 @@ def _check_kinds(record: dict[str, Any]) -> None:
         "slots_max": (int, type(None)),
     }
     for name, value in record.items():
-        text = (str, bool, type(None))  # of what is not named above
+        text = (str, bool, type(None))  # types of all other fields
         if not isinstance(value, kinds.get(name, text)):
             raise TypeError(name)
 
@@ -379,12 +379,11 @@ def to_verify(
     table: str | None = None,
     output_mode: str | None = None,
 ) -> Scenario:
-    """Return the scenario to compare: as typed, and of a built-in workload the rest as recorded.
+    """Return the scenario to compare: the typed values, and the record if no workload is typed.
 
-    A checkpoint may come from somebody else. Its record chooses among the demo's workloads and
-    gives their numbers; code, places, tables and Spark settings are those that the reader types.
-    Raises `ConfigError`: nothing is recorded and nothing typed, or something recorded has to be
-    typed.
+    A checkpoint may come from somebody else, so its record only chooses a workload of the demo and
+    sets the workload's numbers; the user types code, places, tables and Spark settings. Raises
+    `ConfigError`: no workload is recorded or typed, or the user must type a recorded value.
     """
     where = absolute(checked_path(checkpoint))
     typed: dict[str, Any] = {
@@ -411,7 +410,7 @@ def to_verify(
 
 
 def _refuse_choices(base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
-    """Refuse choices that a record may not make for its reader."""
+    """Refuse values of a record that the user must type."""
     assert base.checkpoint is not None
     assert base.output is not None
     place = written(base.checkpoint)
@@ -444,7 +443,7 @@ def _to_be_typed(place: str, does: str, words: str) -> ConfigError:
 
 
 def settings_not_taken(scenario: Scenario) -> list[str]:
-    """Return the keys of Spark settings that a checkpoint records and its reader did not type."""
+    """Return the keys of Spark settings that a checkpoint records and the user did not type."""
     assert scenario.checkpoint is not None
     try:
         conf = _record(scenario.checkpoint).get("conf")
@@ -455,5 +454,5 @@ def settings_not_taken(scenario: Scenario) -> list[str]:
 
 
 def beside_checkpoint(checkpoint: Path) -> Path:
-    """Return the directory of the output of a run that names none."""
+    """Return the default directory of a run's output."""
     return absolute(checkpoint).with_name(f"{checkpoint.name}-output")

@@ -20,7 +20,7 @@ _LOCK = "driver.lock"
 def driver_of(checkpoint: str | os.PathLike[str]) -> DriverSeen:
     """Return the driver's state, as the files of a checkpoint show it.
 
-    A journal without its checkpoint, and a checkpoint on a store, which has no lock, say nothing.
+    Nothing is known for a journal without its checkpoint, and for a store, which has no lock.
     """
     where = Path(checkpoint)
     if store_url(checkpoint) is not None:
@@ -48,7 +48,7 @@ def _holds(root: Path) -> bool | None:
     except OSError:
         return None
     try:
-        # shared, and given up at once: a driver that starts meanwhile tries for ten seconds
+        # a shared lock, released at once: a driver that starts meanwhile tries for ten seconds
         fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -60,7 +60,7 @@ def _holds(root: Path) -> bool | None:
 
 
 def _steps(checkpoint: str | os.PathLike[str]) -> tuple[int | None, int | None]:
-    """Return the newest step that is committed, and the one that is begun behind it."""
+    """Return the newest committed step, and the step after it if that has begun; None for each else."""
     with suppress(HeadgateError, OSError, ValueError):
         store = Checkpoint(checkpoint)
         steps = store.steps()

@@ -34,7 +34,7 @@ class Engine(Protocol):
         """Start the scenario's query."""
 
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:
-        """Compare its output with the batch answer."""
+        """Compare the scenario's output with Spark's batch answer."""
 
     def close(self) -> None:
         """Release the engine's resources."""

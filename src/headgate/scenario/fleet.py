@@ -23,10 +23,10 @@ from headgate.scenario.run import interrupts
 from headgate.scenario.spark import SparkEngine, engine_module
 
 PROGRESS_S = 1.0
-"""How often a fleet is looked at. Chosen, not tuned."""
+"""Time between two reports of a fleet's progress, in s. Chosen, not tuned."""
 
 _LOOK_S = 0.1
-"""How often it is looked for an interrupt while a fleet starts. Chosen, not tuned."""
+"""Time between two checks for an interrupt while a fleet starts, in s. Chosen, not tuned."""
 
 OnProgress = Callable[[Any], None]
 """Called with the fleet every `PROGRESS_S`, also while it starts."""
@@ -37,7 +37,7 @@ _SINK_OWN = ("format", "outputMode")
 def check_fleet(path: Path) -> dict[str, Any]:
     """Return the jobs that a description would run; needs no cluster.
 
-    Raises `ConfigError`: something in it is wrong, there is no such workload, or a user's function
+    Raises `ConfigError`: the description is wrong, a workload does not exist, or a user's function
     cannot be loaded.
     """
     described = read_fleet(path)
@@ -75,19 +75,18 @@ def run_fleet_file(
 ) -> dict[str, Any]:
     """Run a description on Spark for a while.
 
-    utility and utility_max at the end, utility_mean, jobs (by name: utility over time, slots,
-    values, met), actions with their reasons, indicators, journal.
+    Returns the keys of `fleet_result`, file, duration_s, work, and with `kill_host_at_s` killed.
 
     Parameters
     ----------
-    duration_s : float    How long, from the start of the last job on.
-    advise : bool    Decide and write down, and change nothing.
+    duration_s : float    Time from the last job's start to the end, in s.
+    advise : bool    Write decisions down, and change nothing.
     work : Path, optional
-        Where the fleet's journal lies, and whatever the file gives no place; a new temporary
-        directory by default.
+        Directory of the fleet's journal, and of checkpoints and outputs without a place in the file;
+        default: a new temporary directory.
     kill_host_at_s : float, optional
-        Fault: when an executor is killed, with all its Python workers and what they hold in memory, in
-        seconds from the start of the last job on; Spark starts another one.
+        Fault: time from the last job's start to the kill of an executor, with its Python workers and
+        their memory, in s; Spark starts another executor.
     """
     described = read_fleet(path)
     engine = SparkEngine()
@@ -108,7 +107,7 @@ def run_fleet_file(
                     events.pass_on(fleet, duration_s - (until_s - time.monotonic()))
                     _raise_if_all_failed(fleet)
                     time.sleep(min(PROGRESS_S, max(0.0, until_s - time.monotonic())))
-                result = fleet_result(fleet)  # before the end, while its jobs are what they were
+                result = fleet_result(fleet)  # before the stop, which changes the jobs' states
             finally:
                 fleet.stop()
         finally:
@@ -118,11 +117,11 @@ def run_fleet_file(
 
 
 class _Events:
-    """Causes the scheduled events of a running fleet: other budgets, and the loss of a host.
+    """Causes the scheduled events of a running fleet: changes of the budget, and the loss of a host.
 
     Attributes
     ----------
-    killed : str    What was killed; empty where nothing was.
+    killed : str    The executor that was killed; empty before the kill.
     """
 
     def __init__(self, engine: SparkEngine, described: FleetFile, kill_at_s: float | None) -> None:
@@ -142,7 +141,7 @@ class _Events:
 
 
 def _check_queries(engine: SparkEngine, described: FleetFile) -> None:
-    """Refuse queries that are not there, and options that they do not take, before any job starts."""
+    """Refuse queries that do not exist, and options that a query does not take, before jobs start."""
     for name, job in described.jobs.items():
         engine.check(job.query, _text(job.options), f"[jobs.{name}]")
 
@@ -151,9 +150,9 @@ def _check_queries(engine: SparkEngine, described: FleetFile) -> None:
 def _show_start(
     interrupted: threading.Event, fleet: Any, on_progress: OnProgress
 ) -> Iterator[None]:
-    """Show a fleet that is starting, which may take minutes; an interrupt stops it.
+    """Show a fleet while it starts, which may take minutes; an interrupt stops the fleet.
 
-    Jobs not started by then stay so.
+    Jobs that have not started by then do not start.
     """
     over = threading.Event()
 
@@ -275,7 +274,7 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
     shares = [seen.utility / seen.utility_max for seen in known]
     last = known[-1] if known else None
     indicators = getattr(fleet.policy, "indicators", None)
-    # Counted as `headgate fleet status` does: what a policy keeps of its own covers its recent past.
+    # Counted as in `headgate fleet status`; a policy's own counts cover only its recent past.
     touched = Counter(job for act in fleet.actions for job in act.slots)
     return {
         "policy": fleet.policy.name,

@@ -41,11 +41,11 @@ class Slots:
     """Holds the range of slots for each operator of a job."""
 
     min: int = 1
-    """The fewest; >= 1."""
+    """Fewest slots; >= 1."""
     max: int | None = None
-    """The most; at least `min`. None for the number of key groups."""
+    """Most slots; at least `min`. None for the number of key groups."""
     start: int = 1
-    """At the start; `min` to `max`."""
+    """Slots at the start; `min` to `max`."""
 
     def __post_init__(self) -> None:
         most = self.start if self.max is None else self.max
@@ -62,23 +62,23 @@ class FleetSettings:
     """Holds the table ``[fleet]``."""
 
     slots: int | str = "auto"
-    """The budget of all jobs together; auto is twice the cores granted."""
+    """Budget of all jobs together; auto is twice the cores that Spark has granted."""
     round: str = "10 s"
     """Time between two decisions."""
     max_actions_per_minute: int = 6
-    """The most actions within a minute; >= 1."""
+    """Most actions within a minute; >= 1."""
     cooldown: str = ""
-    """How long nothing is decided after an action; empty for no such time."""
+    """Time without decisions after an action; empty for no such time."""
     observe: str = ""
-    """How long a new fleet is only watched; empty for 90 rounds."""
+    """Time for which a new fleet is observed without decisions; empty for 90 rounds."""
     hang: str = "60 s"
-    """How long a job's batch may take before nothing is decided about the job."""
+    """Time of a job's batch after which the fleet decides nothing about the job."""
     policy: str = "henge"
-    """Who decides: henge, unified, or what an installed distribution brings."""
+    """Policy of the fleet: henge, unified, or a policy of an installed distribution."""
     goal: str = "total"
     """What Henge maximises: total or max-min."""
     budget: tuple[BudgetStep, ...] = ()
-    """Other budgets from some time on: tables ``[[fleet.budget]]`` with ``at`` and ``slots``."""
+    """Changes of the budget: tables ``[[fleet.budget]]`` with ``at`` and ``slots``."""
 
     def __post_init__(self) -> None:
         fits = isinstance(self.slots, int) and 1 <= self.slots <= _SLOTS_MAX
@@ -104,20 +104,20 @@ class JobSettings:
     query: str
     """A built-in workload, or ``module:function`` for ``function(spark, **options) -> DataFrame``."""
     slo: tuple[str, ...] = ()
-    """What it must achieve; several are a hybrid."""
+    """SLOs of the job; several make a hybrid SLO."""
     priority: float = 1.0
-    """Its utility when the SLO is met; > 0."""
+    """The job's utility when the SLO is met; > 0."""
     utility: str | Piecewise = "knee"
-    """What a missed SLO is worth: knee, linear, step, lognormal, ``module:function``, or points
-    ``[[value, share], ...]`` with straight lines between them."""
+    """Shape of the utility when the SLO is missed: knee, linear, step, lognormal,
+    ``module:function``, or points ``[[value, share], ...]`` with straight lines between them."""
     sink: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """``format``, ``outputMode``, and options of the sink, such as ``path``."""
     checkpoint: str = ""
-    """Its checkpoint; empty for a directory of its name below `checkpoint_root`."""
+    """Checkpoint of the job; empty for a directory of its name below `checkpoint_root`."""
     slots: Slots = field(default_factory=Slots)
-    """Limits."""
+    """Range of the job's slots."""
     trigger: Mapping[str, Any] = field(default_factory=dict)
-    """As of ``DataStreamWriter.trigger``; processingTime, or realTime."""
+    """Arguments of ``DataStreamWriter.trigger``: processingTime or realTime."""
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Arguments of the query's function."""
     key_groups: int = 128
@@ -125,8 +125,8 @@ class JobSettings:
     slot_rate: float | None = None
     """Experiment: records that a slot serves per second."""
     policy: str = ""
-    """Who spends the slots that the fleet grants: ``streamswitch(0.2)``, or ``psps`` for pools of
-    replicas; empty for the fleet itself."""
+    """Policy that uses the slots that the fleet grants: ``streamswitch(0.2)``, or ``psps`` for pools
+    of replicas; empty if the fleet's policy decides alone."""
     interval: str = ""
     """Time between two decisions about pools of replicas; empty for 10 s."""
 
@@ -142,7 +142,7 @@ class JobSettings:
                 msg = f'trigger {kind}={text!r} is not text; write "1 second".'
                 raise ConfigError(msg)
             parse_duration_s(text, zero=True)
-        if not self.priority <= _PRIORITY_MAX:  # nor is NaN
+        if not self.priority <= _PRIORITY_MAX:  # also true of NaN
             msg = f"priority is {self.priority:g}; use a number above 0, {_PRIORITY_MAX:g} at most."
             raise ConfigError(msg)
         self._check_sink()
@@ -177,7 +177,7 @@ class JobSettings:
             parse_duration_s(self.interval)
 
     def _check_sink(self) -> None:
-        """Refuse a wrong format, mode or option of the sink, before Spark does so in many words."""
+        """Refuse a wrong format, mode or option of the sink, with a shorter message than Spark's."""
         kind = self.sink.get("format", formats.FILE_FORMATS[0])
         if not isinstance(kind, str) or not _FORMAT.fullmatch(kind):
             msg = f"sink format={shown(repr(kind), 60)} is no name of a format; use parquet."
@@ -214,12 +214,12 @@ class JobSettings:
         return self.key_groups if self.slots.max is None else self.slots.max
 
     def worth(self) -> Utility:
-        """Return its intents and its priority."""
+        """Return the job's utility, from its intents, priority and shape."""
         slos = [parse_slo(text) for text in self.slo]
         return utility_of(slos, self.priority, self.shape())
 
     def shape(self) -> Shape:
-        """Return the form of its utility."""
+        """Return the shape of the job's utility."""
         if isinstance(self.utility, Piecewise):
             return self.utility
         return (
@@ -236,16 +236,16 @@ class FleetFile:
     path: Path
     fleet: FleetSettings
     jobs: dict[str, JobSettings]
-    """In the order of the file."""
+    """Jobs by name, in the order of the file."""
 
 
 def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> FleetFile:
     """Return the description in a file.
 
-    `path`: see docs/guide.md, "Many jobs under one budget". `environment`: where
-    ``HEADGATE__FLEET__SLOTS`` and its like are looked up, which win over the file; the process's
-    own by default. Raises `ConfigError`: the file cannot be read, a key is unknown, or a value is
-    missing, of another type or out of range; names the table and the key.
+    `path`: see docs/guide.md, "Many jobs under one budget". `environment`: variables, of which
+    ``HEADGATE__FLEET__SLOTS`` and its like override the file; default: the process's variables.
+    Raises `ConfigError`: the file cannot be read, a key is unknown, or a value is missing, of another
+    type or out of range; the message names the table and the key.
     """
     raw = read_file(path, "the description of the fleet", _DESCRIPTION_BYTES_MAX)
     tables = read_toml(raw, f'"{shown(path)}"')
@@ -275,7 +275,7 @@ def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> Flee
 
 
 def _files(job: JobSettings) -> Any:
-    """Return where a job's sink keeps files with a log of its own; None for another sink."""
+    """Return the directory of a job's file sink, which has its own log; None for another sink."""
     own_log = str(job.sink.get("format", "parquet")).lower() in formats.FILE_FORMATS
     return job.sink.get("path") if own_log else None
 
@@ -283,7 +283,7 @@ def _files(job: JobSettings) -> Any:
 def _refuse_shared(
     jobs: Mapping[str, JobSettings], do: str, what: str, place: Callable[[JobSettings], Any]
 ) -> None:
-    """Refuse two jobs with one place: a file sink skips the steps that another job's log has."""
+    """Refuse two jobs with one place: a file sink skips steps that are in the other job's log."""
     first: dict[Any, str] = {}
     for name, job in jobs.items():
         shared = place(job)
@@ -296,7 +296,7 @@ def _refuse_shared(
 
 
 def _job(name: str, table: Any, defaults: Mapping[str, Any], root: str) -> JobSettings:
-    """Return a job, with the values of ``[defaults]`` where it has none of its own."""
+    """Return a job, with the values of ``[defaults]`` for keys that its table lacks."""
     if not _NAME.fullmatch(name):
         msg = (
             f'job name "{shown(name, 60)}" cannot name files; use 1 to 64 letters, digits, _ and -.'
@@ -323,7 +323,7 @@ def _job(name: str, table: Any, defaults: Mapping[str, Any], root: str) -> JobSe
 
 
 def _points(where: str, value: list[Any]) -> Piecewise:
-    """Return the utility that points stand for."""
+    """Return the utility function with straight lines between points."""
     pairs = [
         item for item in value if isinstance(item, list) and len(item) == len(("value", "share"))
     ]
@@ -357,7 +357,7 @@ def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _from(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of the fleet that variables give."""
+    """Return the settings of the fleet from environment variables."""
     fields: dict[str, Any] = {}
     for name, value in environment.items():
         if name.startswith(_VARIABLE):
@@ -382,7 +382,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "trigger": (dict,),
     "options": (dict,),
 }
-"""Types of values; text where a key is not named."""
+"""Types of values by key; any other key has a text."""
 
 _WORDS: Mapping[type, str] = {
     str: "text",

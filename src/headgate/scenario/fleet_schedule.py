@@ -1,4 +1,4 @@
-"""Reads the scheduled changes of a running fleet from its description: the budget."""
+"""Reads the scheduled changes of a fleet's budget from its description."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _STEPS_MAX = 1000
 
 @dataclass(frozen=True)
 class BudgetStep:
-    """Holds a table ``[[fleet.budget]]``: from some time on the budget is another."""
+    """Holds a table ``[[fleet.budget]]``: a change of the budget."""
 
     at_s: float
-    """Since the last job's start, in seconds; > 0."""
+    """Time since the last job's start, in s; > 0."""
     slots: int
-    """The budget from then on; >= 1."""
+    """Budget from that time on; >= 1."""
 
 
 def budget_steps(value: Any) -> tuple[BudgetStep, ...]:
-    """Return the steps of a budget, the first one first.
+    """Return the changes of a budget, ordered by time.
 
-    Raises `ConfigError`: it is no list of tables with ``at`` and ``slots``, or a value is out of
-    range.
+    Raises `ConfigError`: `value` is not a list of tables with ``at`` and ``slots``, or one of these
+    is out of range.
     """
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         text = shown(repr(value), 60)

@@ -23,8 +23,8 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     Parameters
     ----------
     checkpoint : path
-        Spark's ``checkpointLocation``. The query may be running: its files may then come and go
-        under the reader, so believe in damage only where a second look shows it too.
+        Spark's ``checkpointLocation``. The query may be running: its files then come and go during
+        the inspection, so believe in damage only if a second inspection shows it, too.
     verify : bool
         Read every file and compare its checksum, and walk the chain of every key group.
 
@@ -33,16 +33,16 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     dict
         checkpoint, job, query (what must never change); step, spark_batch, epoch, watermark_us of
         the newest manifest; operators: per operator slots, groups, groups_with_state, entries,
-        backlog_rows and, while one is under way, migration (strategy, slots_from, slots_to,
-        going_back, groups_by_phase, subscales: groups, source, destination, phase and which groups
-        have answered in it); restart: what a start would do and read (does, groups, sections, rows,
-        bytes); files and bytes per directory; problems: one sentence each; sound; checked: whether
-        every file was read.
+        backlog_rows and, during a migration, migration (strategy, slots_from, slots_to, going_back,
+        groups_by_phase, subscales: groups, source, destination, phase, and groups that have
+        answered in this phase); restart: the work of a start (does, groups, sections, rows, bytes);
+        files and bytes per directory; problems: one sentence each; sound; checked: whether every
+        file was read.
 
     Raises
     ------
     CheckpointError
-        There is no checkpoint of headgate, so there is nothing to say.
+        There is no checkpoint of headgate, or the checkpoint has no state.
     """
     require_place(checkpoint, "hg.inspect: checkpoint")
     store = Checkpoint(checkpoint)
@@ -76,7 +76,7 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
 
 
 def _latest(store: Checkpoint, result: dict[str, Any], problems: list[str]) -> Manifest | None:
-    """Return the newest manifest, or None; notes the checkpoint's identity, and problems."""
+    """Return the newest manifest, or None; add the identity to `result`, and a problem to `problems`."""
     try:
         identity = store.identity()
         result |= {"job": identity["job"], "query": identity["query"]}
@@ -142,7 +142,7 @@ def _migration(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[str, Any]:
-    """Return the actions of a start, and the files that it would read to have all state back."""
+    """Return the actions of a start, and the sections that it would read to restore all state."""
     groups = sections = rows = 0
     blobs: dict[tuple[int, int], int] = {}
     for name, heads in latest.heads.items():
@@ -186,7 +186,7 @@ def _chain(
 
 
 def _is_not_out(store: Checkpoint, latest: Manifest) -> bool:
-    """Return whether nothing says that a step's output is out: Spark's commit, of an epoch its intent."""
+    """Return whether neither Spark's commit nor, in real time, the intent says that output is out."""
     if REAL_TIME in latest.engine:
         return not (store.read_intent(latest.step) or {}).get("delivered")
     if store.files.shared:

@@ -17,7 +17,7 @@ from headgate.journal.reader import locate
 
 
 def written(place: str | os.PathLike[str]) -> str:
-    """Return a place as a user would write it: a path has lost a slash of a store's address."""
+    """Return a place as a user writes it: a `Path` has lost a slash of a store's address."""
     return store_url(place) or os.fspath(place)
 
 
@@ -27,21 +27,21 @@ def absolute(place: Path) -> Path:
 
 
 def to_spark(place: Path) -> str:
-    """Return a place as a writer takes it, whatever Spark's default file system is."""
+    """Return a place as a URL that does not depend on Spark's default file system."""
     return store_url(place) or uri(place.absolute())
 
 
 def copy_directory() -> Path:
-    """Return a new directory for the copy of a journal, which goes when the process ends."""
+    """Return a new directory for the copy of a journal; the process deletes it at its end."""
     made = Path(tempfile.mkdtemp(prefix="headgate-journal-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made
 
 
 def journal_at(checkpoint: str | os.PathLike[str]) -> Path:
-    """Return the journal of a checkpoint; of one on a store a copy, which goes when the process ends.
+    """Return the journal of a checkpoint; on a store a copy, which the process deletes at its end.
 
-    Raises `CheckpointError`: nothing there is a journal, or the store cannot be read.
+    Raises `CheckpointError`: the checkpoint has no journal, or the store cannot be read.
     """
     if store_url(checkpoint) is None:
         return locate(checkpoint)

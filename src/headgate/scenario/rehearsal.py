@@ -1,8 +1,8 @@
-"""Rehearses a run: loads and compiles everything that is needed once, before the load begins.
+"""Rehearses a run: loads and compiles all code that the run needs, before the load begins.
 
-A first batch loads and compiles code, and its backlog outlasts it, so leaving first batches out of the
-figures would not be enough. Only a built-in workload is rehearsed: a rehearsal reads and writes, which a
-user's function, table or topic may see once only. A short run would take less time than its rehearsal.
+A first batch loads and compiles code, and its backlog delays later batches, so it is not enough to leave
+first batches out of the figures. Only a built-in workload is rehearsed: a user's function, table or topic
+must not see reads and writes twice. A short run is not rehearsed: a rehearsal would take longer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headgate.scenario.description import Scenario
 from headgate.scenario.engine import ScenarioQuery
 
 REHEARSED_S = 30.0
-"""A run that is to last so long is rehearsed, a shorter one is a try. Chosen, not tuned."""
+"""Shortest planned run that is rehearsed, in s. Chosen, not tuned."""
 
 _BATCHES = 2
-"""Batches before each change of slots, and after the last one. Chosen, not tuned."""
+"""Batches before each change of slots, and after the last change. Chosen, not tuned."""
 
 _WAIT_S = 60.0
 _POLL_S = 0.1
@@ -30,7 +30,7 @@ _POLL_S = 0.1
 
 @contextmanager
 def elsewhere(scenario: Scenario) -> Iterator[Scenario]:
-    """Yield a scenario with a checkpoint and an output of its own, which are removed at the end."""
+    """Yield a scenario with a new checkpoint and output, which are removed at the end."""
     with tempfile.TemporaryDirectory(prefix="headgate-rehearsal-") as place:
         yield dataclasses.replace(
             scenario, checkpoint=Path(place) / "checkpoint", output=Path(place) / "output"
@@ -40,7 +40,7 @@ def elsewhere(scenario: Scenario) -> Iterator[Scenario]:
 def rehearse_changes(
     query: ScenarioQuery, scenario: Scenario, interrupted: Callable[[], bool]
 ) -> None:
-    """Have a query do some batches under each number of slots that its scenario will ask for."""
+    """Run some batches of a query with each number of slots of its scenario."""
     done = 0
     for slots in (*(slots for _, slots in sorted(scenario.scale_at)), None):
         done = _await_batches(query, done + _BATCHES, interrupted)
@@ -49,7 +49,7 @@ def rehearse_changes(
 
 
 def _await_batches(query: ScenarioQuery, count: int, interrupted: Callable[[], bool]) -> int:
-    """Wait until a query has done `count` batches; return how many it has."""
+    """Wait until a query has done `count` batches; return their number, or `count` without waiting on."""
     until_s = time.monotonic() + _WAIT_S
     while query.isActive and not interrupted() and time.monotonic() < until_s:
         done = len(Run.read(query.journal).rows)

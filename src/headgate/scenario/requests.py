@@ -28,12 +28,12 @@ def ask(
     wait_s: float = 10.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Ask a query for something and wait for its answer, which comes at its next batch.
+    """Send a request to a query and wait for the answer, which comes at the query's next batch.
 
-    act, by, reason, arguments, id, at_ms (when it was done), detail (what exactly, in words).
+    Returns act, by, reason, arguments, id, at_ms (time of the act), detail (the act in words).
 
     `act`: one of `headgate.checkpoint.command_files.ACTS`. Raises `CheckpointError`: there is no
-    checkpoint, or it cannot be written; `ConfigError`: the query refused; `EngineError`: nobody
+    checkpoint, or it cannot be written; `ConfigError`: the query refused; `EngineError`: no query
     answered; the request stays, and the query takes it up when it runs.
     """
     _check_wait(wait_s)
@@ -57,7 +57,7 @@ def stop(
 ) -> dict[str, Any]:
     """Ask the query that runs on a checkpoint to stop, and wait until it has ended.
 
-    Parameters and the result are those of `ask`. Raises `CheckpointError`: there is no checkpoint,
+    Parameters and result as of `ask`. Raises `CheckpointError`: there is no checkpoint,
     or it cannot be written; `EngineError`: no query runs there, or it has not ended in time.
     """
     _check_wait(wait_s)
@@ -77,7 +77,7 @@ def stop(
 
 
 def freeze_arguments(for_: str | None) -> dict[str, Any]:
-    """Return the arguments of ``freeze`` for a time such as ``2h``; None: until it is thawed."""
+    """Return the arguments of ``freeze`` for a time such as ``2h``; None: until ``thaw``."""
     return {} if for_ is None else {"until_s": round(time.time() + parse_duration_s(for_), 3)}
 
 

@@ -22,7 +22,7 @@ from headgate.scenario.places import written
 from headgate.scenario.spark import SparkEngine
 
 PROGRESS_S = 0.25
-"""How often progress is reported and the schedule is looked at. Chosen, not tuned."""
+"""Time between two reports of progress and checks of the schedule, in s. Chosen, not tuned."""
 
 FIRST_BATCH_S = 60.0
 """Time counts from the first committed batch, or from this many seconds after the start.
@@ -44,16 +44,16 @@ def run_scenario(
     """Run a scenario to its end and return its numbers.
 
     SIGINT and SIGTERM end the run early and cleanly, also while it starts: the query stops after
-    its batch, and the summary follows; after SIGINT the verification, too, for which who sends
-    SIGTERM has no time. A second signal interrupts at once. Keys of
-    `headgate.report.summary.summary`, with the verification's filled in when asked for, and
-    startup_s: time until the first batch was committed, a rehearsal included.
+    its batch, and the summary follows. SIGINT keeps the verification; SIGTERM leaves it out, since
+    its sender will not wait. A second signal interrupts at once. Returns the keys of
+    `headgate.report.summary.summary`, with those of a requested verification, and startup_s: time
+    until the first batch was committed, rehearsal included; None where the run ended before.
 
     `on_progress`: called with the journal's path, every 0.25 s while the query runs and once after
     its end. `engine`, `clock_s`, `sleep`: the Spark engine, a monotonic clock and a sleep, in s;
     replaced in tests. Raises `EngineError`: the query failed before its time.
     """
-    # as they were written: the absolute path hides a scheme
+    # the places as the user wrote them: an absolute path hides a scheme
     check_place(scenario.checkpoint, or_store=True)
     check_place(scenario.output)
     if scenario.table is not None and scenario.output is not None:
@@ -99,10 +99,10 @@ def _drive(
     clock_s: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> float | None:
-    """Ask for the scenario's changes at their times, until its end, an interrupt or a failure.
+    """Request the scenario's changes of slots at their times, until its end, an interrupt or a failure.
 
-    Times count from the first committed batch, so that a slow start of the engine hides nothing. Returns
-    when that was by `clock_s`, None without a batch.
+    Times count from the first committed batch, or from `FIRST_BATCH_S` after the start. Returns this
+    moment by `clock_s`; None if the run ended before.
     """
     started_s = clock_s()
     began_s: float | None = None
@@ -135,7 +135,7 @@ class _Batches:
         if self._tail is None and self._journal.is_file():
             self._tail = Tail(self._journal)
         for event in self._tail.events() if self._tail is not None else ():
-            # A start: what stood before it is an earlier run's, in the same checkpoint.
+            # Batches before a start event are of an earlier run in the same checkpoint.
             self._found = isinstance(event, Batch) or (self._found and not isinstance(event, Start))
         return self._found
 
@@ -151,11 +151,11 @@ def _raise_failure(scenario: Scenario, query: ScenarioQuery, journal: Path) -> N
 
 
 _RAISED = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception|Invalid|Query)): (.+)")
-"""The last line of a Python traceback, as Spark hands it on inside its own message."""
+"""Last line of a Python traceback, which Spark has inside its own message."""
 
 
 def _reason(failure: object) -> str:
-    """Return one line that names the failure: of a traceback its end, else the first line."""
+    """Return one line that names the failure: the end of a traceback, else the first line."""
     text = str(failure).strip()
     if "Traceback (most recent call last)" in text:
         raised = [match for line in text.splitlines() if (match := _RAISED.match(line.strip()))]
@@ -170,11 +170,11 @@ NOTHING_COMPARED: Mapping[str, Any] = {
     "verified": None, "rows_compared": 0, "missing": 0, "extra": 0, "differing": [],
     "within_tolerance": [],
 }  # fmt: skip
-"""The comparison of a run that ended before its first batch."""
+"""Result of the comparison for a run that ended before its first batch."""
 
 
 def _journal_said(scenario: Scenario, journal: Path) -> str:
-    """Return where people find the journal: of a checkpoint on a store the driver's goes with it."""
+    """Return the journal's place for people: the checkpoint if on a store, as the local file goes."""
     place = scenario.checkpoint
     return str(journal) if place is None or store_url(place) is None else written(place)
 
@@ -182,7 +182,7 @@ def _journal_said(scenario: Scenario, journal: Path) -> str:
 def _result(
     scenario: Scenario, journal: Path, verification: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the journal's numbers with those that only the scenario knows."""
+    """Return the numbers of the journal, with those of the scenario and the verification."""
     result = summary(journal)
     result["journal"] = _journal_said(scenario, journal)
     result["workload"] = scenario.workload
@@ -197,7 +197,7 @@ def _result(
 
 
 class Interrupted(threading.Event):
-    """Set by a signal; `terminated` says whether that was SIGTERM."""
+    """Is set by the first signal; `terminated` says whether this was SIGTERM."""
 
     terminated = False
 
@@ -206,8 +206,8 @@ class Interrupted(threading.Event):
 def interrupts() -> Iterator[Interrupted]:
     """Yield an event that the first SIGINT or SIGTERM sets; the second raises KeyboardInterrupt.
 
-    PySpark's own handler, which the engine keeps away, cancels the running batch: the query would
-    end by a failure.
+    PySpark's own handler would cancel the running batch, and the query would fail; the engine
+    removes that handler.
     """
     asked = Interrupted()
     if threading.current_thread() is not threading.main_thread():
@@ -245,7 +245,7 @@ def explain_workload(
     memory_max: str | None = None,
     checkpoint: Path | None = None,
 ) -> str:
-    """Return the elastic parts of a workload, in words; `NOT_ELASTIC` begins a refusal."""
+    """Return the elastic parts of a workload, in words; a refusal begins with ``not elastic``."""
     check_place(checkpoint, or_store=True)
     scenario = Scenario(
         workload,

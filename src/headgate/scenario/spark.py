@@ -51,10 +51,10 @@ class SparkEngine:
             return self._start(scenario)
 
     def rehearse(self, scenario: Scenario, interrupted: Callable[[], bool]) -> None:
-        """Run a built-in workload for some batches, with the changes of slots to come, and forget it.
+        """Run some batches of a built-in workload, with the scenario's changes of slots.
 
-        Else the load would begin before the first batch can be done, and the first change of slots
-        would meet code that has never run. A user's own function, and a table, are left alone.
+        Afterwards all code is loaded and compiled, for batches and for changes of slots. Does nothing
+        for a user's function, a service, a stateless workload, a table or a short run.
         """
         workload = self.workload(scenario.workload)
         own = workload.function is not None or workload.beside is not None
@@ -73,7 +73,7 @@ class SparkEngine:
         hg = engine_module("headgate")
         workload = self.workload(scenario.workload)
         if scenario.policy is not None and workload.function is None and workload.stateful:
-            policy(scenario.policy)  # one over pools of replicas is refused before Spark starts
+            policy(scenario.policy)  # refuses a policy of pools before Spark starts
         beside = self._start_beside(workload, scenario)
         frame = self._build(workload, scenario)
         sink_format, sink_options = _sink(beside, scenario)
@@ -112,7 +112,7 @@ class SparkEngine:
         return query
 
     def _start_beside(self, workload: Workload, scenario: Scenario) -> Any:
-        """Return the service that runs beside the workload's query, started; None where there is none."""
+        """Start and return the service that runs beside the workload's query; None without a service."""
         if workload.beside is not None and self._beside is None:
             options = _build_options(workload, scenario)
             check_arguments(scenario.workload, workload, options)
@@ -141,7 +141,7 @@ class SparkEngine:
             )
             raise ConfigError(msg)
         if store_url(scenario.checkpoint) is None:
-            locate(scenario.checkpoint)  # its journal; a message names what is missing
+            locate(scenario.checkpoint)  # raises where the checkpoint has no journal
         with sparks_errors():
             return self._verify(scenario)
 
@@ -159,7 +159,7 @@ class SparkEngine:
             output = spark.table(scenario.table)
         else:
             read_as = scenario.sink_format or "parquet"
-            # a table knows its schema, and Delta refuses to be told one
+            # a table has its own schema, and Delta refuses another
             reader = spark.read.schema(schema) if read_as in FILE_FORMATS else spark.read
             output = reader.format(read_as).load(uri(_placed(scenario.output)))
         result: Mapping[str, Any] = verify(
@@ -189,9 +189,9 @@ class SparkEngine:
             )
 
     def check(self, name: str, options: Mapping[str, Any], where: str) -> None:
-        """Refuse a workload that is not there, or options that it does not take; needs no session.
+        """Refuse a workload that does not exist, or options that it does not take; needs no session.
 
-        Raises `ConfigError`: begins with `where`.
+        Raises `ConfigError`, whose message begins with `where`.
         """
         try:
             workload = self.workload(name)
@@ -242,7 +242,7 @@ class SparkEngine:
                 raise
 
     def session(self) -> Any:
-        """Return the session, made when it is first needed."""
+        """Return the session; the first call makes it."""
         if self._spark is None:
             with _own_interrupts():
                 session = engine_module("headgate.spark.cluster.session").session
@@ -294,13 +294,13 @@ def _placed(path: Path | None) -> Path:
 
 
 def _may_be(checkpoint: Path) -> bool:
-    """Return whether a checkpoint may be there; on a store only reading tells."""
+    """Return whether a checkpoint may exist; on a store, only a read can tell."""
     return store_url(checkpoint) is not None or is_directory(checkpoint)
 
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep the handler of SIGINT, which a new Spark context replaces by its own."""
+    """Restore the handler of SIGINT that a new Spark context replaces by its own."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if threading.current_thread() is threading.main_thread():
@@ -308,7 +308,7 @@ def _own_interrupts() -> Iterator[None]:
 
 
 def _build_options(workload: Workload, scenario: Scenario) -> dict[str, Any]:
-    """Return the workload's arguments: its own, and over them the scenario's."""
+    """Return the workload's arguments; the scenario's arguments override its own."""
     return {**workload.options, **scenario.build_options()}
 
 
@@ -350,7 +350,7 @@ def user_function(name: str) -> Callable[..., Any]:
 
 
 def _of_python(module_name: str) -> bool:
-    """Return whether a module that was imported is one of Python's own, whatever else has its name."""
+    """Return whether an imported module is Python's own, and not only has the name of such a module."""
     if module_name.partition(".")[0] not in sys.stdlib_module_names:
         return False
     file = getattr(sys.modules.get(module_name), "__file__", None)
@@ -358,7 +358,7 @@ def _of_python(module_name: str) -> bool:
 
 
 def _ship_with(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a user's function that has its module travel to executors that could not import it."""
+    """Return a user's function that first ships its module to executors that cannot import it."""
 
     @functools.wraps(function)
     def build(spark: Any, *arguments: Any, **options: Any) -> Any:
@@ -371,7 +371,7 @@ def _ship_with(function: Callable[..., Any]) -> Callable[..., Any]:
 def call_user(name: str, work: Callable[[], Any], what: str = "make a query") -> Any:
     """Return the result of a user's function; an error in it is reported in one sentence.
 
-    Raises `ConfigError`: it raised something that is neither headgate's nor Spark's.
+    Raises `ConfigError`: the function raised an error that is neither headgate's nor Spark's.
     """
     try:
         with without_panics():
@@ -392,7 +392,7 @@ def check_arguments(name: str, workload: Workload, options: Mapping[str, Any]) -
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return  # it is written in C, and does not say
+        return  # a function in C may have no signature
     kinds = [parameter.kind for parameter in parameters.values()]
     takes = list(parameters)[1:]
     if inspect.Parameter.VAR_KEYWORD in kinds:
@@ -409,12 +409,12 @@ def check_arguments(name: str, workload: Workload, options: Mapping[str, Any]) -
 
 
 def _spark_text(value: object) -> str:
-    """Return an option as Spark hands it to a source."""
+    """Return an option as the text that Spark passes to a source."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _of_spark(error: BaseException) -> bool:
-    """Return whether an error is PySpark's or py4j's; both may not be imported here."""
+    """Return whether an error is PySpark's or py4j's; this module must not import either."""
     return type(error).__module__.startswith(("pyspark.", "py4j."))
 
 

@@ -14,17 +14,17 @@ from headgate.core.stores import store_url
 from headgate.scenario.places import copy_directory, written
 
 EVERY_S = 5.0
-"""Time between two looks at a store, in seconds. A look at a journal is two requests, so a journal costs
-24 requests a minute, however many read it. Chosen: a driver writes there every two seconds."""
+"""Least time between two copies of a journal, in s. A copy is two requests, so a journal costs at most
+24 requests a minute for any number of readers. Chosen: a driver writes there every two seconds."""
 
 WAIT_S = 0.5
-"""Time that a reader waits for a new copy, in seconds; after that the old copy is read. Chosen."""
+"""Longest wait of a reader for a new copy, in s; then the reader uses the old copy. Chosen."""
 
 
 class StoredJournal:
-    """Copies a journal in a thread of its own, at most every `EVERY_S` and only while somebody reads.
+    """Copies a journal in its own thread, at most every `EVERY_S` and only while somebody reads.
 
-    A store that does not answer therefore keeps no reader waiting for longer than `WAIT_S`.
+    So a reader never waits longer than `WAIT_S`, even for a store that does not answer.
 
     `checkpoint` (path): a place on a store. Raises `CheckpointError`: there is no checkpoint, or
     the store cannot be read.
@@ -32,7 +32,7 @@ class StoredJournal:
     Attributes
     ----------
     place : str    The checkpoint, as a user writes it.
-    path : Path    Where the copy lies; it is removed when the process ends.
+    path : Path    The copy, which the process deletes at its end.
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
@@ -53,7 +53,7 @@ class StoredJournal:
         threading.Thread(target=self._run, name="headgate-copy", daemon=True).start()
 
     def refresh(self) -> str:
-        """Ask for a new copy, and wait for it a little; return why there is none, or ``""``."""
+        """Request a new copy, and wait for it at most `WAIT_S`; return why there is none, or ``""``."""
         if time.monotonic() - self._copied_s >= EVERY_S:
             self._done.clear()
             self._wanted.set()
@@ -72,7 +72,7 @@ class StoredJournal:
         while self._wanted.wait():
             self._wanted.clear()
             if time.monotonic() - self._copied_s < EVERY_S:
-                continue  # asked for while the copy before was made
+                continue  # requested while the last copy was made
             self._asked_s = time.monotonic()
             try:
                 self._copy.refresh()

@@ -1,6 +1,6 @@
-"""Defines a query that ``headgate run`` starts, with everything that a run needs to know of it.
+"""Defines a workload: a query that ``headgate run`` starts, with everything that a run needs.
 
-Other distributions bring such queries by the entry point group ``headgate.workloads``.
+Other distributions add workloads by the entry point group ``headgate.workloads``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class ServiceBeside(Protocol):
-    """A program that runs beside a query for the length of a run: a Kafka broker with its load."""
+    """Runs a program beside a query for the length of a run: a Kafka broker with its load."""
 
     sink_format: str
     """Format of the query's sink, where the scenario names none."""
@@ -29,7 +29,7 @@ class ServiceBeside(Protocol):
         """Return further settings that the Spark session needs, beside `given`."""
 
     def begin(self) -> None:
-        """Begin the load: the query runs."""
+        """Begin the load; called once the query runs."""
 
     def output(self, spark: Any, schema: Any) -> Any:
         """Return the query's output as a DataFrame."""
@@ -40,12 +40,12 @@ class ServiceBeside(Protocol):
 
 @dataclass(frozen=True)
 class Workload:
-    """A query with what it takes to run it, or a user's function in the same form."""
+    """Holds a query, or a user's function in the same form, with everything that a run needs."""
 
     build: Callable[..., Any]
     """``build(spark, **options)`` returns the query, a streaming DataFrame."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of `build` where the scenario gives no others."""
+    """Default arguments of `build`."""
     output_mode: str = "append"
     """Spark's output mode. File sinks accept append only."""
     arrival: str | None = None
@@ -53,12 +53,12 @@ class Workload:
     engine finds the column, or there is none."""
     reference: Callable[..., Any] | None = None
     """``reference(spark, **options)`` returns the rows that the query must put out, computed in another
-    way; None where Spark's own batch answer is that."""
+    way; None where these rows are Spark's own batch answer."""
     stateful: bool = True
     """True where the query has an operator to scale."""
     check: Callable[[Mapping[str, str]], object] | None = None
     """Refuses options that `build` only passes on to its source, before Spark starts."""
     beside: type[ServiceBeside] | None = None
-    """What must run beside the query, and takes its results; None where it reads and writes by itself."""
+    """Service that must run beside the query and takes its results; None for no service."""
     function: Callable[..., Any] | None = None
-    """A user's function, without what `build` does beside it; None of an installed workload."""
+    """The user's function that `build` wraps; None for an installed workload."""

@@ -1,4 +1,4 @@
-"""Gives the page and what it asks for, to this machine's browsers only unless told otherwise."""
+"""Serves the page and its data, to this machine's browsers only unless another host is named."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ from headgate.ui.shelf import READ_AGAIN_S, Shelf
 STATIC = Path(__file__).parent / "static"
 
 TEXT_MAX = 1_000
-"""Characters of a text of a journal that are sent; of a longer text the middle is left out."""
+"""Longest text of a journal that the page gets, in characters; a longer text loses its middle."""
 
 PATIENCE_S = 10.0
-"""Time in which a client must send a request and take some of its answer, in seconds; then it is hung up
-on, at twice that at the latest. Chosen."""
+"""Time between two looks at a connection, in s. The server hangs up on a client that is stuck at two
+looks in a row: it sends half a request, or takes nothing of its answer. Chosen."""
 
 FILES_MAX = 65_536
-"""Files that may be open, where the system allows so many."""
+"""Limit of open files that the server sets, where the system allows so many."""
 
 FILES_LEFT = 200
-"""Open files that are no connections: a client beyond is hung up on. `_BACKLOG` are accepted at once."""
+"""Open files reserved for other use than connections: the server hangs up on a client beyond. Must be
+more than `_BACKLOG`, the connections that the server accepts at once."""
 
 _BACKLOG = 100
 
@@ -55,9 +56,9 @@ _BACKLOG = 100
 def app(shelf: Shelf, host: str, token: str | None = None) -> Starlette:
     """Return the application.
 
-    `host`: the host that it is served at. Requests that name another one are refused, so that no
-    page of somebody else's reads it through a name of its own (DNS rebinding). `token`: what a
-    command must bring; None: there are no commands.
+    `host`: the server's host. The application refuses requests that name another host, so that a
+    foreign page cannot read its data through a host name of its own (DNS rebinding). `token`: secret
+    that a command must have; None: there are no commands.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     answers = _Answers()
@@ -127,7 +128,7 @@ def app(shelf: Shelf, host: str, token: str | None = None) -> Starlette:
 
 
 def serve(shelf: Shelf, host: str, port: int, token: str | None = None) -> None:
-    """Serve the page until it is interrupted. Raises `ConfigError`: nothing can be served there.
+    """Serve the page until an interrupt. Raises `ConfigError`: the address cannot be used.
 
     `token`: as of `app`.
     """
@@ -143,7 +144,7 @@ def serve(shelf: Shelf, host: str, port: int, token: str | None = None) -> None:
     )
     with listening:
         gc.set_threshold(100_000)  # an event is a thousand small tuples, in no cycle
-        # a long journal is read while the browser is being opened, not when it asks
+        # reads a long journal while the browser opens, not at its first request
         threading.Thread(target=shelf.index, daemon=True).start()
         config = uvicorn.Config(
             app(shelf, host, token),
@@ -162,7 +163,7 @@ def _answer(answer: Any) -> Response:
 
 
 def _bounded(value: Any) -> Any:
-    """Return an answer whose texts are not too long, and without characters that are obeyed."""
+    """Return an answer with texts of at most `TEXT_MAX` and without control characters."""
     if isinstance(value, str):
         return shown(value, TEXT_MAX)
     if isinstance(value, dict):
@@ -173,10 +174,10 @@ def _bounded(value: Any) -> Any:
 
 
 class _Answers:
-    """Keeps each answer for as long as a journal is not read again, so that viewers share it.
+    """Stores each answer until its journal may be read again, so that viewers share the answer.
 
-    Who comes while it is made waits without a thread, of which there are few: those who look at one
-    long journal keep nobody waiting who looks at another.
+    A viewer who comes while an answer is made waits without a thread. Threads are few: so viewers of
+    one long journal do not delay viewers of another.
     """
 
     def __init__(self) -> None:
@@ -184,13 +185,13 @@ class _Answers:
         self._making: dict[str, asyncio.Future[Response]] = {}
 
     async def get(self, name: str, make: Callable[[], Any]) -> Response:
-        """Return the answer of a name, made now if it is too old; of no journal it is not kept."""
+        """Return the stored answer of a name, or make a new one; an error is not stored."""
         kept = self._kept.get(name)
         if kept and time.monotonic() - kept[0] < READ_AGAIN_S:
             return kept[1]
         if name not in self._making:
             self._making[name] = asyncio.ensure_future(self._made(name, make))
-        # one viewer that leaves ends it for nobody else
+        # a viewer who leaves does not end the work for others
         return await asyncio.shield(self._making[name])
 
     async def _made(self, name: str, make: Callable[[], Any]) -> Response:
@@ -204,7 +205,7 @@ class _Answers:
 
 
 def _policy(page: str) -> str:
-    """Return the content policy: this page's own files, and its inline script."""
+    """Return the content security policy: allows this page's own files, and its inline script."""
     scripts = re.findall(r"<script type=\"importmap\">(.*?)</script>", page, re.DOTALL)
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
     allowed = " ".join(["'self'", *(f"'sha256-{digest}'" for digest in hashes)])
@@ -216,7 +217,7 @@ def _policy(page: str) -> str:
 
 
 class _OwnPageOnly:
-    """Refuses questions of other pages, which cost time though a browser shows those pages no answer."""
+    """Refuses requests of other pages: they cost time, though a browser hides the answers from them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -237,7 +238,7 @@ _WORKING = object()
 class _Protocol(H11Protocol):
     """Hangs up on a client that sends half a request, or takes nothing of its answer.
 
-    Without it such clients would use up the connections that a process may have.
+    Otherwise such clients would use up the connections that a process may have.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -246,7 +247,7 @@ class _Protocol(H11Protocol):
         if len(self.connections) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_LEFT:
             transport.abort()
             return
-        self._stuck_in: object = None  # the cycle of the latest request, of which there is none yet
+        self._stuck_in: object = None  # the cycle of the latest request: no request yet
         self.loop.call_later(PATIENCE_S, self._watch)
 
     def _watch(self) -> None:
@@ -261,7 +262,7 @@ class _Protocol(H11Protocol):
 
 
 class _Headers:
-    """Adds to each answer the headers that keep a browser from running anything else.
+    """Adds headers to each answer that keep a browser from running foreign code.
 
     `inner` (callable): the application. `policy`: its content security policy.
     """

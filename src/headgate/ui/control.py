@@ -31,31 +31,31 @@ from headgate.ui.history import JournalHistory
 from headgate.ui.shelf import Book, Shelf
 
 TOKEN_HEADER = "x-headgate-token"
-"""The header of a request that has the token; in an address it would lie in logs and histories."""
+"""Header with a request's token; a token in an address would be in logs and histories."""
 
 BODY_MAX = 4_096
-"""Bytes of a command."""
+"""Largest command, in bytes."""
 
 BODY_S = 10.0
-"""Time in which a command must have come, in seconds. Chosen."""
+"""Longest time to receive a command, in s. Chosen."""
 
 REASON_MAX = 500
-"""Characters of a reason: what control files take."""
+"""Longest reason, in characters: the limit of control files."""
 
 UNDER_WAY_MAX = 16
-"""Commands that wait for an answer at a time: each takes a thread, and readers of the page need some."""
+"""Most commands that wait for an answer at a time: each takes a thread, and viewers need some, too."""
 
 SENT_KEPT = 20
-"""Commands to a query that are listed, newest first."""
+"""Newest commands to a query that the page lists."""
 
 
 class _Command(msgspec.Struct, tag_field="act", forbid_unknown_fields=True):
-    """Holds a command as the page sends it; a text that is empty was not typed."""
+    """Holds a command as the page sends it; an empty text means that the user typed nothing."""
 
     reason: str
 
     def arguments(self) -> dict[str, Any]:
-        """Return what the control file has; raises `ConfigError`: out of range, or no time."""
+        """Return the arguments for the control file; raises `ConfigError`: out of range, or no time."""
         return {}
 
     def __str__(self) -> str:
@@ -114,15 +114,15 @@ class Sent:
     command: _Command
     asked_ms: int
     acts_before: int
-    """Acts that the journal had before."""
+    """Acts in the journal before the command."""
     waits: bool = True
-    """Whether its answer is waited for."""
+    """Whether a thread waits for the answer."""
     state: str = "requested"
     """``requested``, ``taken up``, ``in force`` or ``refused``."""
     text: str = ""
 
     def look(self, history: JournalHistory) -> None:
-        """Take over what the journal says of it."""
+        """Update the state from the journal's acts since the command."""
         act = str(self.command.__struct_config__.tag)
         since, changed = history.acts_count - self.acts_before, set()
         for event in list(history.acts)[-since:] if since > 0 else ():
@@ -146,14 +146,14 @@ class Sent:
             self.state = "in force"
 
     def _concerns(self, operator: str) -> bool:
-        """Return whether a change of slots is, perhaps among others, of an operator."""
+        """Return whether the command changes the slots of an operator, perhaps with others."""
         one = self.command.operator if isinstance(self.command, _Scale) else ""
         return isinstance(self.command, _Scale | _Rollback) and one in {"", operator}
 
     def _is_done(self, changed: set[str], history: JournalHistory) -> bool:
-        """Return whether the change of each operator that is concerned is in force."""
+        """Return whether the changes of all operators of the command are in force."""
         start = history.reading.run.start
-        # an early release named no operator; a pool has no key groups, and names stages that change
+        # an early release names no operator; a query of pools has no key groups, and names stages
         if "" in changed or start is None or start.key_groups == 0:
             return True
         return all(one.id in changed for one in start.operators if self._concerns(one.id))
@@ -162,7 +162,7 @@ class Sent:
 class PageCommands:
     """Takes commands to the queries of a shelf.
 
-    `token`: what a request must bring.
+    `token`: secret that a request must have.
     """
 
     def __init__(self, shelf: Shelf, token: str) -> None:
@@ -172,7 +172,7 @@ class PageCommands:
         self._lock = threading.Lock()
 
     async def take(self, request: Request) -> Response:
-        """Answer a request that has a command: carried out by the query, or a sentence why not."""
+        """Send the command of a request to its query; the answer is its result, or why it failed."""
         refused = self._refusal(request.headers)
         if refused is not None:
             return _failed(403, refused)
@@ -192,7 +192,7 @@ class PageCommands:
         except (TimeoutError, ClientDisconnect):
             return _failed(408, f"the command did not come within {BODY_S:g} s; send it again.")
         except HeadgateError as error:
-            return _failed(200, str(error))  # as of all questions of the page: an answer, in words
+            return _failed(200, str(error))  # as for all requests of the page: an answer in words
 
     def describe(self, name: str) -> dict[str, Any] | None:
         """Return error (why no command can be sent, or empty), operators, and the commands sent."""
@@ -220,7 +220,7 @@ class PageCommands:
         }
 
     def _refusal(self, headers: Headers) -> str | None:
-        """Return why a request is not this page's; the host was checked before."""
+        """Return why a request is not from this page; the host is checked already."""
         if headers.getlist("sec-fetch-site") != ["same-origin"]:
             return "another page asks for this, or a browser that does not say which one asks."
         if headers.getlist("origin") != [f"http://{headers.get('host')}"]:
@@ -249,7 +249,7 @@ class PageCommands:
                 done = scenarios.ask(place, act, reason=command.reason, arguments=arguments)
             sent.state, sent.text = "taken up", done["detail"]
         except EngineError as error:
-            # a request without an answer stays where it is; one to stop was taken back
+            # a request without an answer stays in the checkpoint; a request to stop is withdrawn
             sent.state, sent.text = "refused" if act == "stop" else "requested", str(error)
             raise
         except Exception as error:
@@ -260,7 +260,7 @@ class PageCommands:
         return JSONResponse({"error": "", "state": sent.state, "text": shown(sent.text, 1_000)})
 
     def _begun(self, name: str, book: Book, command: _Command) -> Sent:
-        """Note that a command is under way; raises `ConfigError`: one is, or too many are."""
+        """Add a command to the list; raises `ConfigError`: it waits already, or too many commands do."""
         with book.lock:
             book.refresh(wall_clock_ms())
             seen = book.history.acts_count
@@ -281,7 +281,7 @@ class PageCommands:
 
 
 def _read(body: bytes) -> tuple[_Command, dict[str, Any]]:
-    """Return a command and its arguments; raises `ConfigError`: it makes no sense."""
+    """Return a command and its arguments; raises `ConfigError`: it cannot be read, or is wrong."""
     try:
         command = _decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -294,10 +294,10 @@ def _read(body: bytes) -> tuple[_Command, dict[str, Any]]:
 
 
 def _obstacle(book: Book) -> str:
-    """Return why no command can be left in a checkpoint; empty where nothing is known against it."""
+    """Return why no command can be written to a checkpoint; empty without a known reason."""
     place = book.checkpoint
     if store_url(place) is not None:
-        return ""  # known when something is written there
+        return ""  # only a write can tell
     if place == book.path:
         return f"the journal {shown(place)} lies without its checkpoint, so nobody can be asked."
     for directory in (Path(place) / "headgate" / "control", Path(place) / "headgate"):

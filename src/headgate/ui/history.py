@@ -1,4 +1,4 @@
-"""Keeps what the page shows of one journal: a row a batch, a heat map, changes, a diagnosis."""
+"""Stores the page's content for one journal: a row per batch, a heat map, changes, a diagnosis."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from headgate.report.top import top
 F64 = npt.NDArray[np.float64]
 
 POINTS_MAX = 2_000
-"""Points of a curve that are sent: more than a screen has columns."""
+"""Most points of a curve that the page gets: about as many as a screen has columns."""
 
 HEAT_COLUMNS = 240
-"""Columns of time in the heat map. Twice as much time makes each twice as wide."""
+"""Columns of time in the heat map. When they are full, each column becomes twice as wide."""
 
 HEAT_CELLS = 16_000_000
-"""Cells that a heat map may have in memory, 128 MB: two operators of the most key groups that there may
-be. Further key groups are not in it."""
+"""Most cells of a heat map in memory, 128 MB: two operators with the largest number of key groups.
+Further key groups are left out."""
 
 ASIDE_MAX = 65_536
-"""Counts of key groups that the heat map puts aside before it adds them up. Chosen."""
+"""Counts that the heat map collects before it adds them to its cells. Chosen."""
 
 HEAT_ROWS = 40
 """Key groups in the heat map, hottest first."""
 
 CHANGES_KEPT = 200
-"""Changes, decisions and failures that are listed, newest first."""
+"""Newest changes, decisions and failures that the page lists."""
 
 SHOWN_SLOTS = 64
-"""Slots that are listed, busiest first."""
+"""Busiest slots that the page lists."""
 
 CURVES = {
     "mean_ms": "max",
@@ -66,12 +66,12 @@ CURVES = {
     "duration_ms": "max",
     "met": "min",
 }
-"""Curves, and what stands for several batches where they are more than points: what is worst of them is
-never lost. A rate is a sum over time."""
+"""Curves, and the way to merge several batches into one point: the worst value, so that the curve never
+hides it. A rate is a sum over time."""
 
 
 class JournalHistory:
-    """Takes in the events of a journal, and tells the page."""
+    """Reads the events of a journal, and describes them for the page."""
 
     def __init__(self) -> None:
         self.reading = DiagnosisReader()
@@ -80,14 +80,14 @@ class JournalHistory:
         self._changes: deque[tuple[int, str, str]] = deque(maxlen=CHANGES_KEPT)
         self._windows = (0, 0)
         self.acts: deque[ControlAct | AssignmentChange | MigrationStep] = deque(maxlen=CHANGES_KEPT)
-        """What became of commands: acts, changes of slots, and moves of state that did not succeed."""
+        """Outcomes of commands: acts, changes of slots, and failed moves of state."""
         self.acts_count = 0
 
     def absorb(self, event: Event) -> None:
         """Take in an event."""
         began_ms = self.reading.run.began_ms
         self.reading.absorb(event)
-        if self.reading.run.began_ms != began_ms:  # another run, in the same journal
+        if self.reading.run.began_ms != began_ms:  # another run begins in the same journal
             self._rows, self._heat = Rows(1 + len(CURVES)), HeatMap()
         if isinstance(event, AssignmentChange | ControlAct) or _is_failed_move(event):
             self.acts.append(event)
@@ -99,7 +99,7 @@ class JournalHistory:
             several = start is not None and len(start.operators) > 1
             if several and isinstance(event, AssignmentChange) and event.operator:
                 text = (
-                    f"{event.operator}: {text}"  # a line for each operator, which says not of which
+                    f"{event.operator}: {text}"  # the lines of several operators do not name them
                 )
             self._changes.append((event.at_ms, event.KIND, text))
         elif isinstance(event, Decided) and event.wishes:
@@ -149,7 +149,7 @@ class JournalHistory:
             batch.emitted,
             batch.late,
             batch.backlog,
-            sum(batch.lag.values()) if batch.lag else None,  # no source says so
+            sum(batch.lag.values()) if batch.lag else None,  # no source reports its lag
             batch.slots,
             batch.duration_ms,
             self._met(batch),
@@ -158,7 +158,7 @@ class JournalHistory:
             self._heat.add(batch.at_ms, groups)
 
     def _met(self, batch: Batch) -> float | None:
-        """Return the share of the windows judged since the batch before in which the SLO held."""
+        """Return the share of windows, of those judged since the last batch, in which the SLO held."""
         if batch.slo is None or batch.slo.windows_met is None:
             return None
         before, self._windows = self._windows, (batch.slo.windows, batch.slo.windows_met)
@@ -189,7 +189,7 @@ class JournalHistory:
 
 
 class Rows:
-    """Appends rows of numbers to one array that doubles."""
+    """Appends rows of numbers to an array, whose capacity doubles when it is full."""
 
     def __init__(self, columns: int) -> None:
         self._array: F64 = np.empty((256, columns))
@@ -209,7 +209,7 @@ class Rows:
 
 
 class HeatMap:
-    """Adds up records by key group and time, in as many columns as a screen shows."""
+    """Adds up records by key group and time, in `HEAT_COLUMNS` columns."""
 
     def __init__(self) -> None:
         self._counts: dict[str, F64] = {}  # by operator: [columns, key groups]
@@ -218,7 +218,7 @@ class HeatMap:
         self._last_ms: int  # as soon as there is `_began_ms`
         self._gaps_ms: deque[int] = deque(maxlen=9)
         self._aside: dict[str, tuple[list[int], list[int]]] = {}
-        """By operator, key groups and records of batches of `_aside_column`, to be added up at once."""
+        """By operator, key groups and records of batches in `_aside_column`, not yet in `_counts`."""
         self._aside_column = 0
 
     def add(self, at_ms: int, served: GroupRecords) -> None:
@@ -230,7 +230,7 @@ class HeatMap:
             self._last_ms = at_ms
         column = max(0, (at_ms - self._began_ms) // self._column_ms)
         if column != self._aside_column:
-            # narrower columns than batches are would leave stripes
+            # columns narrower than batches would leave stripes
             while len(self._gaps_ms) > 4 and self._column_ms < median(self._gaps_ms):  # noqa: PLR2004
                 self._widen()
             while (at_ms - self._began_ms) // self._column_ms >= HEAT_COLUMNS:
@@ -245,7 +245,7 @@ class HeatMap:
         records += served.records
 
     def _add_up(self) -> None:
-        """Add what was put aside: a call of NumPy's for a column and not for each batch."""
+        """Add the collected counts to their column: one call of NumPy for a column, not per batch."""
         aside, self._aside = self._aside, {}
         for operator, (listed, records) in aside.items():
             counts = self._counts.setdefault(operator, np.zeros((HEAT_COLUMNS, 0)))
@@ -260,7 +260,7 @@ class HeatMap:
             np.add.at(counts[self._aside_column], groups, np.asarray(records)[has_cell])
 
     def _widen(self) -> None:
-        """Make each column twice as wide: two become one."""
+        """Double the width of columns: merge pairs of columns."""
         self._add_up()
         self._aside_column //= 2
         self._column_ms *= 2
@@ -272,8 +272,8 @@ class HeatMap:
     def describe(self) -> dict[str, Any]:
         """Return the hottest key groups.
 
-        began_ms, column_ms; rows: [{operator, group, records, counts}], hottest first; groups: the
-        number of those that had records.
+        Returns began_ms, column_ms; rows: [{operator, group, records, counts}], hottest first;
+        groups: number of key groups with records.
         """
         self._add_up()
         rows = [
@@ -300,11 +300,11 @@ class HeatMap:
 
 
 def _is_failed_move(event: Event) -> TypeGuard[MigrationStep]:
-    """Return whether state could not be moved, so that a change of slots is not carried out."""
+    """Return whether a migration was refused or failed, so that its change does not come into force."""
     return isinstance(event, MigrationStep) and event.what in {"refused", "failed"}
 
 
 def _plain(values: F64) -> list[float | None]:
-    """Return numbers as JSON has them: four digits behind the point, null for NaN."""
+    """Return numbers for JSON: four digits after the point, None for NaN."""
     rounded = np.round(values, 4)
     return [None if np.isnan(value) else float(value) for value in rounded]

@@ -1,4 +1,4 @@
-"""Answers what the page asks on request only, since it costs: a checkpoint's content, and what if."""
+"""Answers the page's costly questions, on request only: a checkpoint's content, and what if."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.scenario.inspection import inspect
 from headgate.whatif.replay import replay
 
 _one_at_a_time = threading.Lock()
-"""A simulation takes a core for seconds, which belongs to the jobs of this machine."""
+"""Held during a simulation, which takes a core from this machine's jobs for seconds."""
 
 
 def checkpoint_content(checkpoint: str | Path) -> dict[str, Any]:
@@ -29,10 +29,10 @@ def what_if(
 ) -> dict[str, Any]:
     """Return a recorded run as it was, as it is simulated, and as it might have been.
 
-    As `headgate.whatif.replay.replay`, whose ``error`` is ``error_of_model``; ``error`` says why
-    there is no answer, empty where there is one.
+    Returns the result of `headgate.whatif.replay.replay`, with its ``error`` as ``error_of_model``;
+    ``error`` says why there is no answer, and is empty with an answer.
 
-    `slo`, `policy`, `slots_max`: the SLOs that the user typed; empty for the recorded SLOs.
+    `slo`, `policy`, `slots_max`: what the user typed; empty for the recorded value.
     """
     if not _one_at_a_time.acquire(blocking=False):
         return {"error": "another simulation is under way; ask again when it has ended."}
@@ -51,7 +51,7 @@ def what_if(
 
 
 def _policy(text: str) -> str | None:
-    """Return the name of a policy of headgate's; a page chooses no other code."""
+    """Return the name of one of headgate's policies; a page must not choose other code."""
     if text and not is_own(text):
         msg = f'policy "{shown(text, 80)}" is not one of headgate\'s; type it: headgate replay --policy.'
         raise ConfigError(msg)

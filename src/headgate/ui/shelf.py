@@ -1,4 +1,4 @@
-"""Finds journals, and reads each of them once for all who look at the page."""
+"""Finds journals, and reads each journal once for all viewers of the page."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from headgate.ui.history import JournalHistory
 _NUMBERS = re.compile(r"[0-9][0-9.,:]*")
 
 READ_AGAIN_S = 0.5
-"""A journal is read at most so often, however many look at it."""
+"""Least time between two reads of a journal, in s, for any number of viewers."""
 
 
 @dataclass(frozen=True)
 class Glance:
-    """Holds the line of a query in the list of all, and all that it was made of."""
+    """Holds the line of a query in the list of journals, and the inputs of this line."""
 
     events: int
     state: tuple[str, bool]
-    """The query's health without its numbers, which grow while nothing happens; whether it is silent."""
+    """Health of the query without numbers, which grow while nothing happens; whether it is silent."""
     driver: DriverSeen
     line: dict[str, Any]
 
 
 @dataclass
 class Book:
-    """Holds a journal that is read as it grows."""
+    """Holds a journal, and reads it as it grows."""
 
     path: Path
     tail: Tail
@@ -50,24 +50,24 @@ class Book:
     damage: str = ""
     read_ms: int = 0
     events: int = 0
-    """Events that were read."""
+    """Number of events read."""
     glance: Glance | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def is_fleet(self) -> bool:
-        """Return whether it is a fleet's."""
+        """Return whether the journal is of a fleet."""
         return self.path.name == FLEET_JOURNAL
 
     @property
     def checkpoint(self) -> str | Path:
-        """The checkpoint that it belongs to, or itself where it lies alone."""
+        """The journal's checkpoint, or the journal itself if it has no checkpoint."""
         if self.copied is not None:
             return self.copied.place
         return self.path.parent.parent if self.path.parent.name == "headgate" else self.path
 
     def refresh(self, now_ms: int) -> None:
-        """Read what is new; a damaged line ends that, and is told, as is a store that cannot be read."""
+        """Read new events; `error` reports a store's error, or a damaged line, which ends all reads."""
         if self.damage or now_ms - self.read_ms < READ_AGAIN_S * 1e3:
             return
         self.error = "" if self.copied is None else self.copied.refresh()
@@ -77,7 +77,7 @@ class Book:
                 self.events += 1
         except HeadgateError as error:
             self.error = str(error)
-            if is_file(self.path):  # else the place is gone, perhaps for a while
+            if is_file(self.path):  # otherwise the place is gone, perhaps for a while
                 self.damage = self.error
         self.read_ms = now_ms
 
@@ -86,8 +86,8 @@ class Shelf:
     """Holds the journals of some places.
 
     `places` (iterable of path or CopiedJournal): checkpoints, journals, or directories with
-    checkpoints; of a checkpoint on a store its copied journal. `driver_of`: says what a
-    checkpoint's files tell of its driver. Raises `CheckpointError`: there is nothing at a place.
+    checkpoints; for a checkpoint on a store, its copied journal. `driver_of`: returns the driver's
+    state from a checkpoint's files. Raises `CheckpointError`: there is nothing at a place.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Shelf:
     def index(self) -> list[dict[str, Any]]:
         """Return all journals: id, kind, name, place.
 
-        Of a query also health, slots, limit, and of its SLO met, since_ms, success, latency_ms and slo.
+        A query also has health, slots, limit, and of its SLO met, since_ms, success, latency_ms and slo.
         """
         with self._lock:
             self._look((CheckpointError,))
@@ -130,12 +130,12 @@ class Shelf:
         return None if book is None or book.is_fleet else book
 
     def checkpoint(self, name: str) -> str | Path | None:
-        """Return the checkpoint of a query, or its journal where that lies alone; None for no query."""
+        """Return a query's checkpoint, or its journal if it has no checkpoint; None if unknown."""
         book = self.book(name)
         return None if book is None else book.checkpoint
 
     def fleet(self, name: str) -> dict[str, Any] | None:
-        """Return the state of a fleet; None where there is none."""
+        """Return the state of a fleet; None if unknown."""
         book = self._books.get(name)
         if book is None or not book.is_fleet:
             return None
@@ -145,7 +145,7 @@ class Shelf:
             return {"id": name, "error": str(error)}
 
     def _look(self, passed_over: tuple[type[Exception], ...] = ()) -> None:
-        """Look for new journals; where a place is gone and may be passed over, its books stay."""
+        """Look for new journals; a place that raises one of `passed_over` keeps its books."""
         for place in self._places:
             if not isinstance(place, str | os.PathLike):
                 self._put(place.place, place.path, place)
@@ -171,10 +171,10 @@ class Shelf:
             return {"id": name, "kind": "query", "place": place, **line}
 
     def _line(self, book: Book, place: str, now_ms: int) -> dict[str, Any]:
-        """Return what the list shows of a query; made anew only where something has happened."""
+        """Return the line of a query in the list; makes a new line only if something has happened."""
         run, before = book.history.reading.run, book.glance
         unread = before is None or before.events != book.events
-        # a new driver of a query that has ended writes a start event
+        # after a query has ended, a new driver writes a start event
         over = before is not None and (run.stop is not None or before.driver.holds is False)
         driver = (
             before.driver

@@ -6,8 +6,8 @@ replay, recording, calibration, trace_file), and advice. Does not belong here: S
 global randomness, and copies of a policy's or a strategy's work.
 
 Exactness: every record has its own arrival, service time and completion, and slots serve in the order of
-arrival, so latencies are those of the queues and no fluid stands in for records. Three figures are of
-ticks: the sample of a tick in which a change came into force names the new assignment, slots are counted
-at the end of each tick, and the records of a traced slice of time are spread over it by chance. Quantiles
-are within 5 %. The network between operators takes no time.
+arrival, so latencies are exact; no fluid replaces records. Three figures are inexact: the sample of a
+tick in which a change came into force names the new assignment, slots are counted at the end of each
+tick, and the records of a traced slice are at random times within it. Quantiles are within 5 %. The
+network between operators takes no time.
 """

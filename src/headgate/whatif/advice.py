@@ -13,21 +13,21 @@ from headgate.whatif.decisions import finite
 from headgate.whatif.oracle import Constants, Load, Point, oracle, slots_at, whole
 
 _WORSE = 1.15
-"""So many times the slots of the best constant, and it is the constant that is recommended. Chosen."""
+"""A policy with more than so many times the best constant's slots loses to the constant. Chosen."""
 
 _BESIDE = ("oracle_slots", "to_oracle", "constant_slots", "to_constant")
 
 
 def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, Any]:
-    """Compare rows with the oracle and the best constant; each gets the columns for it.
+    """Compare rows with the oracle and the best constant; add the columns of the comparison to rows.
 
-    ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``; for the success
-    that is wanted ``oracle_slots``, whose slots take any record, ``whole_slots``, which keep a key
-    group on one slot, and ``constant_slots``; None where no number of such slots has that success.
+    Returns ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``; and slots for
+    the SLO's success: ``oracle_slots``, where a slot serves any record, ``whole_slots``, where a key
+    group stays on one slot, and ``constant_slots``; None where no number of slots has that success.
 
-    `rows`: with ``success`` and ``slots_mean``; changed in place: ``oracle_slots`` (at the same
-    success), ``to_oracle`` (slots over these), ``constant_slots`` (the fewest that do as well) and
-    ``to_constant``.
+    `rows`: with ``success`` and ``slots_mean``; gets ``oracle_slots`` (at the row's success),
+    ``to_oracle`` (mean slots over the oracle's), ``constant_slots`` (fewest with the row's success)
+    and ``to_constant``.
     """
     points, constants = oracle(load, on_progress=_progress()), Constants(load)
     for row in rows:
@@ -64,7 +64,7 @@ def _progress() -> Callable[[int, int], None]:
 
 
 def _fewest(points: Sequence[Point], fixed: Point, success: float) -> float:
-    """Return the slots of the oracle; its search may end above a constant, which it could have had."""
+    """Return the oracle's slots, at most the constant's: the oracle's search may end above these."""
     slots = slots_at(points, success)
     return min(slots, fixed.slots) if fixed.success >= success else slots
 
@@ -83,16 +83,16 @@ def sentence(
 ) -> str:
     """Return in one sentence which policy, slots and SLO to take.
 
-    The fewest slots among those that keep the SLO; where none does, the one that comes nearest, and
-    the bound that it keeps.
+    Recommends the policy with the fewest slots that keeps the SLO. If no policy does, names the policy
+    with the largest success, and the bound that this policy keeps.
 
     Parameters
     ----------
     constant : int or None
-        The fewest fixed slots that keep the SLO; None where it is not known, or none do.
+        Fewest fixed slots that keep the SLO; None where unknown, or where no number keeps it.
     batches : bool
-        Whether rows are of micro-batches, which the oracle and the constants do without.
-    limit : callable    Returns what to do about a row that does not keep the SLO: what limits it.
+        Whether rows are of micro-batch mode; the oracle and the constants have no batches.
+    limit : callable    Returns the remedy for a row that misses the SLO.
     """
     known = [row for row in rows if row["success"] is not None]
     if not known:

@@ -16,25 +16,25 @@ from headgate.whatif.model import MicroBatch
 from headgate.whatif.recording import AT_ONCE, F64, I64, Recorded
 
 _WARM_UP_S = 60.0
-"""Time after a start in which the JVM still compiles and batches get shorter; of a short run, half."""
+"""Time after a start in which the JVM still compiles, in s; at most half of the run. Not in the fit."""
 
 _TYPICAL = 0.95
-"""Batches that took longer than this share of all are pauses, and do not say what a slot costs."""
+"""Quantile of the slots' phase above which a batch counts as a pause, and is not in the fit."""
 
 _RECORD_MIN_S = 1e-7
-"""A record takes some time, however little the fit says."""
+"""Least time of a record, in s, whatever the fit returns."""
 
 _ENOUGH = 20
-"""Batches whose slots had a core each, without which the others are taken too. Chosen, not tuned."""
+"""Fewest batches with a core per slot; with fewer, the fit uses all batches. Chosen, not tuned."""
 
 _BEFORE_MIN = 0.8
-"""Share of a record's time before the slots from which on more slots are of no use: as the control loop
-has it."""
+"""Share of a record's time before the slots above which more slots are of no use, as in the control
+loop."""
 
 _ROUNDING = 1e-9
 
 _IDLE, _IDLE_S = 3.0, 0.05
-"""So many times the usual time between two batches, and so many seconds more, are not waited. Chosen."""
+"""Time between two batches above so many medians plus so many seconds counts as idle. Chosen."""
 
 
 class Task(NamedTuple):
@@ -50,25 +50,24 @@ class Costs:
 
     engine: MicroBatch
     record_s: float
-    """Seconds that a record takes a slot, in the mean."""
+    """Mean time of a record in a slot, in s."""
     factors: F64 | None
-    """float64[n] or None: by batch, how many times as much its records took; None where it is not
-    known."""
+    """float64[n] or None: by batch, the time of its records as a multiple of `record_s`; None where
+    unknown."""
     useful: int | None
-    """Slots beyond which none is of use, as a policy was told; None: there is no such number."""
+    """Number of slots above which more slots are of no use; None without such a number."""
 
 
 def calibrated(run: Recorded) -> Costs:
     """Return the costs of the batches of a run.
 
-    A slot's task takes a fixed time and so much more per record, as slots measured; tasks are laid out on
-    the cores that the machine has for them. The rest of the slots' phase is a fixed time, a time per
-    slot, and a time per record, which is computed before the slots. The fit is least squares over the
-    batches after a warm-up. The times before and after the slots are told by the latency of records that
-    waited only for their batch. The deviation of each batch from this model is kept, in order: it decides
-    whether a slot looks well for a moment.
+    A slot's task takes a fixed time and a time per record, from the slots' measurements; the machine's
+    cores run the tasks. The rest of the slots' phase is a fixed time, a time per slot, and a time per
+    record, for work before the slots. The fit is least squares over the batches after a warm-up. The
+    latency of records that waited only for their batch divides the fixed time into time before and after
+    the slots. The deviation of each batch from this model is stored, in order: a policy reacts to it.
 
-    In real time, where a line sums the epochs of a second, each of them is taken for their mean.
+    In real time, where a line sums the epochs of a second, each epoch counts as their mean.
     """
     parameters = run.parameters
     cores = int(parameters.get("cores") or os.cpu_count() or 1)
@@ -95,7 +94,7 @@ def calibrated(run: Recorded) -> Costs:
     variable_s = in_slots_s + work @ np.array([slot_s, each_s])
     read_s = 0.0
     if tasks is None:
-        # nothing tells what is before the slots from what is in them, nor how many of them ran at once
+        # time before the slots and in the slots is not known apart, nor how many slots ran at once
         record_s, ended_s = each_s * cores, variable_s / 2
     else:
         read_s, ended_s = each_s, ended_s + variable_s - in_slots_s
@@ -127,9 +126,9 @@ def calibrated(run: Recorded) -> Costs:
 
 
 def records_of(run: Recorded, factors: F64) -> tuple[F64, I64, F64] | None:
-    """Return the records of a run one by one: when they came, their key groups, and their costs.
+    """Return the records of a run one by one: their arrivals, key groups and costs.
 
-    None where they are too many. A record costs as much as the others of its batch.
+    None if there are too many. All records of a batch cost the same.
     """
     if sum(sum(arrived.records) for batch in run.batches for arrived in batch.arrivals) > AT_ONCE:
         return None
@@ -141,7 +140,7 @@ def records_of(run: Recorded, factors: F64) -> tuple[F64, I64, F64] | None:
 def _periods(run: Recorded) -> F64:
     """Return the time from the beginning of each batch to the next one, without idle time.
 
-    Between two batches the engine takes about as long each time; where it was much longer, it waited.
+    The engine's time between two batches varies little; much longer times are idle time.
     """
     lasted_s = np.array([batch.duration_ms / 1e3 for batch in run.batches[:-1]])
     between_s = np.maximum(np.diff(run.began_s) - lasted_s, 0.0)
@@ -152,7 +151,7 @@ def _periods(run: Recorded) -> F64:
 
 
 def _of_one_epoch(batch: Batch) -> Batch:
-    """Return the mean epoch of a line that sums several; a batch as it is."""
+    """Return the mean epoch of a line that sums several epochs; any other batch unchanged."""
     count = batch.epochs
     if count <= 1:
         return batch
@@ -179,10 +178,10 @@ def _share(records: int, count: int) -> int:
 def _tasks(
     steady: Sequence[Batch], batches: Sequence[Batch], cores: int, machine: int | None
 ) -> tuple[list[list[Task]], int, int | None]:
-    """Return the work of each slot, the cores for tasks, and the number beyond which no slot is of use.
+    """Return the work of each slot, the cores for tasks, and the number of slots that are of use.
 
-    Tasks that compute share the machine's cores, however many Spark was promised: what they waited for a
-    core is no part of what their records take.
+    Tasks share the machine's cores, even if Spark's setting has more cores: their wait for a core does
+    not count as time of their records.
     """
     computing, at_once = None, cores
     if machine is not None:
@@ -198,7 +197,7 @@ def _tasks(
 
 
 def _task(done: SlotStats, computing: float | None) -> Task:
-    """Return a slot's task; of one that waited for a core, as long as it would have taken with one."""
+    """Return a slot's task; without the wait for a core, if `computing` is given."""
     useful_ms = done.useful_ms
     if computing is not None and done.waited_ms:
         useful_ms = max(useful_ms - done.waited_ms, 0.0)
@@ -208,7 +207,7 @@ def _task(done: SlotStats, computing: float | None) -> Task:
 
 
 def _computing(batches: Sequence[Batch]) -> float | None:
-    """Return the share of their time that slots needed a core; None where it was not measured."""
+    """Return the share of slots' useful time in which they needed a core; None where not measured."""
     known = [s for b in batches for s in b.slot_stats if s.served and s.computing_ms]
     useful_ms = sum(s.useful_ms for s in known)
     if not useful_ms:
@@ -220,7 +219,7 @@ def _computing(batches: Sequence[Batch]) -> float | None:
 def _line(tasks: Sequence[Sequence[Task]]) -> tuple[float, float]:
     """Return the time of a task, and the time that each record adds; neither is negative.
 
-    Least squares; the time of n records varies as n does.
+    Least squares; the variance of the time of n records is proportional to n.
     """
     useful_s, served = np.array([task for batch in tasks for task in batch], dtype=np.float64).T
     weight = 1.0 / np.sqrt(np.maximum(served, 1.0))
@@ -247,7 +246,7 @@ def _factors(tasks: Sequence[Sequence[Task]], task_s: float, record_s: float) ->
 def _laid_out(tasks: Sequence[Task], task_s: float, cores: int) -> tuple[float, float]:
     """Return the end of the last task on `cores` cores, and the mean end of a record.
 
-    They are served one after the other, once a task's fixed time is over.
+    A task serves its records one after the other, once its fixed time is over.
     """
     free_s, weighted_s = [0.0] * cores, 0.0
     for task in tasks:
@@ -262,7 +261,7 @@ def _laid_out(tasks: Sequence[Task], task_s: float, cores: int) -> tuple[float, 
 def _fit(work: F64, slots_s: F64) -> tuple[float, float, float]:
     """Return the least squares of ``a + b x slots + c x records``, none of them negative.
 
-    What a slot takes is not told from what a batch takes where all batches had as many.
+    Where all batches have the same number of slots, b is 0: it cannot be separated from a.
     """
     typical = slots_s <= np.quantile(slots_s, _TYPICAL)
     columns = np.column_stack([np.ones(int(typical.sum())), work[typical]])

@@ -27,25 +27,25 @@ class _Treatment:
     involved: list[int]
     speeds: F64
     busy_s: float
-    """How long the involved slots stand still together, once all of them do."""
+    """Time for which all involved slots stand still together, in s."""
 
 
 class ContinuousOperator(SimulatedOperator):
-    """Simulates an operator whose slots serve all the time, except those that a change concerns.
+    """Simulates an operator whose slots serve all the time, except slots that a change stops.
 
     Attributes
     ----------
-    resumed_s : float or None    When a change came into force in the last tick.
+    resumed_s : float or None    Time at which a change came into force in the last tick.
     """
 
     resumed_s: float | None = None
     _treatment: _Treatment | None = None
 
     def tick(self, tick: int, feeds: Sequence[F64], *, has_children: bool) -> F64:
-        """Live through tick `tick` (from 1).
+        """Simulate tick `tick` (from 1).
 
-        Result: float64[n, 2]: the same of the records completed here, ascending; nothing without
-        children.
+        Result: float64[n, 2]: (completion, origin) of the records completed here, ascending; empty
+        without children.
 
         `feeds` (sequence of float64[n, 2]): (completion, origin) of the records that the parents
         completed in this tick.
@@ -57,7 +57,7 @@ class ContinuousOperator(SimulatedOperator):
         count = queues.serve(end_s, measure, out)
         self.resumed_s = self._progress(end_s)
         if self.resumed_s is not None:
-            # Only slots that stood still can go on: the others have served up to the end already.
+            # Only slots that stood still serve now: other slots have served up to the end already.
             count += queues.serve(end_s, measure, out[count:])
         return out[:count][np.argsort(out[:count, 0], kind="stable")]
 
@@ -76,7 +76,7 @@ class ContinuousOperator(SimulatedOperator):
         self.queues.stop(involved, self.model.treatment.barrier_records)
 
     def _busy_s(self, change: Change, moved: tuple[int, ...]) -> float:
-        """Return how long state moves; slots move theirs side by side, so the busiest counts."""
+        """Return how long the slots stand still together; they move state at once: the busiest counts."""
         cost = self.model.treatment
         before = self.queues.assignment
         state = cost.group_bytes + cost.record_bytes * self.queues.completed[list(moved)]
@@ -157,9 +157,9 @@ class ContinuousEngine:
         return self._tick * self._delta_s
 
     def advance(self) -> list[tuple[str, float]]:
-        """Live through one tick.
+        """Simulate one tick.
 
-        Operators whose change came into force, and since when in seconds.
+        Returns the operators whose change came into force, with the time, in s.
         """
         self._tick += 1
         applied: list[tuple[str, float]] = []

@@ -20,7 +20,7 @@ class DecisionLog:
     clock: Callable[[], float]
     """Returns the time since the start, in seconds."""
     entries: list[dict[str, Any]] = field(default_factory=list)
-    """What a JSON file can hold, oldest first. Every entry has ``at_s`` and ``event``: *decided*
+    """Entries for a JSON file, oldest first. Every entry has ``at_s`` and ``event``: *decided*
     (rule, reason, numbers, acts, changes), *applied* (operator, change, took_s) or *not ready*
     (operator, why)."""
 

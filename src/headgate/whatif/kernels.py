@@ -57,10 +57,10 @@ def link_free(links: I64, start: int, free: int) -> int:
 
 @jit
 def share(shares: I64, dealt: I64, group: int) -> int:
-    """Return the slot that the next record of a group goes to: its shares take turns.
+    """Return the slot that the next record of a group goes to: the group's slots take turns.
 
     `shares` (int64[G, most]): slots of each group, its owner first; `NONE` behind the last. `dealt`
-    (int64[G]): whose turn it is; moved on.
+    (int64[G]): the next turn of each group; advanced.
     """
     turn = dealt[group]
     if turn >= shares.shape[1] or shares[group, turn] == NONE:
@@ -86,8 +86,8 @@ def enqueue(
 ) -> int:
     """Append records, ascending in arrival, to the lists of their slots.
 
-    There must be enough free nodes. Counts them in `arrived` and `in_tick`, both [G]. `shares` and
-    `dealt` as `share` has them. Returns the free list's new first node.
+    There must be enough free nodes. Counts records in `arrived` and `in_tick`, both [G]. `shares` and
+    `dealt` as in `share`. Returns the free list's new first node.
     """
     for i in range(groups.shape[0]):
         group = groups[i]
@@ -133,9 +133,9 @@ def serve(
 ) -> tuple[int, int]:
     """Let every slot serve its list in order, up to `until_s`.
 
-    A record begins at the latest of its arrival, the end of the one before it, and the end of a
-    change of its slot; it is never interrupted. One that began before `until_s` and is not done by
-    then stays in service. Useful time is charged when a record is done, so that records per useful
+    A record begins at the latest of its arrival, the end of the record before it, and the end of a
+    change of its slot; no record is interrupted. A record that began before `until_s` and is not done
+    by then stays in service. Useful time counts when a record is done, so that records per useful
     second have no bias in a slot that is nearly idle.
 
     Parameters
@@ -204,12 +204,12 @@ def serve(
 def rehome(
     stamps: F64, links: I64, places: I64, slot: int, shares: I64, dealt: I64, moved: I64
 ) -> None:
-    """Take the records of moved groups out of one slot's list and into their new slots' lists.
+    """Move the records of moved groups from one slot's list to their new slots' lists.
 
-    Both lists are in the order of arrival, and the merged one is too; at equal times the record that
-    was there stays in front. The order within a group is kept.
+    Both lists are in the order of arrival, and so is the merged list; at equal times the target's own
+    record comes first. The order within a group does not change.
 
-    `shares`, `dealt`: as `share` has them: the new assignment, in numbers of `places`. `moved`
+    `shares`, `dealt`: as in `share`: the new assignment, in numbers of `places`. `moved`
     (int64[slots]): scratch: receives, per slot, the last node of the merge so far.
     """
     for i in range(moved.shape[0]):
@@ -270,8 +270,7 @@ def take(
 
     Parameters
     ----------
-    share : int64[G]    Counted down as records are taken.
-    by_s : float    Records that arrived later stay.
+    share : int64[G]    Most records per key group; counted down.
     least_s : float    The shortest service time of a record, in seconds.
     taken : int64[n]    Receives the nodes.
 

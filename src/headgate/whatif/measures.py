@@ -17,7 +17,7 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 QUANTILES = (0.0, 0.5, 0.99)
-"""Of the true latencies, for each step of the timeline: about the least, the median, the tail."""
+"""Quantiles of true latencies, per step of the timeline: about the least, the median, the tail."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class AppliedChange:
 
     decided_s: float
     applied_s: float
-    """`decided_s`, `applied_s`: when it was asked for, and from when it held."""
+    """`decided_s`, `applied_s`: time of the decision, and time from which the change is in force."""
     change: Change
     before: Assignment
-    """What held until then."""
+    """Assignment in force before the change."""
     stopped_s: float
-    """How long the involved slots stood still, added up."""
+    """Sum of the times for which involved slots stood still, in s."""
     involved: int
-    """Slots that the change concerned: those that lost or got key groups, or ended."""
+    """Number of slots that lost or got key groups, or ended."""
 
     @property
     def took_s(self) -> float:
@@ -62,16 +62,16 @@ class Measures:
     key_groups : int    G.
     step_s : float    Length of a step of the timeline; rounded up to whole ticks.
     has_parents : bool
-        Whether records come from other operators, so that the time since their origin is another
-        one than the latency at this operator.
+        Whether records come from other operators, so that the time since their origin differs from
+        the latency at this operator.
     counts_within : bool    Whether the records within a bound are counted, too.
 
     Attributes
     ----------
     arrived : int32[ticks, G]    Records per tick (not cumulative).
     slots, other_slots : float64[ticks]
-        Slots held at the end of each tick, those included that a change under way has asked for;
-        and how many of them are of the pool's other type.
+        Slots in use at the end of each tick, including new slots of a change under way; and how many
+        of these slots are of the pool's other type.
     histogram : int64[BUCKETS]    Latencies of all records; see `headgate.journal.histogram`.
     step_ticks : int    Ticks per step.
     quantiles_s : float64[steps, 3]
@@ -90,7 +90,7 @@ class Measures:
     ) -> None:
         self.delta_s = delta_s
         self.arrived: I32 = np.zeros((ticks, key_groups), dtype=np.int32)
-        # Pages of it that no tick has written to take no memory.
+        # Pages of the array take no memory before a tick writes to them.
         columns = WITHIN + 1 if counts_within else SINCE_ORIGIN + has_parents
         self._done: F64 = np.zeros((ticks, key_groups, columns))
         self.slots: F64 = np.zeros(ticks)
@@ -117,7 +117,7 @@ class Measures:
 
     @property
     def origin_sum_s(self) -> F64:
-        """Return the same for the times since a record, or its original, reached the job."""
+        """Return the sum of times since records, or their originals, reached the job; same shape."""
         return self._done[:, :, min(SINCE_ORIGIN, self._done.shape[2] - 1)]
 
     @property
@@ -128,16 +128,16 @@ class Measures:
     def waiting(self, first: int, last: int) -> F64:
         """Return the records of key groups [first, last) that wait at the end of each tick.
 
-        Result: float64[ticks, groups]: arrived and not completed; those in service too.
+        Result: float64[ticks, groups]: records arrived and not completed, also if in service.
         """
         arrived = self.arrived[:, first:last]
         waiting: F64 = np.cumsum(arrived - self.completed[:, first:last], axis=0)
         return waiting
 
     def row(self, tick: int) -> F64:
-        """Return where completions of tick `tick` (from 1) are added up, as `Queues.serve` does.
+        """Return the row to which `Queues.serve` adds completions of tick `tick` (from 1).
 
-        Those after the end of the run go nowhere.
+        A tick after the end of the run gets a row that nobody reads.
         """
         row: F64 = self._done[tick - 1] if tick <= self.ticks else np.zeros_like(self._done[0])
         return row
@@ -185,7 +185,7 @@ class Measures:
 def quantiles_s(counts: I64) -> F64:
     """Return `QUANTILES` of the latencies that `counts` holds, in seconds; NaN if there are none.
 
-    Within a bucket records are taken as evenly spread: at most 5 % off.
+    Assumes that records are evenly spread within a bucket: at most 5 % off.
     """
     total = int(counts.sum())
     if total == 0:

@@ -25,13 +25,13 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 _PLANNED = 0.05
-"""Weight of a batch's time before its slots in the mean of it: twenty batches. Not tuned."""
+"""Weight of a batch in the moving mean of the time before slots: about twenty batches. Not tuned."""
 
 _TELLING_S = 0.05
-"""A task that took less does not tell a slot's rate, as for `headgate.spark.job`."""
+"""Shortest task from which a slot's rate is measured, in s; as in `headgate.spark.job`."""
 
 _TICK_S = 1.0
-"""An engine with nothing to do begins an empty batch after so long, as headgate's tick source does."""
+"""Time after which an idle engine begins an empty batch, in s, as headgate's tick source does."""
 
 
 class BatchOperator(SimulatedOperator):
@@ -39,7 +39,7 @@ class BatchOperator(SimulatedOperator):
 
     Attributes
     ----------
-    busy_s : float    How long the slowest slot of the last batch took.
+    busy_s : float    Time of the slowest slot in the last batch.
     came : int    Records that have arrived for the next batch.
     """
 
@@ -67,11 +67,11 @@ class BatchOperator(SimulatedOperator):
         self.came = 0
         # Useful time, by the tick in which a task ended and the slot's identity.
         self._useful_s: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        # What held from when, as far as it has not been told yet; and what was told last.
+        # Assignments with the time since which each is in force: the last in a sample, and newer ones.
         self._held = [(0.0, self.queues.assignment, self.slot_ids)]
         self._arrived = np.zeros(model.key_groups)
         self._completed = np.zeros(model.key_groups)
-        # Records that a share has merged, which its owner completes in the next batch; by key group.
+        # By split key group, records that other slots merged; the owner completes them in the next batch.
         self._apart: dict[int, list[I64]] = defaultdict(list)
 
     @property
@@ -110,18 +110,18 @@ class BatchOperator(SimulatedOperator):
         np.add.at(measures.arrived, (ticks[inside] - 1, records[3][inside]), 1)
 
     def serve(self, start_s: float, turn: int, stretch: float) -> tuple[float, F64]:
-        """Run one task per slot, on the cores that there are.
+        """Run one task per slot on the engine's cores.
 
         Parameters
         ----------
-        start_s : float    When the first tasks may begin.
+        start_s : float    Time from which the first tasks begin.
         turn : int    Number of the batch; see `fair_shares`.
         stretch : float    Seconds of useful time per second that a task serves.
 
         Returns
         -------
         end_s : float
-            When the last task ended.
+            End of the last task.
         out : float64[n, 2]
             (completion, origin) of each record served, ascending.
         """
@@ -145,7 +145,7 @@ class BatchOperator(SimulatedOperator):
             own = own[np.argsort(self.queues.groups(own), kind="stable")]
             since_s = free_s[core] - serving_s
             count = self._complete(own, since_s, free_s[core], out, count)
-            # what others had merged is a few rows to it, which cost next to nothing
+            # records that other slots have merged are a few rows for the owner, and cost almost nothing
             groups = [g for g in apart if self.queues.assignment.slot_of[g] == slot]
             for done in (part for g in groups for part in apart[g]):
                 count = self._complete(done, free_s[core], free_s[core], out, count)
@@ -157,7 +157,7 @@ class BatchOperator(SimulatedOperator):
         return max(free_s), out[np.argsort(out[:, 0], kind="stable")]
 
     def note_times(self, before_s: float) -> None:
-        """Take note of what a batch takes before its slots, for whoever asks for samples."""
+        """Store the times of a batch, `before_s` before its slots, for the next samples."""
         engine = self._engine
         if self._slot_rate < math.inf:
             return  # slots serve by the time that has passed, and do not wait for each other
@@ -175,7 +175,7 @@ class BatchOperator(SimulatedOperator):
     def _charge(
         self, identity: int, useful_s: float, served: int, since_s: float, until_s: float
     ) -> None:
-        """Charge useful time when its records are done, so that in each tick both belong together."""
+        """Count useful time in the ticks in which its records are done."""
         done_s = since_s + (until_s - since_s) * np.arange(1, served + 1) / max(served, 1)
         ticks, counts = np.unique(_ticks_of(done_s, self.measures.delta_s), return_counts=True)
         for tick, count in zip(ticks.tolist(), counts.tolist(), strict=True):
@@ -191,13 +191,13 @@ class BatchOperator(SimulatedOperator):
                 before = histogram.copy() if tick > self.measures.ticks else None
                 row = self.measures.row(tick)
                 self.queues.complete(taken[part], done_s[part], row, out, count)
-                if before is not None:  # it ends after the run, and is left out as in the rows
+                if before is not None:  # completed after the run: left out, as in the rows
                     histogram[:] = before
             count += len(part)
         return count
 
     def _own(self, slot: int, taken: I64) -> I64:
-        """Return the taken records that a slot completes; shares of others' groups wait for owners."""
+        """Return the taken records that a slot completes; others' records wait for their owner."""
         groups = self.queues.groups(taken)
         own = np.ones(len(taken), dtype=np.bool_)
         for group in self.queues.assignment.shares_at(slot):
@@ -280,7 +280,7 @@ class BatchOperator(SimulatedOperator):
         self.measures.close_step(self._step, self.queues.histogram)
 
     def samples(self, first: int, last: int) -> list[Sample]:
-        """Return the samples of ticks `first` to `last`; each tick is asked for once, in order."""
+        """Return the samples of ticks `first` to `last`; call it once for each tick, in order."""
         measures = self.measures
         samples = []
         for tick in range(first, min(last, measures.ticks) + 1):
@@ -301,8 +301,8 @@ class BatchOperator(SimulatedOperator):
 class MicroBatchEngine:
     """Runs a job in micro-batch mode, batch by batch: a `MetricsSource` and an `Actuator`.
 
-    Counters are told up to the beginning of the last batch: what arrived after it is not read yet,
-    and nobody can count it.
+    Samples end at the beginning of the last batch: the engine has not read later records yet, and
+    nobody can count them.
 
     `operators`: upstream first; each is a stage of every batch.
     """
@@ -328,9 +328,9 @@ class MicroBatchEngine:
         return self._floor.value_s
 
     def advance(self) -> list[tuple[str, float]]:
-        """Live through one batch; without any record, through one second of waiting.
+        """Simulate one batch; without any record, one second of waiting.
 
-        Operators whose change came into force, and since when in seconds.
+        Returns the operators whose change came into force, with the time, in s.
         """
         model = self._model
         begin_s = self._await_records()
@@ -415,7 +415,7 @@ class MicroBatchEngine:
         return self.operators[operator].queues.assignment
 
     def apply(self, operator: str, change: Change) -> None:
-        """Ask for `change`, to come into force at the next boundary."""
+        """Request `change`; it comes into force at the next boundary."""
         self.operators[operator].ask(change, self.time_s)
 
 

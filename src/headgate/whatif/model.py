@@ -110,12 +110,12 @@ class TreatmentCost:
     record_bytes: float = 0.0
     """By how much a completed record makes its group's state grow; >= 0."""
     bandwidth_bytes_per_s: float = 125e6
-    """Of one slot's host; > 0. Default: the 1 Gbit/s of StreamSwitch 6."""
+    """Bandwidth of one slot's host; > 0. Default: the 1 Gbit/s of StreamSwitch 6."""
     barrier_records: int = 0
-    """Records in front of a barrier, at the most, for each involved slot: 0 for one that travels
-    outside the data (Samza), what the network buffers hold for one that travels with it (Flink)."""
+    """Most records in front of a barrier, for each involved slot: 0 for a barrier outside the data
+    (Samza); for a barrier in the data (Flink), the records in the network buffers."""
     delay_s: float = 0.0
-    """Added to every change (StreamSwitch, figure 15), seconds; >= 0."""
+    """Time added to every change (StreamSwitch, figure 15), seconds; >= 0."""
 
     def __post_init__(self) -> None:
         fields = ("sync_s", "per_group_s", "group_bytes", "record_bytes", "delay_s")
@@ -143,14 +143,14 @@ class MicroBatch:
     """From the beginning of a batch to its first slot task, seconds; >= 0. Default, as that of
     `commit_s`: a tiny batch on two cores."""
     read_s: float = 0.0
-    """What each record that came with a batch adds to that: computed before the slots, seconds; >= 0."""
+    """Time that each record of a batch adds to `plan_s`, for work before the slots, seconds; >= 0."""
     commit_s: float = 0.07
     """From the end of its last slot task to the end of the batch, seconds; >= 0."""
     task_s: float = 0.02
     """Fixed cost of a slot task, seconds; >= 0."""
     moved_group_s: float = 0.0
-    """What a key group that has just moved adds to its new slot's task, seconds; >= 0. The default
-    is that of slots that share memory."""
+    """Time that a key group that has just moved adds to its new slot's task, seconds; >= 0. Default:
+    for slots that share memory."""
     budget_s: float = math.inf
     """Time a slot may serve per batch, all waves together, seconds; > 0. Infinite serves all."""
     cores: int = 2
@@ -160,18 +160,18 @@ class MicroBatch:
     backlog_age_max_s: float = 60.0
     """A slot whose oldest record waits longer serves everything, whatever its budget, seconds; > 0."""
     initial_rate_per_s: float = 100_000.0
-    """What is assumed of a slot that has served nothing yet, records per second; > 0."""
+    """Assumed rate of a slot that has served nothing yet, records per second; > 0."""
     slot_rate_per_s: float | None = None
     """Records per second that every slot serves, as in an experiment with more slots than cores: a
     quota by the time since the last batch, in place of a budget, and useful time of served / rate;
     > 0. None: slots serve as fast as they can."""
     warm_up_s: tuple[float, ...] = ()
-    """What each of the first batches takes longer to plan, seconds; >= 0."""
+    """Extra planning time of each of the first batches, seconds; >= 0."""
     jitter_s: tuple[float, ...] = ()
-    """What the batches after these take longer (or less) to plan, one after the other and over again,
-    seconds; empty: nothing."""
+    """Extra planning time (also negative) of the batches after the warm-up, in order and repeated,
+    seconds; empty: none."""
     poll_s: float = 0.01
-    """How long an engine with nothing to do waits before it looks again, seconds; > 0."""
+    """Time between two looks of an idle engine for records, seconds; > 0."""
 
     def __post_init__(self) -> None:
         for name in ("plan_s", "read_s", "commit_s", "task_s", "moved_group_s", "trigger_s"):
@@ -208,14 +208,14 @@ class OperatorModel:
     slots: int = 1
     """Slots to start with."""
     pool: SlotPool = field(default_factory=SlotPool)
-    """What new slots are like."""
+    """Speeds of new slots."""
     treatment: TreatmentCost = field(default_factory=TreatmentCost)
-    """What a change costs in continuous mode."""
+    """Cost of a change in continuous mode."""
     parents: tuple[str, ...] = ()
-    """Operators whose completed records arrive here; empty for one fed by a source."""
+    """Operators whose completed records arrive here; empty for an operator with a source."""
     selectivity: float = 1.0
-    """Records that arrive here per completed record of a parent; > 0. A fraction is carried over
-    from record to record."""
+    """Records that arrive here per completed record of a parent; > 0. Fractions add up from record
+    to record."""
     shares: tuple[float, ...] | None = None
     """How records from parents spread over the key groups, adding up to 1; None: evenly."""
     within_s: float | None = None

@@ -85,7 +85,7 @@ class SimulatedOperator:
         stopped_s: float = 0.0,
         involved: int = 0,
     ) -> AppliedChange:
-        """Bring `change` into force at `at_s`, and write it down.
+        """Bring `change` into force at `at_s`, and add it to the measures.
 
         `speeds` (float64[new slots]): as `allocate` returned them. `decided_s`, `at_s`,
         `stopped_s`, `involved`: as `AppliedChange`.

@@ -1,10 +1,10 @@
-"""Computes bounds that policies are compared with: the fewest slots with the future known, or constant.
+"""Computes bounds for policies: the fewest slots if the future is known, and the fewest fixed slots.
 
-The *oracle* chooses the slots of each 10 s with all arrivals and service times known before, and its
-changes cost nothing. Its records wait in one queue for all slots, without key groups that stay together
-on a slot: it is a bound from below. `whole` knows the future too, and keeps key groups whole: its number
-of slots is attainable, and fewer slots might do. A *constant* has its key groups spread by number, as
-`Static` has.
+The *oracle* chooses the slots of each 10 s, knows all arrivals and service times, and its changes cost
+nothing. Its records wait in one queue for all slots, and a key group's records go to any slot: it is a
+lower bound. `whole` knows the future too, and keeps a key group on one slot: its number of slots is
+attainable, and perhaps not the fewest. A *constant* spreads key groups by their number, as `Static`
+does.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 EPOCH_S = 10.0
-"""For how long the oracle keeps a number of slots."""
+"""Time for which the oracle keeps a number of slots, in s."""
 
 WEIGHTS = (1e5, 3e3, 1e3, 300.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0)
-"""Slots that missing every window is worth: each gives a point of success against slots. Chosen so that
-the points reach from all windows to about nine in ten."""
+"""Prices of missing every window, in slots; each weight gives a point of success and slots. Chosen so
+that the points range from all windows to about nine in ten."""
 
 _AHEAD = 8
 """Epochs after a change of slots whose records are served again to judge it."""
 
 _SWEEPS = 12
-"""Over all epochs, at the most, per weight."""
+"""Most sweeps over all epochs, per weight."""
 
 _SHARES = (0.0, 0.15, 0.3, 0.6, 1.0, 1.5)
-"""What whole key groups are given beyond the slots that they keep busy, as a share of these."""
+"""Extra slots that `whole` tries, as a share of the busy slots."""
 
 _SILENT = 0.1
-"""What a key group counts at the least, as a share of the mean: silent ones are spread as well."""
+"""Weight added to each key group, as a share of the mean: so idle key groups are spread, too."""
 
 _NEVER = np.inf
 _ROUNDING = 1e-12
@@ -134,9 +134,9 @@ def constant(load: Load, slots: int) -> Point:
 
 
 class Constants:
-    """Simulates fixed numbers of slots on one load, each when it is asked for.
+    """Simulates fixed numbers of slots on one load, each number when it is first needed.
 
-    `known`: those that are known already.
+    `known`: points that are known already.
     """
 
     def __init__(self, load: Load, known: Sequence[Point] = ()) -> None:

@@ -1,7 +1,7 @@
 """Runs the inner loops of `headgate.whatif.oracle`, as plain functions on arrays.
 
 All slots serve one queue in the order of arrival. The state at the beginning of an epoch is the first
-record that has not begun, and when each slot is free.
+record that has not begun, and the time at which each slot is free.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def _epoch(
     window_s: float,
     done_s: F64,
 ) -> tuple[int, float]:
-    """Live through an epoch; return the first record that has not begun, and the missed share.
+    """Simulate an epoch; return the first record that has not begun, and the missed share.
 
-    `before`, `slots`: slots of the epoch before, and of this epoch. Slots that end have no record,
-    or end after it. `free` (float64[most]): when each slot is free; those of the epoch before, then
-    those of this one, ascending.
+    `before`, `slots`: slots of the epoch before, and of this epoch. A slot that ends finishes its
+    record first. `free` (float64[most]): time at which each slot is free, ascending; on entry of the
+    epoch before, on return of this epoch.
     """
     start_s = number * epoch_s
     end_s = start_s + epoch_s
@@ -88,7 +88,7 @@ def run(
     missed: F64,
     done_s: F64,
 ) -> None:
-    """Live through epochs [first, last), from the state at the beginning of the first one."""
+    """Simulate epochs [first, last), from the state at the beginning of epoch `first`."""
     for k in range(first, last):
         free[k + 1] = free[k]
         before = slots[k - 1] if k > 0 else 0
@@ -134,7 +134,7 @@ def sweep(
     missed: F64,
     done_s: F64,
 ) -> int:
-    """Try to better every epoch; return how often that succeeded."""
+    """Try to improve the slots of every epoch; return the number of improvements."""
     epochs = slots.shape[0]
     records = arrival_s.shape[0]
     scratch = np.empty(most)
@@ -183,7 +183,7 @@ def sweep(
                     joined = True
                     break
             if not joined:
-                # Those that wait at the end of what was looked at are about as late as they are old.
+                # Records that wait at the end of the last epoch here are about as late as they are old.
                 end_s = last * epoch_s
                 low, high = min(record, following[last]), max(record, following[last])
                 waits = 0.0

@@ -31,7 +31,7 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 _NODES = 1024
-"""Room for waiting records to begin with; it doubles. Chosen, not tuned."""
+"""Records that the pool of nodes holds at the start; the pool doubles. Chosen, not tuned."""
 
 NO_OUTPUT: F64 = np.zeros((0, 2))
 
@@ -50,7 +50,7 @@ class Queues:
     clocks : float64[slots, 5]    See `kernels`.
     other_slots : int    Slots in force whose speed is not the normal one.
     histogram : int64[BUCKETS]    True latencies of completed records since it was last set to zero.
-    within_s : float    The bound of those that a measure with a fourth column counts as within it.
+    within_s : float    Bound of the latencies that a measure's fourth column counts, in s.
     """
 
     within_s = math.inf
@@ -87,9 +87,9 @@ class Queues:
         return (self.arrived - self.completed).astype(np.int64)
 
     def enqueue(self, records: Records, in_tick: I32) -> None:
-        """Append records, none of which arrived before those that are here.
+        """Append records, none of which arrived before an earlier record.
 
-        `in_tick` (int32[G]): counts them.
+        `in_tick` (int32[G]): receives the counts of these records.
         """
         arrival_s, origin_s, demand_s, groups = records
         self._make_room(len(groups))
@@ -112,9 +112,9 @@ class Queues:
     def serve(self, until_s: float, measure: F64, out: F64 = NO_OUTPUT) -> int:
         """Let every slot serve up to `until_s`; return how many records were completed.
 
-        `measure` (float64[G, 2 or 3]): is added to: records, their latencies, and their times since
-        the origin. `out` (float64[n, 2]): receives (completion, origin) of each record, unless n is
-        0.
+        `measure` (float64[G, 2 to 4]): receives sums: records, latencies, times since the origin, and
+        records within `within_s`. `out` (float64[n, 2]): receives (completion, origin) of each
+        record, unless n is 0.
         """
         self._free, count = kernels.serve(
             until_s,
@@ -138,7 +138,7 @@ class Queues:
         Returns
         -------
         taken : int64[n]
-            For `complete`, to be called before anything else is enqueued.
+            Argument of `complete`, which must come before the next `enqueue`.
         demand_s : float
             Their service time together, at normal speed.
         """
@@ -199,7 +199,7 @@ class Queues:
             self.places[slot, ALLOWANCE] = ahead
 
     def stopped_s(self, slots: Sequence[int], since_s: float) -> F64 | None:
-        """Return when each of some slots came to stand still, or None while one works on."""
+        """Return the time at which each of some slots stopped, or None while one of them still works."""
         still = (self.places[slots, ALLOWANCE] == 0) & (self.places[slots, SERVING] == NONE)
         if not still.all():
             return None
@@ -216,8 +216,8 @@ class Queues:
     ) -> None:
         """Bring an assignment into force; slots that stood still go on at `resume_s`.
 
-        Records move with their key groups, in the order of arrival; those of a group that is split,
-        or whose shares change, are dealt again.
+        Records move with their key groups, in the order of arrival. Where the slots of a split group
+        change, its records in the slots concerned are shared out again.
 
         `survivors`: as `Change.survivors`. `speeds` (float64[new slots]): speeds of the new slots,
         in their order.
@@ -229,7 +229,7 @@ class Queues:
         places, clocks = _new_slots(speeds, self._least_s)
         self.places = np.concatenate([self.places, places])
         self.clocks = np.concatenate([self.clocks, clocks])
-        # In the numbers of the old slots and, behind them, the new ones.
+        # Slots have their old numbers here; new slots have the numbers after these.
         shares = _shares(assignment, order)
         moved = np.empty(len(self.places), dtype=np.int64)
         for slot in self._losing(shares):
@@ -264,11 +264,11 @@ class Queues:
         return counts
 
     def _make_room(self, count: int) -> None:
-        """Have `count` free nodes."""
+        """Grow the pool until `count` nodes are free."""
         nodes = len(self._links)
         if self._held + count <= nodes:
             return
-        # The free list may be empty now, but what is held plus free is always all nodes.
+        # The free list may be empty now, but held and free nodes together are always all nodes.
         wanted = nodes
         while wanted < self._held + count:
             wanted *= 2

@@ -24,19 +24,19 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 SLICE_S = 0.1
-"""Resolution of the recorded arrivals in seconds: the control loop's own."""
+"""Resolution of the recorded arrivals, in s: the tick of the control loop."""
 
 _BACKLOG_S = 60.0
-"""How much older than the first batch its records may be taken to be. Chosen, not tuned."""
+"""Largest assumed age of a record at the start of the first batch, in s. Chosen, not tuned."""
 
 _BATCHES_MIN = 40
-"""Batches without which costs are not told from noise. Chosen, not tuned."""
+"""Fewest batches for a replay: with fewer, costs are mostly noise. Chosen, not tuned."""
 
 AT_ONCE = 8_000_000
-"""Records of one key group in one batch, and about as many are spread over their time at once."""
+"""Most records of one key group in one batch; and about the records per piece of `Recorded.records`."""
 
 _RECORDS_MAX = 1_000_000_000
-"""As of a trace."""
+"""Most records of a replay."""
 
 _CELLS_MAX = 1 << 28
 """Slices times key groups that fit into memory; a day of 128 key groups has 110 million."""
@@ -52,7 +52,7 @@ _SETTINGS: Mapping[str, tuple[tuple[type, ...], float, float]] = {
     "slot_rate": ((int, float), 1e-6, RATE_MAX),
     "floor_s": ((int, float), 0, LONGEST_S),
 }
-"""Kinds, least and most of what a replay reads of a run's settings."""
+"""Types, least and largest value of the settings that a replay reads."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class Recorded:
     batches: tuple[Batch, ...]
     """Oldest first; at least two."""
     changes: dict[str, int]
-    """What a policy decided meanwhile, by kind."""
+    """Number of changes that the policy decided during the run, by kind."""
 
     @classmethod
     def read(cls, checkpoint: str | os.PathLike[str], since_s: float | None = None) -> Recorded:
         """Return the recorded run of a checkpoint.
 
-        `checkpoint` (path): or a journal. `since_s`: leaves out what ended longer before the last
-        batch, in seconds. Raises `CheckpointError`: there is no journal, or it is damaged;
-        `ConfigError`: it does not hold what a replay needs.
+        `checkpoint` (path): or a journal. `since_s`: leaves out batches that ended longer before the
+        last batch, in s. Raises `CheckpointError`: there is no journal, or it is damaged;
+        `ConfigError`: the journal lacks what a replay needs.
         """
         start: Start | None = None
         batches: list[Batch] = []
@@ -162,7 +162,7 @@ class Recorded:
 
     @property
     def began_s(self) -> F64:
-        """Return the beginning of each batch, in s since 1970; never before the one ahead of it."""
+        """Return the beginning of each batch, in s since 1970; never decreases."""
         began_s: F64 = np.maximum.accumulate(
             [(b.at_ms - b.duration_ms) / 1e3 for b in self.batches]
         )
@@ -182,7 +182,7 @@ class Recorded:
 
     @property
     def latency_mean_ms(self) -> float | None:
-        """Mean latency of the records served, in ms; None where none was."""
+        """Mean latency of the records served, in ms; None without a served record."""
         known = [(b.latency_ms.mean, b.served) for b in self.batches if b.latency_ms and b.served]
         if not known:
             return None
@@ -205,10 +205,10 @@ class Recorded:
         return Trace(counts.reshape(slices, key_groups), SLICE_S)
 
     def records(self) -> Iterator[tuple[F64, I64, I64]]:
-        """Yield when records arrived since `first_s`, their key groups, and the numbers of their batches.
+        """Yield arrivals in s since `first_s`, with key groups and numbers of batches.
 
-        Those of a key group and batch are evenly spread over the time since the batch before, or since
-        its oldest record can have come. Some millions at a time, and not in the order of their arrival.
+        The records of a key group and batch are evenly spread over the time since the batch before, or
+        since the earliest arrival that the batch's latency allows. Yields millions at a time, unordered.
         """
         ends_s = self.began_s - self.first_s
         oldest_s = [b.latency_ms.max / 1e3 if b.latency_ms else np.inf for b in self.batches]
@@ -234,7 +234,7 @@ class Recorded:
 
 
 def _odd(batch: Batch, groups: int) -> str:
-    """Return the content that no batch with `groups` key groups can have had; else ``""``."""
+    """Return what is impossible in a batch of a query with `groups` key groups; else ``""``."""
     for arrived in batch.arrivals:
         if len(arrived.groups) != len(arrived.records):
             return "has more or fewer key groups than counts"
@@ -250,6 +250,6 @@ def _odd(batch: Batch, groups: int) -> str:
 
 
 def _possible(slot: SlotStats) -> bool:
-    """Return whether a slot can have done that."""
+    """Return whether a slot's figures are possible."""
     took_ms = (slot.useful_ms, slot.computing_ms or 0.0, slot.waited_ms or 0.0)
     return 0 <= slot.served <= AT_ONCE and all(0.0 <= ms <= LONGEST_S * 1e3 for ms in took_ms)

@@ -32,7 +32,7 @@ from headgate.workloads.arrivals import (
 _OPERATOR = "operator"
 _HOUR_S = 3600.0
 _SERIES = ("warm_up_s", "jitter_s")
-"""What the engine has for every batch, and nobody reads."""
+"""Fields of the engine with a value per batch; left out of the result."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Conditions:
     slots_min: int
     slots_max: int
     floor_s: float | None
-    """A given floor, in place of the measured one."""
+    """Fixed floor, in place of the measured floor; None to measure."""
     unsplittable: str
     """As `OperatorSettings.unsplittable`."""
 
@@ -67,8 +67,8 @@ def replay(
 ) -> dict[str, Any]:
     """Simulate a recorded run as it was and as it might have been.
 
-    ``real``, ``model`` (the same run simulated), ``error`` (of the model: ``success_points``,
-    ``slots_percent``), ``what_if`` (None where nothing is to be different), ``engine``. A run has
+    Returns ``real``, ``model`` (the same run simulated), ``error`` (of the model: ``success_points``,
+    ``slots_percent``), ``what_if`` (None if no condition differs), ``engine``. A run has
     ``policy``, ``slo``, ``slots_max``, ``success``, ``success_worst``, ``slots_mean``,
     ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``; with `oracle` also what
     `headgate.whatif.advice.beside` adds, and ``oracle`` has what that returns. Raises
@@ -79,16 +79,16 @@ def replay(
     ----------
     since_s : float, optional    Replay the last so many seconds.
     slots_max, policy_text, slo_text
-        What is to be different; what is not given stays as recorded.
+        Changed conditions; None: as recorded.
     like : path, optional
-        The checkpoint of another run, which says what batches cost; default: the run itself.
+        Checkpoint of another run, from which the costs of batches come; default: the run itself.
     oracle : bool
-        Whether to compare with the fewest slots that the records needed, the future known.
+        Whether to compare with the oracle's slots.
     """
     recorded = Recorded.read(checkpoint, since_s)
     costs = calibrated(recorded)
     if like is not None:
-        # what its own records cost is not known then
+        # the costs of this run's records are not known then
         costs = replace(calibrated(Recorded.read(like)), factors=None)
     return replayed(
         recorded,
@@ -115,7 +115,7 @@ def replayed(
 ) -> dict[str, Any]:
     """Return the result of `replay` for a run that was read already.
 
-    `whole`: whether it is the whole run: its success is known since its start only. `slots_max`,
+    `whole`: whether `recorded` is the whole run; success is known only for a whole run. `slots_max`,
     `policy_text`, `slo_text`, `seed`, `oracle`: see `replay`.
     """
     was = _conditions(recorded)
@@ -175,7 +175,7 @@ def _conditions(recorded: Recorded) -> Conditions:
     return Conditions(
         slo=_mean_slo(texts[0]),
         operator=recorded.operator,
-        # what a policy only advised was not done
+        # the engine did not apply advice
         policy="static" if parameters.get("advise") else parameters["policy"],
         slots=recorded.batches[0].slots,
         slots_min=int(parameters.get("slots_min", 1)),
@@ -194,7 +194,7 @@ def _mean_slo(text: str) -> Slo:
 
 
 def _real(recorded: Recorded, was: Conditions, *, whole: bool) -> dict[str, Any]:
-    """Return the recorded run; its success is known only since its start, so not of a part of it."""
+    """Return the recorded run; its success counts from its start, so it is None for a part of a run."""
     state = recorded.batches[-1].slo if whole else None
     duration_s = float(recorded.began_s[-1] - recorded.began_s[0])
     return _row(was) | {
@@ -254,7 +254,7 @@ def _simulated(
 def _load(
     arrivals: ArrivalStream, duration_s: float, costs: Costs, conditions: Conditions, seed: int
 ) -> Load:
-    """Return the records as the oracle has them: in one queue, and without batches."""
+    """Return the records as input of the oracle, which has no batches."""
     feed = ArrivalFeed(arrivals, np.random.default_rng(seed))
     arrival_s, groups = feed.until(duration_s)
     limited = costs.engine.slot_rate_per_s
@@ -296,7 +296,7 @@ def _row(conditions: Conditions) -> dict[str, Any]:
 
 
 def _error(real: dict[str, Any], model: dict[str, Any]) -> dict[str, float | None]:
-    """Return the model's deviation from the run that it was made from."""
+    """Return the deviation of the model's run from the recorded run."""
     known = real["success"] is not None and model["success"] is not None
     return {
         "success_points": round((model["success"] - real["success"]) * 100, 3) if known else None,

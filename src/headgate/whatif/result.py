@@ -27,18 +27,18 @@ class RunResult:
     """Holds the figures and the decisions of one run."""
 
     policy: str
-    """Its name."""
+    """Name of the policy."""
     seed: int
     mode: str
     """*continuous* or *micro-batch*."""
     delta_s: float
     """Length of a tick."""
     settings: Mapping[str, OperatorSettings]
-    """What was asked for, by operator."""
+    """SLO and limits, by operator."""
     operators: Mapping[str, Measures]
-    """What happened, by operator."""
+    """True figures, by operator."""
     decisions: list[dict[str, Any]]
-    """See `DecisionLog`."""
+    """Entries of the `DecisionLog`."""
 
     def success(
         self,
@@ -63,7 +63,7 @@ class RunResult:
 
         Parameters
         ----------
-        operator : str    With a model that counts those (`OperatorModel.within_s`).
+        operator : str    An operator whose model has the bound (`OperatorModel.within_s`).
         quantile : float    The share: 0.95 of a p95.
         window_s, from_s
             See `success`.
@@ -84,7 +84,7 @@ class RunResult:
     def end_to_end_success(
         self, operator: str, *, bound_s: float, window_s: float, from_s: float = 0.0
     ) -> Success:
-        """Return the same for the time from the job's first operator to the end of `operator`."""
+        """Return the success for the time from the job's first operator to the end of `operator`."""
         measures = self.operators[operator]
         return self._success(operator, measures.origin_sum_s, bound_s, window_s, from_s)
 
@@ -127,9 +127,9 @@ class RunResult:
     def records_in_time(self, operator: str, bound_s: float) -> float:
         """Return the share of all records whose latency is at most a bound; NaN where none came.
 
-        Windows count alike, and so do key groups, whatever comes in them: where bursts are late, most
-        windows may be in time, and most records not. Within 5 % of the bound it is an estimate. Records
-        that wait at the end are late, but for as many as came within the last bound.
+        Differs from success, where each window and key group counts the same: if bursts are late, most
+        windows may be in time, and most records late. Latencies within 5 % of the bound are an estimate.
+        Waiting records at the end count as late, except as many as arrived within the last bound.
         """
         measures = self.operators[operator]
         done = int(measures.completed.sum())

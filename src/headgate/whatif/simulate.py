@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 _OPERATOR = "operator"
 _POINTS = 400
-"""Of a timeline in a picture, at the most."""
+"""Most points of a timeline in a picture."""
 _MARGIN = 0.8
 _HOUR_S = 3600.0
 _LOOSER = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-"""Multiples of the bound that are tried where it was not kept."""
+"""Multiples of a missed bound that the advice tries."""
 _TICK_S = 0.1
 _CELLS_MAX = 1 << 28
 """Ticks times key groups: 8 GB per policy at once, as of a replay."""
@@ -54,7 +54,7 @@ _CORES = "the cores are the limit"
 _RATE_MIN = 1e-6
 _ROUNDING = 1e-9
 _SPAN_WINDOWS = 10
-"""Windows over which a key group's rate is a load, and no mere burst. Chosen, not tuned."""
+"""Windows over which a key group's rate is measured, so that it is not a mere burst. Chosen."""
 _POLICIES_MAX = 100
 _STATIC = re.compile(r"\s*static\((?:n=)?\s*(\d+)\s*\)\s*")
 
@@ -78,19 +78,19 @@ class WhatIf:
 
     trace: Trace
     slo: Slo
-    """On a latency."""
+    """SLO on a latency."""
     service_rate_per_s: float
     """Records per second that a slot completes while it works; > 0."""
     slots_max: int = 64
-    """Most slots; more than there are key groups are never used."""
+    """Most slots; a simulation never uses more slots than key groups."""
     seed: int = 1
     mode: Mode = Mode.CONTINUOUS
     treatment: TreatmentCost = field(default_factory=TreatmentCost)
-    """What a change costs in continuous mode."""
+    """Cost of a change in continuous mode."""
     engine: MicroBatch = field(default_factory=MicroBatch)
-    """What batches cost in micro-batch mode."""
+    """Costs of batches in micro-batch mode."""
     records: RecordedArrivals | None = None
-    """The records of the trace one by one, where they cost differently."""
+    """Records of the trace one by one; None where only their number per slice is known."""
     oracle: bool = False
     """Whether to compare with the oracle and the best constant."""
 
@@ -140,7 +140,7 @@ class WhatIf:
 
     @property
     def quantile(self) -> float | None:
-        """The share of records that the SLO is about; None for one on the mean."""
+        """Share of records that an SLO on a percentile names; None for an SLO on the mean."""
         return None if self.slo.statistic == "mean" else self.slo.quantile
 
     def remedy(self, row: Mapping[str, Any]) -> str:
@@ -238,7 +238,7 @@ def _engine(engine: MicroBatch) -> dict[str, Any]:
 
 
 def load_of(what_if: WhatIf) -> Load:
-    """Return the records of the trace as the oracle has them."""
+    """Return the records of the trace as input of the oracle."""
     arrival_s, _, demand_s, groups = _simulation(what_if, "static").records(
         _OPERATOR, what_if.trace.duration_s
     )

@@ -22,7 +22,7 @@ from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream
 
 _ROUNDING = 1e-9
 
-# Streams of chance, independent of each other, per operator.
+# Independent random streams of each operator.
 _SOURCE, _RECORDS, _SLOTS = range(3)
 
 
@@ -33,7 +33,7 @@ class SimulatedJob:
     operators: Mapping[str, OperatorModel]
     """Upstream first."""
     sources: Mapping[str, ArrivalStream]
-    """For each operator without parents, what arrives there."""
+    """Arrivals at each operator without parents."""
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -61,19 +61,19 @@ class Simulation:
 
     Parameters
     ----------
-    policy : Policy    Used up by the run: policies keep state.
+    policy : Policy    Use a new policy for each run: policies have state.
     settings : mapping of str to OperatorSettings
         SLO and limits of each operator. In continuous mode a floor that is to be measured is 0.
     seed : int
-        The only source of chance. Policies compared under one seed see the same records, each with
-        the same service time.
+        The only source of randomness. With the same seed, all policies see the same records, with the
+        same service times.
     delta_s : float    delta: length of a tick, and of a control cycle in continuous mode; seconds.
     micro_batch : MicroBatch or None
         None for continuous mode. Else the loop runs once per batch.
     end_to_end_s : float or None    As `Observation.end_to_end_s`.
     settings_at : callable or None
         Micro-batch mode: returns the settings of an operator that reads a source, from its name and
-        the latency floor in seconds that the engine has measured. Asked after every batch.
+        the latency floor in seconds that the engine has measured. Called after every batch.
     """
 
     def __init__(

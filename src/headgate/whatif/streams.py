@@ -17,7 +17,7 @@ Records = tuple[F64, F64, F64, I64]
 """Arrival, origin and service time of each record in seconds, and its key group; ascending."""
 
 _DRAWN_AT_ONCE = 4096
-"""Service times. Chosen, not tuned."""
+"""Least number of service times per draw. Chosen, not tuned."""
 
 
 class Inflow:
@@ -26,7 +26,7 @@ class Inflow:
     The service time is drawn on arrival, so the same seed gives every policy the same records. It is
     multiplied by the record's cost where the source has costs.
 
-    `source`: None for an operator that is fed by its parents.
+    `source`: None for an operator with parents.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Inflow:
     ) -> None:
         self._model = model
         self._source = source
-        # Apart, so that service times do not depend on how many records came at once.
+        # Separate generators, so that service times do not depend on how many records came at once.
         self._routing, self._service = generator.spawn(2)
         shares = model.shares or (1.0 / model.key_groups,) * model.key_groups
         self._edges: F64 = np.cumsum(shares)

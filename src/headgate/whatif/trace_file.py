@@ -22,15 +22,15 @@ class TraceColumns:
     """None for the column *key* where there is one, else for no keys."""
     count: str | None = None
     cost: str | None = None
-    """`count`, `cost`: how many records a row stands for, and what each of them costs; None for the
-    columns *count* and *cost* where there are such, else one, and all the same."""
+    """`count`, `cost`: number of records of a row, and cost of each record; None for the columns
+    *count* and *cost* where there are such, else one record per row, and equal costs."""
     slice_s: float | None = None
-    """For how long a row's records are spread; None for the file's own interval, or for no
-    spreading where its times have fractions of a second."""
+    """Time over which a row's records are spread, in log seconds; None for the file's own interval, or
+    for no spreading where its times have fractions of a second."""
     speed: float = 1.0
     """Seconds of the file per second of the trace; > 0."""
     unit: str | None = None
-    """Of times that are numbers: s, ms, us, ns; None for what they can be since 1970, else seconds."""
+    """Unit of times that are numbers: s, ms, us, ns; None for what fits times since 1970, or s."""
 
 
 def read_log(
@@ -40,8 +40,8 @@ def read_log(
 
     The records are None where they all cost the same and are only known to lie within a slice.
 
-    `seed`: for where in its slice a record lies. Raises `ConfigError`: no such file or column, no
-    rows, or values out of range.
+    `seed`: for the random time of a record in its slice. Raises `ConfigError`: no such file or column,
+    no rows, or values out of range.
     """
     if not is_file(path):
         msg = f'there is no file "{shown(path)}"; name a CSV file with the columns time, key and count.'

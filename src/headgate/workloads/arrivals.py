@@ -18,7 +18,7 @@ Chunk = tuple[F64, I64]
 """Arrival times in seconds since the start, ascending, and the key group of each record."""
 
 CHUNK = 8192
-"""Records made at once. Chosen, not tuned."""
+"""Records per piece of a stream, about. Chosen, not tuned."""
 
 
 class ArrivalStream(ABC):
@@ -31,19 +31,19 @@ class ArrivalStream(ABC):
 
     @property
     def costs(self) -> F64 | None:
-        """Return the cost of each record as a multiple, in stream order; None: all the same."""
+        """Return each record's multiple of the service time, in stream order; None: all the same."""
         return None
 
     @abstractmethod
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
         """Yield the stream from its start, piece by piece; times never decrease.
 
-        `generator`: the only source of chance.
+        `generator`: the only source of randomness.
         """
 
 
 class ArrivalFeed:
-    """Reads a stream up to one time after another.
+    """Reads a stream step by step, up to a given time.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class ArrivalFeed:
 
 
 class RecordedArrivals(ArrivalStream):
-    """Streams records that are known one by one, each with a cost of its own.
+    """Streams records that are known one by one, each with its own cost.
 
     Parameters
     ----------
@@ -106,16 +106,16 @@ class RecordedArrivals(ArrivalStream):
 
     @property
     def costs(self) -> F64 | None:
-        """As given."""
+        """Costs that the constructor got."""
         return self._costs
 
     @classmethod
     def of_rows(
         cls, rows: KeyedRows, key_groups: int, speed: float, generator: np.random.Generator
     ) -> RecordedArrivals:
-        """Return the records of a log's rows: when it says, or at random times within their slices.
+        """Return the records of a log's rows, at the log's times or at random times in their slices.
 
-        Their costs become multiples of the mean. Records without a cost in the log cost the same.
+        Costs become multiples of the mean cost. In a log without costs, all records cost the same.
         """
         each = None if rows.counts is None else np.rint(rows.counts).astype(np.int64)
         row = np.arange(len(rows.slices)) if each is None else np.repeat(np.arange(len(each)), each)
@@ -135,7 +135,7 @@ class RecordedArrivals(ArrivalStream):
         return cls(at[order], rows.groups[row], costs[order] / mean, key_groups)
 
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
-        """Yield all records; without chance."""
+        """Yield all records at once; uses no randomness."""
         yield self._arrival_s, self._groups
 
 
@@ -151,7 +151,7 @@ class TraceArrivals(ArrivalStream):
         return int(self.trace.counts.shape[1])
 
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
-        """Yield a few slices at a time: about as many as hold `CHUNK` records."""
+        """Yield some slices at a time, with about `CHUNK` records."""
         trace = self.trace
         ends = np.cumsum(trace.counts.sum(axis=1, dtype=np.int64))
         start, done = 0, 0

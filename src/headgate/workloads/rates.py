@@ -1,9 +1,9 @@
 """Computes the number of records that a source emits over time: a rate and its exact cumulative count.
 
-Every rate function is one piecewise linear curve, "records due by t": the stepped ones exactly, the
-sine within a fraction of a record. Event number i (from 0) is due at the earliest time at which the
-curve reaches i + 1, and `count` is defined by `time_of`, so that the two can never disagree, not
-even in the last bit of a float.
+Every rate function is a piecewise linear curve, "records due by t": exact for stepped rates, within a
+fraction of a record for the sine. Event number i (from 0) is due at the earliest time at which the
+curve reaches i + 1. `count` is defined by `time_of`, so that the two agree to the last bit of a
+float.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Curve:
         """Return the earliest time at which the curve reaches `target` > 0, in seconds."""
         period_s, total = float(self.times_s[-1]), float(self.counts[-1])
         if self.tail_per_s:
-            # Not from where the total is first reached: a flat piece may lie before the tail.
+            # The tail begins at the last knot, not where the total is reached: a flat piece may precede.
             beyond_s = period_s + (target - total) / self.tail_per_s
             return np.where(target > total, beyond_s, self._inside(np.minimum(target, total)))
         cycles = np.ceil(target / total) - 1.0
@@ -105,14 +105,14 @@ class RateFunction(ABC):
     def count(self, t_s: npt.ArrayLike) -> I64:
         """Return how many events are due by `t_s`, that time included.
 
-        Exactly the number of events i with ``time_of(i) <= t_s``. Result: int64[...]: never
+        Result: int64[...]: exactly the number of events i with ``time_of(i) <= t_s``; never
         decreasing in `t_s`.
 
-        `t_s` (float64[...]): seconds since the start; before it nothing is due.
+        `t_s` (float64[...]): seconds since the start; no event is due before the start.
         """
         time_s = np.maximum(np.asarray(t_s, dtype=np.float64), 0.0)
         due = np.floor(_curve(self).value(time_s)).astype(np.int64)
-        # The curve is right up to rounding, so this moves by one or two at most.
+        # The curve is right up to rounding, so the loop corrects `due` by one or two at most.
         while True:
             late = (due > 0) & (self.time_of(np.maximum(due - 1, 0)) > time_s)
             early = self.time_of(due) <= time_s
@@ -132,13 +132,13 @@ class RateFunction(ABC):
 
 @lru_cache
 def _curve(rate: RateFunction) -> _Curve:
-    """Return the curve of `rate`, built once per process: it's asked for with every batch."""
+    """Return the curve of `rate`, built once per process: every batch needs it."""
     return rate._curve()
 
 
 @dataclass(frozen=True)
 class ConstantRate(RateFunction):
-    """Keeps the same rate for ever."""
+    """Emits at one rate for ever."""
 
     per_s: float
     """Records/s; > 0."""
@@ -211,7 +211,7 @@ class SineRate(RateFunction):
         _check("base + amplitude", self.base_per_s + self.amplitude_per_s, above_zero=True)
 
     def rate_at(self, t_s: npt.ArrayLike) -> F64:
-        """Return the sine itself, which the cumulative count follows closely."""
+        """Return the exact sine; the cumulative count follows it closely."""
         angle = 2 * np.pi * np.asarray(t_s, dtype=np.float64) / self.period_s
         rate: F64 = self.base_per_s + self.amplitude_per_s * (np.sin(angle) + 1.0)
         return rate
@@ -231,8 +231,8 @@ class StepRate(RateFunction):
     """Changes the rate at given times; the last rate lasts for ever."""
 
     steps: tuple[tuple[float, float], ...]
-    """Pairs (from second, records/s); the first from 0, ascending; the last rate above 0, because
-    the end of a stream is said with its number of events."""
+    """Pairs (start in s, records/s), ascending from 0. The last rate is above 0: a stream's number of
+    events says where it ends."""
 
     def __post_init__(self) -> None:
         starts_s = [start_s for start_s, _ in self.steps]
@@ -265,7 +265,7 @@ class SpikeRate(RateFunction):
     base_per_s: float
     """Records/s outside the spike; > 0."""
     factor: float
-    """What multiplies the base during the spike; >= 0. Below 1 the spike is a dip."""
+    """Factor of the base rate during the spike; >= 0. Below 1 the spike is a dip."""
     start_s: float
     """Begin of the spike, seconds since the start; >= 0."""
     stop_s: float
@@ -312,16 +312,16 @@ class ExchangeRate(RateFunction):
     """
 
     speed: float = 1.0
-    """Seconds of the day per second; > 0. It squeezes the day and leaves the rates as they are."""
+    """Seconds of the day per second; > 0. Shortens the day, and does not change the rates."""
     load: float = 1.0
-    """What all rates are multiplied by; > 0."""
+    """Factor of all rates; > 0."""
 
     def __post_init__(self) -> None:
         _check("speed", self.speed, above_zero=True, most=_SPEED_MAX)
         _check("load", self.load, above_zero=True, most=_SPEED_MAX)
 
     def rate_at(self, t_s: npt.ArrayLike) -> F64:
-        """Return the formula itself, which the cumulative count follows closely."""
+        """Return the exact formula; the cumulative count follows it closely."""
         since_s = np.mod(np.asarray(t_s, dtype=np.float64) * self.speed, _SESSION_S)
         centred = 2 * since_s / _SESSION_S - 1
         shape = 1.0 + _SWING * (3 * centred**2 - 1)
@@ -340,20 +340,20 @@ class ExchangeRate(RateFunction):
 
 
 _SPEED_MAX = 1e4
-"""Of what multiplies the exchange's rates, and of its time: a session then lasts 0.7 s."""
+"""Largest speed and load of the exchange: at this speed a session lasts 0.7 s."""
 
 _SESSION_S = 7200.0
 _BASE_PER_S, _RUSH_PER_S, _RUSH_S = 979.0, 75_000.0, 5.0
 _SWING = 0.3
-"""How deep the slow wave of a session is: a zero-mean parabola, chosen to look like figure 4."""
+"""Depth of a session's slow wave: a zero-mean parabola, chosen to look like figure 4."""
 
 
 _SMALLEST = 1e-6
-"""Of what must be above zero: a record in eleven days, a microsecond, a millionth of a speed."""
+"""Smallest value above zero: a record in eleven days, a microsecond, a millionth of a speed."""
 
 
 def _check(name: str, value: float, *, above_zero: bool = False, most: float = RATE_MAX) -> None:
-    """Refuse a rate that no source can emit: the search for a time would not end."""
+    """Refuse a value that no source can emit: the search for a time would not end."""
     if not 0.0 <= value <= most or (above_zero and value < _SMALLEST):
         bound = "above zero" if above_zero else "zero or above"
         msg = (
@@ -372,8 +372,8 @@ def parse_rate(text: str) -> RateFunction:
     ``square(first=.., next=.., period=600s)``, ``sine(base=.., amplitude=.., period=600s)``,
     ``spike(base=.., factor=.., start=60s, stop=70s)``, ``exchange(speed=1, load=1)``,
     ``steps(10000, 60s=30000, 90s=5000)``. Rates are records/s, times carry their unit; ``period``,
-    ``speed`` and ``load`` may be left out. Raises `ConfigError`: an unknown shape or argument, one
-    that is missing, malformed or out of range.
+    ``speed`` and ``load`` may be left out. Raises `ConfigError`: a shape or argument is unknown, or an
+    argument is missing, malformed or out of range.
     """
     if len(text) > _CHARACTERS:
         msg = (

@@ -1,7 +1,6 @@
 """Reads traces: the number of records of each key group in each slice of time.
 
-A trace is made from a file that the caller names (a log with keys, or totals over time), or from a
-model of one (`stock_exchange_rates`).
+A trace comes from a file that the caller names: a log with keys, or totals over time.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ _MIX_B = np.uint64(0x94D049BB133111EB)
 
 
 _BYTES_MAX = 4 << 30
-"""Of a trace in memory. The day of a busy web server has a tenth of it."""
+"""Largest file in memory, in bytes. The log of a busy web server's day is a tenth of this."""
 
 _HEADER_MAX = 1 << 20
-"""Bytes of a header that are looked at."""
+"""Longest header that the search for a delimiter reads, in bytes."""
 
 _CELLS_MAX = 1 << 28
-"""Slices times key groups: 3 GB while they are counted."""
+"""Most slices times key groups: 3 GB while records are counted."""
 
 _RECORDS_MAX = 1e10
-"""A simulation serves some millions of records per second."""
+"""Most records of a trace. A simulation serves some millions of records per second."""
 
 _SPEED_MIN = 1e-6
 
 _WHOLE_S = 1e-6
-"""Less is a rounding of seconds since 1970, which a float64 has to some tenths of a microsecond."""
+"""A smaller fraction of a second is rounding: a float64 of s since 1970 is off by tenths of a us."""
 
 _LEAST_S, _GRID = 1e-3, 1e-2
-"""Shortest interval of counts, in seconds, and by how much of it one may be off. Chosen, not tuned."""
+"""Shortest interval of counts, in s, and the tolerance of a multiple of it. Chosen, not tuned."""
 
 _UNITS = {
     "s": (1.0, "seconds"),
@@ -58,11 +57,11 @@ _UNITS = {
 """Length in seconds and name of the units of times."""
 
 _TIME_MAX = 1e19
-"""Nanoseconds since 1970 reach it in the year 2286."""
+"""Largest time as a number: nanoseconds since 1970 reach it in the year 2286."""
 
 _SINCE_1970 = {"ns": 1e17, "us": 1e14, "ms": 1e11}
-"""From these values on a number can only be a time of that unit since 1970: seconds reach them in the
-year 5138, and each smaller unit had reached its own by 1973."""
+"""Least numbers that are read as times of a unit since 1970: a larger unit reaches them only in the year
+5138, and the unit itself reached them in 1973."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +106,20 @@ class KeyedRows:
     """Holds the rows of a log."""
 
     slices: I64
-    """int64[rows]: which slice of time each is in, from 0."""
+    """int64[rows]: slice of time of each row, from 0."""
     groups: I64
-    """int64[rows]."""
+    """int64[rows]: key group of each row."""
     counts: F64 | None
-    """float64[rows] or None: how many records each stands for; None: one."""
+    """float64[rows] or None: number of records of each row; None: one record per row."""
     costs: F64 | None
-    """float64[rows] or None: what each of its records costs, on any scale; None: all the same."""
+    """float64[rows] or None: cost of each record of a row, on any scale; None: all the same."""
     slice_s: float
     """Length of a slice, in log seconds."""
     times_s: F64 | None = None
-    """float64[rows] or None: when the records of each came, in log seconds since the first slice
-    began; None where the log tells no more than the slice."""
+    """float64[rows] or None: time of each row's records, in log seconds since the first slice began;
+    None where only the slice is known."""
     notes: tuple[str, ...] = ()
-    """How the log was read where it does not say so itself: the unit of its times, its keys."""
+    """Sentences about assumptions of the reading: the unit of times, the keys, the slices."""
 
 
 def read_rows(
@@ -144,19 +143,19 @@ def read_rows(
     key_groups : int
         G. Keys are numbered in the order in which they first appear, and hashed.
     time_column : str
-        Seconds, numbers >= 0, or dates; in any order; a trace begins with the slice of the earliest
-        one.
+        Seconds, numbers >= 0, or dates; in any order. The trace begins with the slice of the earliest
+        time.
     key_column : str or None
-        None where the log has no keys: its records are dealt to the key groups in turn.
+        None where the log has no keys: the key groups get its records in turn.
     cost_column : str or None
-        What each of a row's records costs, numbers >= 0 on any scale; None: all the same.
-    count_column : str or None    How many records a row stands for, whole numbers >= 0; None: one.
+        Cost of each record of a row, numbers >= 0 on any scale; None: all the same.
+    count_column : str or None    Number of records of a row, whole numbers >= 0; None: one.
     slice_s : float or None
-        Resolution of the log, in log seconds: within it records are spread by chance. None: of
-        counts the least time between two rows, if that is above a second; else a second. Records of
-        a log whose times have fractions of a second then come when it says.
+        Resolution of the log, in log seconds: records are at random times within it. None: as
+        `resolution_of` finds it; records may then have the log's exact times.
     time_unit : str or None
-        Of times that are numbers: s, ms, us or ns; None for what such numbers are since 1970.
+        Unit of times that are numbers: s, ms, us or ns; None: the unit in which such numbers are
+        times since 1970, or else seconds.
     """
     _check_groups(key_groups)
     numbers = [name for name in (count_column, cost_column) if name is not None]
@@ -200,7 +199,7 @@ def read_rows(
 
 
 def _dealt(rows: KeyedRows, path: str, key_groups: int) -> KeyedRows:
-    """Return rows without keys whose records are dealt to all key groups, a row for each of them."""
+    """Return rows without keys, whose counts are divided among key groups, a row per key group."""
     assert rows.counts is not None
     if len(rows.counts) * key_groups > _CELLS_MAX:
         msg = (
@@ -209,7 +208,7 @@ def _dealt(rows: KeyedRows, path: str, key_groups: int) -> KeyedRows:
         )
         raise ConfigError(msg)
     each, rest = np.divmod(rows.counts.astype(np.int64), key_groups)
-    # what is left over goes on where the row before ended
+    # the remainder of a row goes to the key groups after those of the row before
     begins = np.cumsum(rest) - rest
     turn = (np.arange(key_groups) - begins[:, None]) % key_groups
     counts = each[:, None] + (turn < rest[:, None])
@@ -225,10 +224,10 @@ def _dealt(rows: KeyedRows, path: str, key_groups: int) -> KeyedRows:
 
 
 def resolution_of(times_s: F64, *, counted: bool) -> tuple[float, bool]:
-    """Return the slice of a log, in seconds, and whether its records come when it says.
+    """Return the slice of a log, in s, and whether its records come exactly at the log's times.
 
-    Times in whole seconds say no more than the second. Counts are of the time up to the next row, if all
-    rows are multiples of that apart; of events at any time they are of that moment.
+    Times in whole seconds have the resolution of a second. Counts are of the time up to the next row if
+    all distances of rows are multiples of the least distance; other times with fractions are exact.
     """
     between_s = np.diff(np.unique(times_s))
     least_s = float(between_s.min()) if len(between_s) else 1.0
@@ -272,7 +271,7 @@ def read_totals(
     slice_s: float = 60.0,
     speed: float = 1.0,
 ) -> Trace:
-    """Return the trace of a file with one total per row, spread over key groups by chance.
+    """Return the trace of a file with one total per row, spread at random over key groups.
 
     Raises `ConfigError`: no such file or column, no rows, or values out of range.
 
@@ -282,7 +281,7 @@ def read_totals(
     column : str    The totals, whole numbers >= 0.
     shares : float64[G]    Probability of each key group.
     slice_s : float
-        What a row covers, in log seconds. Default: a minute, as in the World Cup 1998 log.
+        Time that a row covers, in log seconds. Default: a minute, as in the World Cup 1998 log.
     speed : float    Log seconds per second of the trace; > 0.
     """
     totals = _whole(_numbers(_read(path, numbers=[column]), path, column), path).astype(np.int64)
@@ -291,7 +290,7 @@ def read_totals(
 
 
 def column_names(path: str) -> list[str]:
-    """Return the names in the header of a CSV file. Raises `ConfigError`: it cannot be read."""
+    """Return the names in the header of a CSV file. Raises `ConfigError`: the file cannot be read."""
     with _opened(path) as reader:
         return list(reader.schema.names)
 
@@ -300,7 +299,7 @@ def column_names(path: str) -> list[str]:
 def _opened(
     path: str, options: csv.ConvertOptions | None = None
 ) -> Iterator[csv.CSVStreamingReader]:
-    """Open a CSV file; reads nothing but a regular file, and lets no fault of Arrow's out."""
+    """Open a CSV file, which must be a regular file; turns Arrow's errors into `ConfigError`."""
     try:
         # Arrow chooses the decompression by the file's ending.
         with open_file(path, "the trace"):
@@ -317,7 +316,7 @@ def _opened(
 
 
 def _delimiter(path: str) -> str:
-    """Return the delimiter of a CSV file: of a few characters the most frequent in the header."""
+    """Return the delimiter of a CSV file: the most frequent in the header of comma, ;, tab and |."""
     opened = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
     with opened:
         header = opened.readline(_HEADER_MAX)
@@ -327,7 +326,7 @@ def _delimiter(path: str) -> str:
 def _types(
     path: str, key: str | None, time: str | None, numbers: Sequence[str]
 ) -> csv.ConvertOptions:
-    """Return the columns to be read and their types, so that Arrow guesses none by the first rows."""
+    """Return the columns to read and their types, so that Arrow guesses no type from the first rows."""
     with _opened(path) as reader:
         schema = reader.schema
     wanted = [name for name in (time, key, *numbers) if name is not None]
@@ -380,7 +379,7 @@ def _check_groups(key_groups: int) -> None:
 
 
 def _whole(counts: F64, path: str) -> npt.NDArray[np.int32]:
-    """Return counts as whole numbers, if there is something and it is not too much."""
+    """Return counts as whole numbers; raises `ConfigError`: there is no record, or there are too many."""
     total = float(counts.sum())
     if not 0.5 <= total <= _RECORDS_MAX or counts.max() > np.iinfo(np.int32).max:  # noqa: PLR2004
         msg = (
@@ -402,7 +401,7 @@ def _check_column(names: Sequence[str], path: str, name: str) -> None:
 
 
 def _times(table: pa.Table, path: str, name: str, unit: str | None) -> tuple[F64, str]:
-    """Return a column of times in seconds, and their unit: numbers, or dates, which count from 1970."""
+    """Return a column of times in s, and their unit; dates become times since the earliest date."""
     kind = table.column(name).type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         column = table.column(name).cast(pa.timestamp("us")).cast(pa.int64())
@@ -445,6 +444,6 @@ def _numbers(
 
 
 def _dictionary_indices(keys: pa.DictionaryArray) -> I64:
-    """Return the number of each key; a missing key is one of its own."""
+    """Return the number of each key; missing keys count as one more key."""
     indices: I64 = keys.indices.fill_null(len(keys.dictionary)).to_numpy().astype(np.int64)
     return indices
