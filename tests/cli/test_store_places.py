@@ -50,7 +50,10 @@ def test_what_is_there_is_said_and_what_is_not_too(store: FaultyS3) -> None:
     assert found["checkpoint"] == WHERE
     assert found["sound"]
     assert found["files"]["manifests"] == 1
-    assert found["restart"]["does"] == "deliver the output of step 0 again, then go on after step 0"
+    assert (
+        found["restart"]["does"]
+        == "deliver the output of step 0 again, unless the sink has it, then go on after step 0"
+    )
     code, found = asked("status", WHERE)
     assert code == 2
     assert found["error"]["message"].startswith(f"checkpoint {WHERE} has no journal; give")

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 
-QUERIES, AT_ONCE = 50, 5
+QUERIES, AT_ONCE = 51, 3
 QUICK = 1
 """So many lots of them without ``--thorough``."""
 

@@ -99,7 +99,9 @@ def job(spark, input_path, tmp_path, request):
     return Job(spark, input_path, tmp_path / "checkpoint", request.param)
 
 
-@pytest.mark.parametrize("fault", [faults.raise_in, faults.kill_worker])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(faults.raise_in, marks=pytest.mark.thorough), faults.kill_worker]
+)
 def test_a_slot_that_ends_in_the_middle_of_its_writes_does_not_change_the_answer(job, fault):
     job.run(fault(slot=1, step=STEP))
     assert job.retries() == [(STEP, 1)]

@@ -172,7 +172,9 @@ seeds = [
 ]
 
 
-@pytest.mark.parametrize("changes", [False, True], ids=["unchanged", "changed"])
+@pytest.mark.parametrize(
+    "changes", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["unchanged", "changed"]
+)
 @pytest.mark.parametrize("seed", seeds)
 def test_q5_answers_for_all_bids_but_the_late_ones(
     session: SparkSession, tmp_path: Path, seed: int, changes: bool
@@ -187,7 +189,9 @@ def test_q5_answers_for_all_bids_but_the_late_ones(
     assert Counter(got) == Counter(expected.q5())
 
 
-@pytest.mark.parametrize("changes", [False, True], ids=["unchanged", "changed"])
+@pytest.mark.parametrize(
+    "changes", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["unchanged", "changed"]
+)
 @pytest.mark.parametrize("seed", seeds)
 def test_q7_answers_for_all_bids_but_the_late_ones(
     session: SparkSession, tmp_path: Path, seed: int, changes: bool

@@ -176,7 +176,7 @@ class Heard(StreamingQueryListener):
         return bool(self.events) and self.events[-1][0] == "terminated"
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_listeners_and_the_ui_have_a_beginning_a_progress_a_second_and_an_end(
     spark: SparkSession, tmp_path: Path, fails: bool
 ) -> None:

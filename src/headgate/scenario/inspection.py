@@ -160,7 +160,7 @@ def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[s
     does = f"go on after step {latest.step}"
     try:
         if _is_not_out(store, latest):
-            does = f"deliver the output of step {latest.step} again, then {does}"
+            does = f"deliver the output of step {latest.step} again, unless the sink has it, then {does}"
         if store.read_intent(latest.step + 1) is not None:
             does += f"; step {latest.step + 1} was begun and runs again"
     except CheckpointError as error:
