@@ -6,7 +6,7 @@ FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
 """Formats that write files to a directory, with a log of the batches in it."""
 
 ONE_TIME = ("memory", "console", "noop")
-"""Formats whose output does not outlive the query, so that they need no checkpoint."""
+"""Formats such as `ConsoleSink` whose output does not outlive the query; they need no checkpoint."""
 
 OWN = (*FILE_FORMATS, *ONE_TIME, "kafka", "delta", "iceberg")
 """Formats of headgate's own sinks; no package can replace them."""

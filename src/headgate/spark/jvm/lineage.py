@@ -60,7 +60,7 @@ def _summed(expression: Jvm, known: dict[int, bool]) -> bool:
         name = class_name(function)
         if name not in _EXACT and not name.endswith(
             "By"
-        ):  # MaxBy and MinBy return a value of some row
+        ):  # the value of one row, the largest or least by another column
             return True
     return any(_summed(child, known) for child in each(expression.children()))
 

@@ -1,6 +1,6 @@
-"""Writes the stream from which Python workers of PySpark 4.1 or 4.2 read the functions to evaluate.
+"""Writes the stream from which Python workers of an older PySpark, 4.1 or 4.2, read what to evaluate.
 
-With PySpark 4.1 and 4.2, a slot's input of a micro-batch is in memory a second time, as an Arrow stream,
+With these versions, a slot's input of a micro-batch is in memory a second time, as an Arrow stream,
 and so is its output.
 """
 
