@@ -45,6 +45,9 @@ LOST = -1
 
 _LOG = logging.getLogger("headgate")
 
+_LOADS_S = 600.0
+"""Longest wait for a program that loads, in seconds; then the time limit of slots decides. Not tuned."""
+
 _HEEDS_S = 5.0
 """Time limit of the server for ending a slot; then the server is killed with all slots. Not tuned."""
 
@@ -124,8 +127,8 @@ class ForkServer:
         return self._program.poll() is None
 
     def wait_until_loaded(self) -> None:
-        """Wait until slots start at once, or the program is gone; to compile kernels takes long."""
-        self._loaded.wait()
+        """Wait until slots start at once, or the program has ended; compiling kernels takes long."""
+        self._loaded.wait(_LOADS_S)
 
     def start(
         self, meeting: words.Meeting, operator: str, slot: int, store: Mapping[str, str]
