@@ -206,6 +206,10 @@ def test_frozen_slots_are_thawed_and_no_floor_of_a_job_behind_is_believed() -> N
     assert frozen["do"] == ["headgate thaw CK"]
     unreachable = slo_state(state="unreachable", floor_ms=700.0)
     assert diagnosed(late_run({"slo": unreachable}))["limit"]["cause"] == "floor"
+    changing = slo_state(state="changing", floor_ms=501.0)
+    assert diagnosed(late_run({"slo": changing}))["limit"]["cause"] == "floor"
+    reachable = slo_state(state="changing", floor_ms=500.0)
+    assert diagnosed(late_run({"slo": reachable}))["limit"]["cause"] == "batch"
     learnt_behind = slo_state(state="unreachable", floor_ms=23_000.0)
     assert diagnosed(late_run({"slo": learnt_behind}))["limit"]["cause"] == "batch"
 

@@ -334,7 +334,10 @@ def _slow_sink(case: Case) -> Limit | None:
 
 def _below_floor(case: Case) -> Limit | None:
     state = case.run.slo
-    if state is None or state.state != "unreachable":
+    if state is None or state.state not in ("unreachable", "changing"):
+        return None
+    # while a change is under way the state says so, whatever the bound
+    if state.state == "changing" and state.bound_ms >= 2 * state.floor_ms:
         return None
     if state.floor_ms > FLOOR_PERIODS * case.period_ms:
         return None

@@ -9,13 +9,12 @@ _LIMITS = (
     "maxOffsetsPerTrigger",
     "maxFilesPerTrigger",
     "maxBytesPerTrigger",
-    "rowsPerSecond",
-    "rowsPerBatch",
     "streaming-max-files-per-micro-batch",
     "streaming-max-rows-per-micro-batch",
     "batch_rows",
 )
-"""Options of Spark's sources, Delta's, Iceberg's and headgate's own."""
+"""Options of Spark's sources, Delta's, Iceberg's and headgate's own. `rate`'s ``rowsPerSecond`` is none of
+them: it says how many records there are, and none of them waits."""
 
 
 def source_limits(plan: Jvm) -> dict[str, str]:
