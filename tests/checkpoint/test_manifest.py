@@ -152,14 +152,16 @@ def test_a_manifest_is_written_as_the_format_says(tmp_path: Path) -> None:
     }  # fmt: skip
     assert made.checksums("output") == {"x": 2}
     assert made.checksums("backlog") == {}
-    with pytest.raises(CheckpointError, match="is not in one of changelog, output, backlog, late"):
+    with pytest.raises(
+        CheckpointError, match="is not in one of changelog, output, backlog, late, sources"
+    ):
         encode(replace(made, files=(FileEntry("other/x", 1, 2),)))
 
 
 @pytest.mark.parametrize(
     ("where", "value", "says"),
     [
-        ("format", 3, "has format 3, this headgate reads 2: upgrade it"),
+        ("format", 3, "has format 3, this headgate reads up to format 2: upgrade headgate"),
         ("format", None, "has format None"),
         ("body.0.1", 1, "field rows"),
         ("body.0.2", 4, "field rows"),

@@ -90,7 +90,10 @@ def test_the_budget_changes_when_the_file_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[fleet]\nbudget = 3\n", r"write \[\[fleet.budget\]\] with at and slots"),
+        (
+            "[fleet]\nbudget = 3\n",
+            r"write tables \[\[fleet.budget\]\] instead, each with at and slots",
+        ),
         ("[[fleet.budget]]\nat = 3\nslots = 3\n", r'is no time; write at = "60 s"'),
         ("[[fleet.budget]]\nat = '3 s'\nslots = 0\n", r"slots = 0 is out of range"),
         ("[[fleet.budget]]\nwhen = '3 s'\n", r'unknown key "when"; use at and slots'),
@@ -259,7 +262,7 @@ def test_the_environment_wins_over_the_file(tmp_path):
         ),
         (
             "[[fleet.budget]]\nat = '1 s'\nslots = 2\n" * 1001 + JOB,
-            "stands there 1001 times; use 1000",
+            "occurs 1001 times; use 1000",
         ),
         (
             "[defaults]\ncheckpoint = 'x'\n" + JOB,

@@ -267,7 +267,7 @@ def test_absurd_useful_time_does_not_touch_the_service_rate(useful: float) -> No
 def test_a_sample_of_another_shape_is_ignored_and_its_tick_missing() -> None:
     examiner = fed([(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)])
     examiner.add(sample(6, [6, 6], [6, 6]))
-    assert "tick 6 has not one counter for each of 1 key groups" in why(examiner)
+    assert "tick 6 does not have exactly one counter for each of 1 key groups" in why(examiner)
     examiner.add(sample(7, [7], [7]))
     assert seen(examiner).group_rate[0] == pytest.approx(10.0)
 

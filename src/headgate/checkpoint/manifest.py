@@ -20,9 +20,10 @@ FORMAT = 2
 READABLE = (1, FORMAT)
 NO_STEP = -1
 KINDS = ("changelog", "output", "backlog", "late")
-"""Directories whose files a manifest may name; of ``late``, for `headgate verify`, the newest stay."""
+"""Directories with files of steps; a manifest names the files it needs, there and in `SOURCES`. Files
+of ``late`` are named in `Manifest.engine` only; the newest of them stay."""
 FIRST_STEPS = "first_steps"
-"""Field of `Manifest.engine` with the first steps of drivers, the newest last."""
+"""Field of `Manifest.engine`: number of the first step that each driver committed, newest last."""
 SOURCES = "sources"
 """Directory, on a store, for the larger files that Spark's sources keep in Spark's log."""
 REAL_TIME = "real_time"
@@ -30,9 +31,11 @@ REAL_TIME = "real_time"
 NEXT_WATERMARK_US = "next_watermark_us"
 """Watermark of the step after an epoch."""
 SEEN_WATERMARK_US = "seen_watermark_us"
-"""Watermark of the records that were read, if the operators' watermark waits for a backlog."""
+"""Watermark that the records read so far give; absent unless it is ahead of the operators' watermark,
+which waits until a backlog is read."""
 DELIVERED = "delivered"
-"""Newest step that was delivered, with all steps before it, when an epoch was committed."""
+"""Newest step whose output the sink had when an epoch was committed; the sink also had the outputs of
+all earlier steps."""
 _TRAILER = b"\nsha256 "
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
 _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))
@@ -74,7 +77,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Heads:
-    """Holds the newest state of each key group of one operator."""
+    """Names the newest state of each key group of one operator, by token and step."""
 
     tokens: tuple[str, ...]
     """One token per group."""
@@ -105,7 +108,7 @@ class Manifest:
     blobs: tuple[BlobEntry, ...] = ()
     files: tuple[FileEntry, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """JSON facts that only the engine reads."""
+    """JSON facts of the engine; inspection and checks of a checkpoint also read some of them."""
     previous: str | None = None
     """`digest` of the manifest before this one."""
     payloads: Mapping[str, bytes | memoryview] = field(default_factory=dict)
@@ -172,7 +175,8 @@ def decode(raw: bytes, name: str) -> Manifest:
         head = json.loads(line)
         if head["format"] not in READABLE:
             written = shown(head["format"], 40)
-            msg = f"{name} has format {written}, this headgate reads {FORMAT}: upgrade it"
+            reads = f"this headgate reads up to format {FORMAT}"
+            msg = f"{name} has format {written}, {reads}: upgrade headgate"
             raise CheckpointError(msg)
         return _manifest(head, body, digest)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
@@ -210,7 +214,7 @@ def _check_path(path: str) -> None:
     """Refuse a path that garbage collection must never follow."""
     kind, _, name = path.partition("/")
     if kind not in (*KINDS, SOURCES):
-        msg = f"{path!r} is not in one of {', '.join(KINDS)}: a manifest cannot name it"
+        msg = f"{path!r} is not in one of {', '.join((*KINDS, SOURCES))}: a manifest cannot name it"
         raise CheckpointError(msg)
     checked_file_name(name)
 

@@ -11,12 +11,15 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 _TASKS = 256
-"""Number of tasks that are remembered; more remember a longer past. Not tuned."""
+"""Number of newest slot tasks that are stored; a larger value covers a longer time. Not tuned."""
 
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """Holds the times of the parts of a batch, and of its newest slot tasks; times in seconds."""
+    """Holds the times of the parts of an operator's batches, in seconds, and its newest slot tasks.
+
+    The newest slot tasks are of many batches.
+    """
 
     before_s: float
     """From the beginning of a batch to its first slot task, if the batch had no records."""
@@ -33,18 +36,19 @@ class BatchTimes:
     tasks: F64
     """float64[n, 2]: records and seconds per record of the newest tasks, oldest first."""
     tasks_seen: int
-    """Number of tasks since the start, also of those that `tasks` has no more."""
+    """Number of tasks with records since the start, including those that `tasks` no longer has."""
 
     @property
     def fixed_s(self) -> float:
-        """Seconds of a batch in which no slot serves."""
+        """Time of a batch without records, in seconds; the time for each record is in `record_s`."""
         return self.before_s + self.task_s + self.after_s
 
     def stretch(self, bound_s: float) -> float:
         """Return the time of a whole batch, divided by the time in which a slot serves.
 
-        In that batch a slot spends its budget. Without a budget it is the longest batch whose records
-        are within the bound: they wait for half a batch, and the next batch serves them.
+        In this batch a slot serves for its whole budget. Without a budget, this is the longest batch
+        whose records meet the bound: on average a record waits for half a batch, and then a whole batch
+        serves it. The slot then serves for at least a tenth of the bound.
         """
         serving_s = self.budget_s
         if math.isinf(serving_s):

@@ -18,16 +18,17 @@ _NOISE = re.compile(
 
 _PANIC = re.compile(r"thread '.*' .*panicked at ")
 _OF_PANIC = re.compile(r"called `|stack backtrace:|note: |\s+(\d+: |at )")
-"""Lines of a native library's panic, as Rust prints them; headgate's error says it in one sentence."""
+"""Lines that Rust prints when a native library panics. headgate's own error states the cause in one
+sentence, so these lines are dropped."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 class NoiseFilter:
-    """Passes on the lines of a stream, except Spark's start messages, daemons' tracebacks and panics.
+    """Passes on the lines of a stream, without Spark's start messages, panics and one kind of traceback.
 
-    PySpark's daemons print a traceback when the JVM closes the connection of an idle worker, as it does
-    at the end of every worker. Any other traceback passes.
+    When the JVM closes the connection of an idle worker, as it does at the end of every worker, a daemon
+    of PySpark prints a traceback that ends in BrokenPipeError. Only such tracebacks are dropped.
 
     `write`: function that gets the lines that pass, as bytes.
     """
@@ -71,8 +72,9 @@ class NoiseFilter:
 def quiet_stderr(wait_s: float = 0.0) -> Iterator[None]:
     """Pass stderr through a `NoiseFilter`, also that of a JVM that is started within the block.
 
-    The JVM and its Python workers inherit descriptor 2, which is a pipe until the end of the block.
-    ``HEADGATE_QUIET=0`` changes nothing about stderr.
+    Within the block, descriptor 2 of this process is a pipe. A JVM that starts then inherits the pipe,
+    as do its Python workers, and keeps it after the block; a thread goes on filtering their lines.
+    With ``HEADGATE_QUIET=0`` in the environment, nothing is filtered.
 
     `wait_s`: longest wait for the last lines at the end of the block, in seconds; a JVM may keep the
     pipe open.

@@ -11,11 +11,14 @@ LOGGER.addHandler(logging.NullHandler())  # a program without logging learns of 
 
 
 def log_event(event: Event, journal: str) -> None:
-    """Log a start, a change of slots, a retry, a user's request and an end; no other events.
+    """Log starts, restarts, changes of slots, moves of key groups, retries, users' requests and ends.
+
+    Other events are not logged.
 
     A failure is an error, a retry and a refused request are warnings, all else is information.
 
-    `event`: as it was written. `journal`: path of the journal, which names the query in each line.
+    `event`: the event as the journal has it. `journal`: path of the journal; each line ends with the
+    path, which tells queries apart.
     """
     line = _line(event)
     if line is not None:

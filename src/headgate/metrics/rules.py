@@ -7,14 +7,16 @@ in which the SLO was missed. A burn rate of 1 uses up the error budget of 30 day
 from __future__ import annotations
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
-"""Windows over which rules record the error; each alert uses two windows."""
+"""Windows over which rules record the error. An alert on the burn rate has two pairs of windows, and
+fires if both windows of a pair exceed the pair's limit; see `_BURNS`."""
 
 PERIOD = "30d"
 """Period of the error budget."""
 
 MOST = 0.9
-"""Error above which each alert fires, whatever the burn rate: no error is above 1, and 14.4 times a
-budget of 7 % or more is, so the alert of an SLO such as "in 90 % of windows" would never fire."""
+"""Largest error that an alert on the burn rate has as its limit. The error is 1 at most, and 14.4 times
+a budget of 7 % or more is above 1. Without `MOST`, the alert of an SLO such as "in 90 % of windows" could
+not fire at this burn rate."""
 
 _BURNS = (
     ("page", "5m", "1h", 14.4),

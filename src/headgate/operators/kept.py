@@ -1,10 +1,11 @@
-"""Runs aggregates whose values are stored one by one, until the engine reads a result.
+"""Runs aggregates that store the value of each record; the engine computes the result from the values.
 
 Most aggregates merge their records into a small buffer. Some have no buffer that two slots, or a Python
 worker, can merge: only Spark can read buffers that Spark serialises, and ``DISTINCT`` must know all
-earlier values. Values of such an aggregate are rows in the key group's table, so windows, expiry,
-changelog, snapshots and migration treat them as any row. A result has the merged buffers of the other
-aggregates, and one list of values per collection, from which the engine computes the aggregate.
+earlier values. The values that are stored for such an aggregate are a collection (`Kept`). Each value is
+a row in the key group's table, so windows, expiry, changelog, snapshots and migration treat values as any
+row. A result has the merged buffers of the other aggregates, and a list of the values of each collection,
+from which the engine computes the aggregate.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class KeptOperator(AggregateOperator):
         return pa.ListArray.from_arrays(offsets, items)
 
     def _bare(self, keys: I64) -> I64:
-        """Return the aggregates' part of the keys of value rows."""
+        """Return the part of rows' keys that an aggregate's row and its value rows have in common."""
         bare = keys[:, : self.layout.tag_at].copy()
         bare[:, 0] &= (1 << len(self.spec.keys)) - 1
         return bare
@@ -164,7 +165,7 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
         rows = table.rows[entries]
         keys, values = rows[:, 1 : self._start], rows[:, self._start :]
         keys[:, self.layout.time_at] = shown.keys[of, self.layout.time_at]
-        # equal values at different times of a session are equal values of the session
+        # value rows now have the session's time instead of their own, so rows of equal values are merged
         keys, values = self._merged(table, keys, values, None)
         keys = np.concatenate([shown.keys, keys])
         return GroupResults(keys, np.concatenate([shown.values, values]), shown.strings)

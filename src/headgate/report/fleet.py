@@ -14,10 +14,12 @@ from headgate.journal.reader import FLEET_JOURNAL
 
 
 def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
-    """Return the state of a fleet: its jobs, and its actions.
+    """Return the state of a fleet: its jobs, and the decisions that change slots.
 
-    `journal`: the journal, or the directory that holds ``fleet.jsonl``. `since_s`: only actions
-    within so many seconds before the newest line; all by default. Raises `ConfigError`: there is no
+    Advice counts as a decision, although nobody carries it out.
+
+    `journal`: the journal, or the directory that holds ``fleet.jsonl``. `since_s`: only decisions
+    within so many seconds before the newest round; all by default. Raises `ConfigError`: there is no
     journal of a fleet.
     """
     path = journal / FLEET_JOURNAL if is_directory(journal) else journal
@@ -92,7 +94,10 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
 def _jobs(
     last: FleetRound, states: Mapping[str, FleetJobChanged], since_round: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return a row per job, as of the last round that saw it; jobs that ended before come last."""
+    """Return a row per job: first the jobs of the newest round, with their figures.
+
+    Jobs that only earlier rounds had come last, without figures.
+    """
     seen = {job.job: job for job in last.jobs}
     rows = []
     for name in [*seen, *(name for name in states if name not in seen)]:

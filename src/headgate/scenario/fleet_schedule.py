@@ -19,7 +19,7 @@ class BudgetStep:
     """Holds a table ``[[fleet.budget]]``: a change of the budget."""
 
     at_s: float
-    """Time since the last job's start, in s; > 0."""
+    """Time from the moment when all jobs have started, in s; > 0."""
     slots: int
     """Budget from that time on; >= 1."""
 
@@ -32,10 +32,10 @@ def budget_steps(value: Any) -> tuple[BudgetStep, ...]:
     """
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         text = shown(repr(value), 60)
-        msg = f"[fleet] budget is {text}; write [[fleet.budget]] with at and slots below."
+        msg = f"[fleet] budget is {text}; write tables [[fleet.budget]] instead, each with at and slots."
         raise ConfigError(msg)
     if len(value) > _STEPS_MAX:
-        msg = f"[[fleet.budget]] stands there {len(value)} times; use {_STEPS_MAX} at most."
+        msg = f"[[fleet.budget]] occurs {len(value)} times; use {_STEPS_MAX} at most."
         raise ConfigError(msg)
     return tuple(sorted(map(_step, value), key=lambda step: step.at_s))
 

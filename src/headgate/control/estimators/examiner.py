@@ -72,17 +72,20 @@ class Examiner:
     A new slot has the mean service rate of the slots that its key groups come from, until it has
     completed a record itself. A new slot without key groups has the mean of all slots.
 
-    A service rate is work over useful time, not completions over useful time. A slot processes its share
-    of a split key group in one step, and the owner completes these records in another step: completions
-    would count against the useful time of other records.
+    A service rate is the number of records that a slot has processed, over its useful time. Completions
+    over useful time would be wrong for a split key group: a slot processes its share of the group's
+    records in one step, and the owner completes them in another step, whose useful time was spent on
+    other records.
 
     References
     ----------
-    StreamSwitch 4.1 to 4.3. l_i and l^k are means over the window weighted by completions; every
-    completion counts for the slot that owned the key group in that tick. lambda is the count over
-    the window, as in the paper's formula; one sentence of the paper also smooths arrival rates. Differs:
-    a record that takes longer than a tick is measured over all its ticks; completions / useful time of
-    single ticks would be 0 and then too large.
+    StreamSwitch 4.1 to 4.3. The latencies l_i and l^k are means over the records that were completed in
+    the window. A record counts for the slot that owned its key group in the tick of its completion; the
+    completions of a split group are divided equally among the slots that have a share. The arrival rate
+    lambda is the number of arrivals in the window over the window's length, as in the paper's formula;
+    one sentence of the paper also smooths the rate. Differs: if a record takes longer than a tick, its
+    useful time is added up over its ticks. Completions / useful time of single ticks would be 0 until
+    the last tick, and there too large.
     """
 
     def __init__(
@@ -138,8 +141,10 @@ class Examiner:
     def add(self, sample: Sample) -> None:
         """Add the counters of one tick.
 
-        Ignores a sample of the wrong shape, and a sample that comes after that of a newer tick; then the
-        counters of its tick are missing. Never raises.
+        Ignores a sample of the wrong shape; the counters of its tick are then missing. Ignores the
+        counters of a late sample, which comes after a sample of the same or a newer tick. A sample that
+        is late by more than a window means that ticks were reset: the examiner starts again with it.
+        Never raises.
         """
         groups = len(self._arrived)
         arrived = np.array(sample.arrived, dtype=np.float64)
@@ -156,12 +161,13 @@ class Examiner:
             or not len(sample.slot_ids) == len(set(sample.slot_ids)) == slots
         ):
             self._why = (
-                f"the sample of tick {sample.tick} has not one counter for each of {groups} key "
-                f"groups and one useful time and identity for each of {slots} slots"
+                f"the sample of tick {sample.tick} does not have exactly one counter for each of "
+                f"{groups} key groups and one useful time and identity for each of {slots} slots"
             )
             return
         if sample.unread is not None:
-            # unread records are no counter: the newest number holds even if the tick is not used
+            # unread records are no counter: the number that came last counts, even if its tick is not
+            # used, and also if the sample is late
             self._unread = np.nan_to_num(np.maximum(sample.unread, 0.0), posinf=0.0)
         self._batch = sample.batch
         worst = check(arrived, completed, self._known_arrived, self._known_completed)

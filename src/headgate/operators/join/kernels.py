@@ -37,8 +37,9 @@ def compare_keyed(
     probe : int64[c, n]
     starts : int64[k + 1]         Index of each key's first stored record.
     stored : int64[c, m]          Sorted by key.
-    band : int                    -1; or a comparison that ``stored[0] <= probe[band]`` replaces; the
-                                  records of a key are then sorted by ``stored[0]``.
+    band : int
+        -1 for none; or the number of a comparison that is tested as ``stored[0] <= probe[band]`` instead.
+        The stored records of each key must then be sorted by ``stored[0]``.
     probe_out, stored_out : int64[room]    Receive the positions of matching pairs.
     """
     count = 0

@@ -52,8 +52,8 @@ def row_bytes(schema: T.StructType) -> int | None:
 def fit_arrow_batches(session: SparkSession, schemas: Iterable[T.StructType]) -> None:
     """Bound Arrow batches of rows of `schemas` by rows alone, if the width of each is known.
 
-    It changes nothing if the user has set the bound by bytes, and keeps a smaller bound by rows of the
-    user. It takes effect with the session's next batch.
+    Nothing changes if the user has set the bound by bytes. If the user has set a smaller bound by rows,
+    that bound stays. The new bounds apply from the session's next batch on.
     """
     widths = [row_bytes(schema) for schema in schemas]
     known = [width for width in widths if width is not None]

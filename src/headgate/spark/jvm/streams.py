@@ -8,20 +8,20 @@ from headgate.spark.jvm.gateway import Jvm, class_name, each
 def streams_of(plan: Jvm) -> list[Jvm]:
     """Return the streaming leaves of a plan, from left to right, as Spark numbers its sources.
 
-    Spark makes one or several sources of equal leaves.
+    Equal leaves may become one source of Spark or several; see `source_counts`.
     """
     return [leaf for leaf in each(plan.collectLeaves()) if leaf.isStreaming()]
 
 
 def source_counts(plan: Jvm) -> range:
-    """Return the numbers of sources that Spark may make of a plan: equal leaves may share a source."""
+    """Return the range of how many sources Spark may make of a plan: equal leaves may share a source."""
     leaves = streams_of(plan)
     equal = sum(any(leaf.equals(other) for other in leaves[:n]) for n, leaf in enumerate(leaves))
     return range(len(leaves) - equal, len(leaves) + 1)
 
 
 def option_of(leaf: Jvm, name: str) -> str | None:
-    """Return an option of a source, with its name in any case; None if the option is not set."""
+    """Return an option of a source, ignoring case in `name`; None if the option is not set."""
     if class_name(leaf) == "StreamingRelationV2":
         value = leaf.extraOptions().get(name)
         return None if value is None else str(value)

@@ -31,7 +31,7 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class EntriesTask:
-    """Reads the entries of key groups, whose numbers are its rows; a function for `mapInArrow`."""
+    """Reads the entries of key groups; a function for `mapInArrow` over the numbers of the groups."""
 
     operator: str
     spec: Spec
@@ -81,14 +81,14 @@ def entries(rows: DataFrame, keys: Sequence[Column], values: Sequence[Column]) -
 
 @dataclass(frozen=True)
 class OurState:
-    """Holds the state of one of headgate's operators, and a reader for the form of plain Spark's."""
+    """Holds the state of one operator of headgate, and a function for the form of Spark's state."""
 
     spark: SparkSession
     operator: PlannedOperator
     state: OperatorState
     checkpoint: Checkpoint
     form: Callable[..., DataFrame]
-    """Reads the operator's empty state from a plain checkpoint, for its columns; as
+    """Returns the operator's state in a plain checkpoint without rows; only the columns matter. Called as
     `PlainState.load`."""
     ordered: bool
     """Whether the user has set ``headgate.ordered``."""
@@ -112,7 +112,7 @@ class OurState:
 
 
 def key_values(kinds: Sequence[T.DataType]) -> list[Column]:
-    """Return the values of the key leaves ``k0 ..``, by the values' types."""
+    """Return the key's values, rebuilt from their leaves in ``k0 ..``; `kinds`: types of the values."""
     values, at = [], 0
     for kind in kinds:
         width = types.leaf_count(kind)
@@ -152,7 +152,8 @@ def _aggregate_columns(ours: OurState) -> tuple[list[Column], list[Column], int]
         values += [column.cast(kind) for column, kind in zip(columns, kinds, strict=True)]
     if not session:
         return keys, values, len(keys)
-    # the session is a value, its start the last key, and Spark partitions by the other keys
+    # in Spark's store the value has all grouping columns, also the session, and the buffers; the key has
+    # the other grouping columns and, last, the session's start; Spark partitions by the other columns
     own = keys[parts.time_index]
     others = [key for index, key in enumerate(keys) if index != parts.time_index]
     return [*others, own.getField("start")], [*keys, *values], len(others)

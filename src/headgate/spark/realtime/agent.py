@@ -104,7 +104,7 @@ class Agent:
         self._charge, self._host, self._driver = charge, host, driver
         self._server = ForkServer(charge.specs.values())
         self._slots: dict[int, tuple[str, ForkedProcess]] = {}
-        """Running slots by number of the process, with their names for messages."""
+        """Running slots, by the number that the driver gave each process; with names for messages."""
         self._looks = threading.Lock()
 
     def run(self) -> None:
@@ -113,7 +113,7 @@ class Agent:
         facts = self._charge.facts
         run_named(
             facts["arena_root"], facts["run_id"], facts["memory"]
-        )  # the run's memory outlives single slots
+        )  # this process stays in the run, so the run's shared memory stays when a slot ends
         try:
             while self._driver.poll(self._charge.lease_s):
                 word, *said = self._driver.recv()
@@ -155,7 +155,7 @@ class Agent:
         self._driver.send((words.ENDED, number, code))
 
     def _look(self, run: bytes, feeders: Mapping[str, tuple[str, int]]) -> None:
-        """Look for stopped processes, unless an earlier look still runs."""
+        """Look for suspended processes (as by SIGSTOP); return if another thread is looking already."""
         if self._looks.acquire(blocking=False):
             try:
                 self._look_for_stopped(run, feeders)
@@ -163,10 +163,12 @@ class Agent:
                 self._looks.release()
 
     def _look_for_stopped(self, run: bytes, feeders: Mapping[str, tuple[str, int]]) -> None:
-        """Report a slot, executor or Python worker of this host that is stopped.
+        """Report the first process of the run on this host that is suspended, as by SIGSTOP.
 
-        A stopped executor is killed at once: records pass through its JVM. Spark would wait two minutes
-        for its heartbeat, and keep its cores for cancelled tasks.
+        The processes are slots, the program that forks slots, feeders and the Python workers beside them,
+        and executors. A suspended executor is killed at once, because records pass through the JVM. Spark
+        would wait two minutes for the executor's heartbeat, and until then its cores would be taken by
+        cancelled tasks.
         """
         mine = {
             name: process.pid

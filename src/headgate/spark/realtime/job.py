@@ -56,8 +56,8 @@ merge two filters, and then call a Python function with rows that the lower filt
 class SparkJob:
     """Runs feeders, a query's plan and routers in one stage, whose tasks run as long as the pipe.
 
-    `shared`: operators of which every slot gets every row. `meeting`: of the query; its key derives
-    the keys of the runs. `name`: name of the query, for the Spark UI.
+    `shared`: operators whose slots all get every row. `meeting`: meeting of the query; the key of each
+    run is computed from this meeting's key. `name`: name of the query, for the Spark UI.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class SparkJob:
         with pipelined_python(session) if has_functions and in_driver else nullcontext():
             if self._kept is None:
                 whole = self._whole()
-                # Spark keeps a failure in the plan, for example of a table that it could not read, so
-                # only a plan that was computed is kept
+                # Spark stores a failure in the plan, for example of a table that it could not read. So
+                # the plan is compiled first, which computes no row of the pipe, and kept only afterwards
                 computed_rows(whole)
                 self._kept = whole
             self._kept.collect()

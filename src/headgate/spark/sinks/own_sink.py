@@ -19,12 +19,13 @@ _OF_THE_WRITER = ("checkpointlocation", "queryname")
 
 
 class Sink(ABC):
-    """A sink of your own: the format of `hg.writeStream(df).format(name)`, by an entry point.
+    """Base class of your own sink; `hg.writeStream(df).format(name)` finds it by its entry point.
 
     A subclass declares the options and output modes that it takes, and writes outputs. An output is
-    the result of one step; outputs are numbered 0, 1, 2 and so on for as long as the checkpoint exists.
-    Each start of a query makes one object, and one thread at a time calls its methods. See
-    docs/own-sink.md.
+    the result of one step. Outputs are numbered without gaps for as long as the checkpoint exists, from
+    0 or, after `hg.adopt`, from the next batch of the plain query. With ``.release("early")`` each start
+    gives the query a new id, and numbers outputs from 0 again. Each start of a query makes one object,
+    and one thread at a time calls its methods. See docs/own-sink.md.
 
     Attributes
     ----------
@@ -34,20 +35,20 @@ class Sink(ABC):
     """
 
     option_names: ClassVar[tuple[str, ...]] = ()
-    """The options that the sink takes, in any case; other options are refused."""
+    """The options that the sink takes, in upper or lower case alike; other options are refused."""
     required_options: ClassVar[tuple[str, ...]] = ()
     """The options without which a query is refused."""
     output_modes: ClassVar[tuple[str, ...]] = ("append",)
     """The output modes that the sink takes."""
     exactly_once: ClassVar[str] = ""
-    """How the sink skips or replaces a repeated output, as in ``each output replaces itself``; empty
-    if the sink then has the output twice."""
+    """A phrase that says how the sink skips or replaces a repeated output, for example ``each output
+    replaces itself``. Empty if the destination has a repeated output twice."""
 
     def __init__(self, options: Mapping[str, str], mode: str, schema: StructType) -> None:
         self.options, self.mode, self.schema = options, mode, schema
 
     def begin(self) -> None:  # noqa: B027 -- a sink may have nothing to open
-        """Open the destination; called before the other methods, when the query holds its checkpoint.
+        """Open the destination; called before the other methods, when the checkpoint is locked.
 
         Raise `hg.ConfigError` if the destination cannot be written to.
         """
@@ -56,12 +57,16 @@ class Sink(ABC):
     def write(self, query: str, number: int, rows: DataFrame) -> None:
         """Write one whole output, and return when it is durable; skip an output that is there already.
 
-        Called in the order of numbers. After a crash between this call and headgate's own record of
-        it, the output is repeated with the same query, number and rows. An exception ends the query.
+        Called in the order of numbers. After each call the checkpoint gets a note that the output is
+        written. After a crash before this note, the output is repeated with the same query, number and
+        rows; with ``.release("early")`` a repeated output has another query or number, and perhaps other
+        rows. An exception ends the query.
 
         Parameters
         ----------
-        query : str    Name of the query; the same for as long as the checkpoint exists.
+        query : str
+            Id of the query, the same for as long as the checkpoint exists; with ``.release("early")`` a
+            new id at each start.
         number : int    Number of the output; 0 or more.
         rows : DataFrame    Rows of `schema`, in no order, perhaps none.
         """
@@ -69,9 +74,9 @@ class Sink(ABC):
     def newest(self, query: str) -> int | None:
         """Return the number of a query's newest output in the sink; None without an output.
 
-        Called once per start of a query that has run before. Outputs up to this number are not
-        written again, and a checkpoint that is behind the number is refused. A sink without this
-        method recognises repeated outputs in `write`.
+        Called once per start of a query that has run before, but not with ``.release("early")``. Outputs
+        up to this number are not written again, and a checkpoint that is behind the number is refused. A
+        sink without this method recognises repeated outputs in `write`.
         """
         del query
         return None
@@ -80,11 +85,7 @@ class Sink(ABC):
 def guarantee_of_own(plugin: Plugin) -> str:
     """Return what an installed sink guarantees, in words."""
     by = _class_of(plugin).exactly_once
-    return (
-        f"exactly once: {by}"
-        if by
-        else "at least once: it does not tell an output that comes again"
-    )
+    return f"exactly once: {by}" if by else "at least once: it does not recognise a repeated output"
 
 
 class OwnSink:
@@ -106,7 +107,10 @@ class OwnSink:
         self._run, self._written = "", 0
 
     def write_early(self) -> None:
-        """Give every output a new number, since a repeated output may have other rows."""
+        """Prepare to write outputs under a new id of the query, numbered from 0; called before `begin`.
+
+        A repeated output may have other rows, so the sink must not skip it.
+        """
         self._run = f"/{uuid.uuid4()}"
 
     def begin(self) -> None:
@@ -125,7 +129,8 @@ class OwnSink:
         if self._there > known:
             msg = (
                 f"{self._plugin} has output {self._there} of this query, and the checkpoint's newest is "
-                f"{known}: it was put back; use the newest copy of it, or a new one."
+                f"{known}: the checkpoint was restored from an older copy; use the newest copy of the "
+                "checkpoint, or a new checkpoint."
             )
             raise CheckpointError(msg)
 

@@ -1,7 +1,8 @@
 """Implements PySpark's ``StatefulProcessorHandle`` in a slot, over the `State` of a call.
 
-A call reads and writes the state of all its keys by column. A variable's columns become Python values
-when the processor first uses the variable. Imported in Python workers.
+A call serves many keys. Its `State` has the state of all these keys as columns, and takes the changes as
+columns. The columns of a variable become Python values when the processor first uses the variable.
+Imported in Python workers.
 """
 
 from __future__ import annotations
@@ -380,7 +381,10 @@ class SlotHandle(StatefulProcessorHandle):
         return iter(sorted(self._of_timers().now()))
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Do nothing: a checkpoint with a state that ``init`` does not declare is refused."""
+        """Do nothing: there are no other states than those that ``init`` declares.
+
+        A query refuses a checkpoint that has other states.
+        """
 
     def _of_timers(self) -> _Timers:
         if self._timers is None:
@@ -398,9 +402,9 @@ def column_of(
 ) -> pa.Array:
     """Return Python values as a column.
 
-    `zoned`: whether a time without a zone is in the process's zone, as PySpark has it in state; if
-    False, it is in UTC, as PySpark has it in a processor's output. Raises `ProcessorError`: a value
-    is of another type; the message gives its position, not its content.
+    `zoned`: if True, times without a zone are local times, as in PySpark's state; if False, they are in
+    UTC, as in the output of PySpark's processors. Raises `ProcessorError`: a value is of another type;
+    the message gives the value's position, not its content.
     """
     kind = field.type
     as_it_is = not zoned or same_when_written(kind)
@@ -424,7 +428,10 @@ def column_of(
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """Return a column as PySpark's values of state; NumPy converts numbers ten times as fast."""
+    """Return a column's values as PySpark passes state to a processor.
+
+    NumPy converts numbers without nulls, ten times as fast as Arrow.
+    """
     kind = column.type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if plain and column.null_count == 0:

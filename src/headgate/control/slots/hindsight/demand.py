@@ -1,4 +1,4 @@
-"""Measures the number of slots that the load keeps busy: means over several windows, and their maxima."""
+"""Measures the number of slots that the load keeps busy: means over windows, maxima and quantiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 _SURE = 2.0
-"""Standard deviations that are taken off a count, as chance may raise it; larger: fewer bursts count."""
+"""Number of standard deviations by which `Mean.surely` lowers a count of records, because the count may
+be high by chance; with a larger value, fewer bursts count as load."""
 
 _LEAST, _GROWTH, _BUCKETS = 0.01, 1.04, 300
 """Buckets of the histogram: first edge in slots, ratio of edges, and number; 0.01 to 1,240 slots."""
@@ -75,7 +76,7 @@ class Most:
 class Quantiles:
     """Computes quantiles of a value over time; older values count less.
 
-    `memory_s`: seconds after which the time of a value counts about a third.
+    `memory_s`: seconds in which the weight of a value falls to 1/e, about a third.
     """
 
     def __init__(self, memory_s: float) -> None:
