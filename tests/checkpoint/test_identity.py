@@ -112,6 +112,21 @@ def test_other_names_of_keys_are_no_other_query(tmp_path: Path) -> None:
     Checkpoint(tmp_path).open(changed(*LIES, "keys", to=["key", "s"]))
 
 
+def test_a_branch_of_a_union_that_gets_another_column_is_refused(tmp_path: Path) -> None:
+    renamed = {"aggregate-0": {**AGGREGATE, "columns of unions": ["(k, v) | (k, w)"]}}
+    known = changed("meaning", to={"version": 1, "columns of unions": True, "operators": renamed})
+    Checkpoint(tmp_path / "earlier").open(IDENTITY)
+    Checkpoint(tmp_path / "earlier").open(known)  # an earlier release did not know the names
+    same = {**known["meaning"], "operators": {"aggregate-0": AGGREGATE}}
+    for old, new in ((known, changed("meaning", to=same)), (changed("meaning", to=same), known)):
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        Checkpoint(place).open(old)
+        with pytest.raises(
+            CheckpointError, match=r"columns of unions: was .*\(k, w\)|now .*\(k, w\)"
+        ):
+            Checkpoint(place).open(new)
+
+
 def test_texts_of_another_version_are_not_compared(tmp_path: Path) -> None:
     Checkpoint(tmp_path).open(IDENTITY)
     other = {

@@ -145,7 +145,9 @@ def plain(tmp_path: Path, conf: dict[str, str]) -> Path:
     ],
 )
 def test_a_plain_checkpoint_names_no_class(tmp_path: Path, key: str, value: Any) -> None:
-    with pytest.raises(CheckpointError, match="no class is loaded because a checkpoint names it"):
+    with pytest.raises(
+        CheckpointError, match="headgate loads no class that only a checkpoint names"
+    ):
         log.newest(plain(tmp_path, {key: value}))
 
 

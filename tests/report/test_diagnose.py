@@ -225,6 +225,26 @@ def test_a_bound_that_is_missed_by_more_than_the_floor_is_to_be_raised_above_wha
     assert diagnosed(late_run(change))["do"] == ["raise the bound to 1,400 ms or more"]
 
 
+def test_records_that_get_later_and_later_are_held_back_at_the_source_whatever_the_floor() -> None:
+    unreachable = slo_state(state="unreachable", floor_ms=700.0)
+
+    def later(by_ms: float) -> dict[str, Any]:
+        runs = (
+            judged(n, 3e3, slo=unreachable, latency_ms=Latency(*[3e3 + by_ms * n] * 5))
+            for n in range(20)
+        )
+        return diagnosed([begun(), *runs])
+
+    found = later(250.0)
+    assert found["limit"]["cause"] == "source"
+    assert found["limit"]["why"].startswith(
+        "records are late before they are read, later and later"
+    )
+    assert found["do"][0] == "look at what feeds the source"
+    assert found["do"][-1].startswith("and raise the bound to ")
+    assert later(50.0)["limit"]["cause"] == "floor"
+
+
 @pytest.mark.parametrize(("bound_ms", "seldom"), [(19_999.0, False), (20_000.0, True)])
 def test_to_write_less_often_is_a_remedy_where_records_may_wait_for_it(
     bound_ms: float, *, seldom: bool

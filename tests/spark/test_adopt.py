@@ -249,7 +249,7 @@ def test_what_is_no_checkpoint_to_carry_is_refused(
     source, _ = plain
     query = AGGREGATES["windows, append"]
     writer = carry.writer(query.build(source), query, tmp_path / "ours", [])
-    with pytest.raises(CheckpointError, match="has no file metadata"):
+    with pytest.raises(CheckpointError, match='has no file "metadata"'):
         hg.adopt(writer, str(tmp_path))
     with pytest.raises(HeadgateError, match="no directory with a checkpoint of headgate's"):
         hg.export(writer, str(tmp_path / "plain"))

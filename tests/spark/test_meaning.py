@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,6 +235,28 @@ def test_the_columns_of_a_union_go_together_branch_by_branch(rows: DataFrame) ->
         crosswise[key] for key in ("keys", "aggregates")
     ]
     assert "branches of unions" not in united(rows, ("k", "v"), ("k", "w"))
+
+
+def test_a_column_of_a_union_has_the_name_of_each_branch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = "k string, v long, w long, x long"
+
+    def summed(*columns: str) -> dict[str, Any]:
+        branches = []
+        for at, column in enumerate(columns):
+            (folder := tmp_path / f"{at}").mkdir(exist_ok=True)
+            rows = spark.readStream.schema(schema).json(str(folder))
+            branches.append(rows.select("k", column))
+        sums = branches[0].union(branches[1]).groupBy("k").agg(F.sum("v"))
+        (found,) = means(sums, "update").values()
+        return found
+
+    made, same = summed("v", "w"), summed("v", "v")
+    assert made["aggregates"] == same["aggregates"] == ["sum(v)"]
+    assert made["columns of unions"] == ["(k, v) | (k, w)"]
+    assert "columns of unions" not in same
+    assert made != summed("v", "x")
 
 
 def test_a_constant_moment_counts_with_the_zone_that_it_is_written_in(

@@ -61,6 +61,8 @@ def altered(plain: Path, what: str) -> None:
         (plain / "offsets" / "11").write_text(offsets.read_text())
     elif what == "another form":
         offsets.write_text(offsets.read_text().replace("v1", "v2", 1))
+    elif what == "a cut":
+        offsets.write_text("v1")
     elif what == "no JSON":
         offsets.write_text(offsets.read_text().replace("{", "", 1))
     elif what == "much JSON":
@@ -85,13 +87,14 @@ def altered(plain: Path, what: str) -> None:
     [
         ("a batch that was begun", "ends within batch 11; start the plain query once more"),
         ("another form", 'has the form "v2"'),
+        ("a cut", "ends behind its first line; restore the checkpoint from a copy"),
         ("no JSON", "has a damaged log"),
         ("much JSON", r"has a damaged log \(its log is not JSON: it is nested"),
         ("no number", r"has a damaged log \(its log is not JSON: NaN"),
         ("no text", "cannot be read"),
         ("an old log", "a Spark before 2.2"),
         ("no commit", "has no committed batch"),
-        ("no metadata", "has no file metadata"),
+        ("no metadata", 'has no file "metadata"'),
         ("headgate's own", "is a checkpoint of headgate's already"),
     ],
 )
@@ -99,6 +102,13 @@ def test_a_log_that_says_less_than_it_must_is_refused(plain: Path, what: str, te
     altered(plain, what)
     with pytest.raises(CheckpointError, match=text):
         log.newest(plain)
+
+
+def test_a_line_of_the_log_ends_only_where_spark_ends_it(plain: Path) -> None:
+    offsets = max((plain / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    *lines, _ = offsets.read_text().split("\n")
+    offsets.write_text("\n".join([*lines, '{"at":"a\u2028b"}']))
+    assert log.newest(plain).offsets[-1] == '{"at":"a\u2028b"}'
 
 
 def test_spark_4_1_has_nothing_that_writes_state() -> None:

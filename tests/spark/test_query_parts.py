@@ -415,7 +415,7 @@ def test_a_log_that_names_a_class_of_somebody_elses_is_refused(conf: Any, says: 
 def test_places_that_cannot_be_read_or_written_are_refused(tmp_path: Path) -> None:
     log.refuse_store(str(tmp_path))
     with pytest.raises(
-        CheckpointError, match="s3://b/k lies on a store, and checkpoints are carried"
+        CheckpointError, match="s3://b/k lies on a store, and only a directory can be converted"
     ):
         log.refuse_store("s3://b/k")
     log.refuse_within(tmp_path / "a", tmp_path / "b")

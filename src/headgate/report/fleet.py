@@ -66,6 +66,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
             "slots": _slots(act),
             "utility_before": rounds[number - 1].utility if number else None,
             "utility_after": rounds[end - 1].utility if end > number else None,
+            "acts": act.acts,
             "reason": act.reason,
         }
         for (number, act), end in zip(acts, after, strict=True)

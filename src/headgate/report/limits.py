@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import HeadgateError
@@ -35,6 +36,13 @@ _ALONE = 0.8
 
 _TAKEN_MS = 60_000
 """Longest time between a scale-in and the miss that it explains, in ms. Chosen."""
+
+_LATER = 0.2
+"""Growth of the latency, per time, from which records get later and later: more comes than is read. Chosen;
+a job that keeps up has about 0."""
+
+_LATER_BATCHES = 6
+"""Fewest batches with a latency from which its growth is taken. Chosen."""
 
 _SELDOM_MS = 10_000
 """Trigger interval that a remedy proposes where the sink takes most of each batch, in ms: well above the
@@ -109,6 +117,18 @@ class Case:
         recent = self.run.recent
         first, last = (b.backlog + sum(b.lag.values()) for b in (recent[0], recent[-1]))
         return last > first and last > recent[-1].arrived
+
+    @property
+    def gets_later(self) -> bool:
+        """Return whether records get later while the query runs, by more than a fifth of the time."""
+        seen = [(b.at_ms, b.latency_ms.mean) for b in self.run.recent if b.latency_ms is not None]
+        if len(seen) < _LATER_BATCHES:
+            return False
+        halves = seen[: len(seen) // 2], seen[-(len(seen) // 2) :]
+        (from_ms, early_ms), (to_ms, late_ms) = (
+            map(fmean, zip(*half, strict=True)) for half in halves
+        )
+        return late_ms - early_ms > _LATER * (to_ms - from_ms)
 
     @property
     def is_behind(self) -> bool:
@@ -347,16 +367,20 @@ def _below_floor(case: Case) -> Limit | None:
     )
     least_ms, mean_ms = 2 * state.floor_ms, now_of(case.run).mean_ms or 0.0
     raised = f"raise the bound to {ms_text(least_ms)} ms or more"
-    if not case.piles_up:
+    if not (case.piles_up or case.gets_later):
         if mean_ms > least_ms:
             why += f". Records now take {ms_text(mean_ms)} ms in the mean"
             raised = f"raise the bound above {ms_text(mean_ms)} ms"
         return Limit("floor", why, (raised,))
-    rules = (_one_key, _few_cores, _few_slots)
+    rules = (_one_key, _few_cores, _few_slots, _slow_source)
     other = next((limit for rule in rules if (limit := rule(case)) is not None), None)
     if other is None:
         waits = f"{case.run.recent[-1].backlog:,} records wait, more and more"
+        assert case.piles_up  # records that only get later have `_slow_source`
         return Limit("floor", f"{why}. A wider bound would be missed too: {waits}", (raised,))
+    if other.cause == "source":
+        why = f"{other.why}. Besides, {why}"
+        return Limit("source", why, (*other.remedies, f"and {raised}"))
     why += f". A wider bound would be missed too, since {other.why}"
     return Limit("floor", why, (*other.remedies[:1], f"and {raised}"))
 
@@ -457,9 +481,11 @@ def _few_slots(case: Case) -> Limit | None:
 
 def _slow_source(case: Case) -> Limit | None:
     waits = sum(case.run.recent[-1].lag.values())
-    if not case.source_limits and not waits:
+    if not case.source_limits and not waits and not case.gets_later:
         return None
     what = f"{waits:,} records wait there" if waits else "records are late before they are read"
+    if case.gets_later:
+        what += ", later and later"
     why = f"{what}, while the busiest slot works {case.busiest:.0%} of the time"
     if not case.source_limits:
         return Limit("source", why, ("look at what feeds the source",))

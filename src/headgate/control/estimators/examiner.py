@@ -141,10 +141,10 @@ class Examiner:
     def add(self, sample: Sample) -> None:
         """Add the counters of one tick.
 
-        Ignores a sample of the wrong shape; the counters of its tick are then missing. Ignores the
-        counters of a late sample, which comes after a sample of the same or a newer tick. A sample that
-        is late by more than a window means that ticks were reset: the examiner starts again with it.
-        Never raises.
+        Ignores a sample of the wrong shape; the counters of its tick are then missing. Ignores a late
+        sample, which comes after a sample of a newer tick, and the counters of a second one of a tick.
+        A sample that is late by more than a window means that ticks were reset: the examiner starts
+        again with it. Never raises.
         """
         groups = len(self._arrived)
         arrived = np.array(sample.arrived, dtype=np.float64)
@@ -165,11 +165,12 @@ class Examiner:
                 f"{groups} key groups and one useful time and identity for each of {slots} slots"
             )
             return
-        if sample.unread is not None:
-            # unread records are no counter: the number that came last counts, even if its tick is not
-            # used, and also if the sample is late
+        late = self._assignment is not None and -self._window <= self._ahead(sample.tick) < 0
+        if sample.unread is not None and not late:
+            # unread records are no counter: the newest number counts, even if its tick is not used
             self._unread = np.nan_to_num(np.maximum(sample.unread, 0.0), posinf=0.0)
-        self._batch = sample.batch
+        if not late:
+            self._batch = sample.batch
         worst = check(arrived, completed, self._known_arrived, self._known_completed)
         known = (arrived, completed, useful_s, worked)
         self._take(_Tick(sample.tick, sample.assignment, sample.slot_ids, *known), worst, sample)
@@ -256,8 +257,7 @@ class Examiner:
         if self._assignment is None:
             self._start(new, worst)
             return
-        newest = self._waiting[-1].tick if self._waiting else self._used_tick
-        ahead = new.tick - newest
+        ahead = self._ahead(new.tick)
         if -self._window <= ahead <= 0:
             return
         longest = max(_WAITING_WINDOWS * self._window, _WAITING_TICKS)
@@ -272,10 +272,14 @@ class Examiner:
         if worst == VALID and ahead == 1 and not self._waiting:
             self._use(new)
             return
-        for tick in range(newest + 1, new.tick):
+        for tick in range(new.tick - ahead + 1, new.tick):
             self._waiting.append(self._absent(tick))
         self._waiting.append(new)
         self._bridge()
+
+    def _ahead(self, tick: int) -> int:
+        """Return the number of ticks from the newest tick that is known to another one."""
+        return tick - (self._waiting[-1].tick if self._waiting else self._used_tick)
 
     def _start(self, first: _Tick, worst: int) -> None:
         """Begin with a first sample; counters count from 0 at the start of tick 1."""

@@ -207,7 +207,7 @@ class FollowsRules:
             else "until more is known the rule is"
         )
         reason = (
-            f"{now:.3g} slots of work come and {waiting:.0f} records wait: {view.slots} -> {slots} "
+            f"incoming records need {now:.3g} slots, {waiting:.0f} records wait: {view.slots} -> {slots} "
             f"slots; {seen} {hindsight.rules.all[self._chosen]}"
         )
         numbers = {

@@ -59,7 +59,9 @@ def newest(path: Path) -> LogEntry:
     committed, or its log has an unknown form.
     """
     if not (path / "metadata").is_file():
-        msg = f"{path} is no checkpoint of a Spark query: it has no file metadata; check the path."
+        msg = (
+            f'{path} is no checkpoint of a Spark query: it has no file "metadata"; check the path.'
+        )
         raise CheckpointError(msg)
     if (path / "headgate").exists():
         msg = f"{path} is a checkpoint of headgate's already; start its query."
@@ -84,7 +86,7 @@ def newest_of_ours(path: Path) -> LogEntry:
     """
     committed = _numbers(path / "commits")
     if not committed:
-        msg = f"{path} has no batch that Spark has committed; run the query to its end, and try again."
+        msg = f"{path} has no batch that Spark has committed; stop the query once it has one."
         raise CheckpointError(msg)
     newest = entry(path, committed[-1])
     return replace(newest, offsets=newest.offsets[:-1])
@@ -99,7 +101,10 @@ def entry(path: Path, batch: int) -> LogEntry:
     commit = _lines(path / "commits" / str(batch))
     fields, done = _json(path, notes), _json(path, commit[1])
     if "batchWatermarkMs" not in fields:
-        msg = f"{path} was written by a Spark before 2.2, whose log is not read; start anew."
+        msg = (
+            f'{path} has no "batchWatermarkMs" in its log: a Spark before 2.2 wrote it, or it is '
+            "damaged; restore it from a copy, or start anew."
+        )
         raise CheckpointError(msg)
     _check_settings(path, fields)
     return LogEntry(batch, fields, offsets, int(done.get(_WATERMARK, 0)))
@@ -123,14 +128,15 @@ def _check_settings(path: Path, notes: dict[str, Any]) -> None:
         value = conf.get(key, allowed[0]) if isinstance(conf, dict) else ""
         if value not in allowed:
             msg = (
-                f'{path} says {key}="{shown(value, 80)}" in its log, and no class is loaded because a '
-                f"checkpoint names it; use one written with {' or '.join(allowed)}."
+                f'{path} says {key}="{shown(value, 80)}" in its log, and headgate loads no class that '
+                f"only a checkpoint names; use one written with {' or '.join(allowed)}."
             )
             raise CheckpointError(msg)
 
 
 _USERS_TYPE = re.compile(rb'"(?:..)?u(?:..)?d(?:..)?t(?:..)?"|\\u[0-9a-fA-F]{4}', re.DOTALL)
-"""Matches a user-defined type in a schema of Spark's state, also with two bytes between the letters."""
+"""Matches a user-defined type in a schema of Spark's state, also with two bytes between the letters, and
+any escaped character, behind which its name could hide; Spark escapes none itself."""
 
 
 def check_types(path: Path) -> None:
@@ -145,8 +151,8 @@ def check_types(path: Path) -> None:
             raw = read_file(Path(directory) / name, "a schema of the state")
             if _USERS_TYPE.search(raw):
                 msg = (
-                    f"{Path(directory) / name} has a user-defined type, and no class is loaded because a "
-                    "checkpoint names it; adopt a query whose state has Spark's own types."
+                    f"{Path(directory) / name} has a user-defined type, and headgate loads no class that "
+                    "only a checkpoint names; adopt a query whose state has Spark's own types."
                 )
                 raise CheckpointError(msg)
 
@@ -165,7 +171,7 @@ def check_sources(path: Path, newest: LogEntry, wanted: range) -> None:
 
 
 def begin(path: Path, newest: LogEntry, *, ticks: bool) -> None:
-    """Write Spark's log entry of a batch's beginning.
+    """Write Spark's log entries of the beginning of a batch and of the batch before it.
 
     `ticks`: whether headgate's own source is the last source.
     """
@@ -202,7 +208,7 @@ def refuse_store(location: str) -> None:
     Raises `CheckpointError`.
     """
     if store_url(location) is not None:
-        msg = f"{location} lies on a store, and checkpoints are carried between directories; name one."
+        msg = f"{location} lies on a store, and only a directory can be converted; name one."
         raise CheckpointError(msg)
 
 
@@ -247,12 +253,15 @@ def _numbers(directory: Path) -> list[int]:
 
 def _lines(file: Path) -> list[str]:
     try:
-        lines = regular_bytes(file).decode().splitlines()
+        lines = regular_bytes(file).decode().removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{file} cannot be read ({error}); restore the checkpoint from a copy."
         raise CheckpointError(msg) from error
-    if len(lines) < 2 or lines[0] != _VERSION:  # noqa: PLR2004 -- a version and what follows it
-        version = shown(lines[0] if lines else "", 20)
+    if lines == [_VERSION]:
+        msg = f"{file} ends behind its first line; restore the checkpoint from a copy."
+        raise CheckpointError(msg)
+    if lines[0] != _VERSION:
+        version = shown(lines[0], 20)
         msg = f'{file} has the form "{version}" of Spark\'s log, and only {_VERSION} is read.'
         raise CheckpointError(msg)
     return lines

@@ -13,8 +13,8 @@ _LIMITS = (
     "streaming-max-rows-per-micro-batch",
     "batch_rows",
 )
-"""Options of Spark's sources, Delta's, Iceberg's and headgate's own. `rate`'s ``rowsPerSecond`` is none of
-them: it says how many records there are, and none of them waits."""
+"""Options of Spark's sources, Delta's, Iceberg's and headgate's own. `rate`'s ``rowsPerSecond`` is no
+such limit: it sets how many records there are, and none of them waits."""
 
 
 def source_limits(plan: Jvm) -> dict[str, str]:

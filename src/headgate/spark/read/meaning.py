@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CASE, CONSTANTS
+from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CASE, CONSTANTS, OWN_NAMES
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import WATERMARK
@@ -27,7 +27,8 @@ VERSION = 1
 def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
     """Return the meaning of the state of a query's operators, as JSON."""
     parts = {op.id: _of_operator(spark, op) for op in operators}
-    said = {"version": VERSION, "operators": {name: part for name, part in parts.items() if part}}
+    named = {name: part for name, part in parts.items() if part}
+    said = {"version": VERSION, OWN_NAMES: True, "operators": named}
     sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
     return said | {CASE: True} if sensitive else said
 
@@ -51,6 +52,8 @@ def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
     branches = sorted(filter(None, (union.branches() for union in texts.unions)))
     if branches:
         meaning[BRANCHES] = branches
+    if texts.renaming:
+        meaning[OWN_NAMES] = sorted(union.own_branches() for union in texts.renaming)
     return meaning
 
 

@@ -86,7 +86,8 @@ class Texts:
     zones : set of str    Time zones of the session on which an expression depends.
     constant_zones : set of str    Time zones in which timestamp constants are written.
     arguments : set of str    Arguments that the SQL of a function omits.
-    unions : list of Texts    Unions that provide a column.
+    unions : list of Texts    Unions whose branches compute a column in different ways.
+    renaming : list of Texts    Unions with a branch that has another name for a column.
     """
 
     def __init__(self, spark: SparkSession, plan: Jvm, shared: Texts | None = None) -> None:
@@ -98,7 +99,9 @@ class Texts:
         self.constant_zones: set[str] = set() if shared is None else shared.constant_zones
         self.arguments: set[str] = set() if shared is None else shared.arguments
         self.unions: list[Texts] = [] if shared is None else shared.unions
+        self.renaming: list[Texts] = [] if shared is None else shared.renaming
         self._united_columns: list[list[str]] = []
+        self._own_columns: list[list[str]] = []
         self._variables: dict[str, str] = {}
         self._common: dict[str, Jvm] = {}
         self._known: dict[str, str] = {}
@@ -170,18 +173,27 @@ class Texts:
     def _united(self, wanted: str, name: str) -> str:
         at = self._ids.index(wanted)
         texts = [child._column(child._ids[at], name) for child in self._children]
+        own = [Texts(self.spark, child.plan)._own_column(at) for child in self._children]
+        self._own_columns.append(own)
+        if own != texts and self not in self.renaming:
+            self.renaming.append(self)
         if len(set(texts)) > 1:
             if not self._united_columns:
                 self.unions.append(self)
             self._united_columns.append(texts)
         return " | ".join(sorted(set(texts)))
 
+    def _own_column(self, at: int) -> str:
+        """Return the text of an output column with the column's own name."""
+        return self._column(self._ids[at], str(self.plan.output().apply(at).name()))
+
     def branches(self) -> str:
         """Return the columns of each branch of a union, as rows; "" if fewer than two columns differ."""
-        if len(self._united_columns) <= 1:
-            return ""
-        rows = zip(*sorted(self._united_columns, key=sorted), strict=True)
-        return " | ".join(sorted({f"({', '.join(row)})" for row in rows}))
+        return _rows(self._united_columns) if len(self._united_columns) > 1 else ""
+
+    def own_branches(self) -> str:
+        """Return the columns of each branch of a union, as rows, with the branch's own names."""
+        return _rows(self._own_columns)
 
     def _from_below(self, wanted: str, name: str) -> str:
         there = [i for i, child in enumerate(self._children) if wanted in child._ids]
@@ -432,6 +444,12 @@ def _quoted(name: str) -> str:
 
 def _in_parentheses(text: str) -> str:
     return text if re.fullmatch(r"[\w.`]+", text) else f"({_bare(text)})"
+
+
+def _rows(columns: list[list[str]]) -> str:
+    """Return columns, each a text per branch, as rows; the order of branches means nothing."""
+    rows = zip(*sorted(columns, key=sorted), strict=True)
+    return " | ".join(sorted({f"({', '.join(row)})" for row in rows}))
 
 
 def _short(text: str) -> str:
