@@ -38,8 +38,8 @@ _TAKEN_MS = 60_000
 """Longest time between a scale-in and the miss that it explains, in ms. Chosen."""
 
 _LATER = 0.2
-"""Growth of the latency, per time, from which records get later and later: more comes than is read. Chosen;
-a job that keeps up has about 0."""
+"""Growth of the latency, per time, from which records get later and later: more comes than is read. A job
+that keeps up has about 0. Chosen."""
 
 _LATER_BATCHES = 6
 """Fewest batches with a latency from which its growth is taken. Chosen."""
