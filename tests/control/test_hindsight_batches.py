@@ -165,3 +165,14 @@ def test_records_that_a_budget_leaves_are_served_in_the_next_batch_too() -> None
     # 8 x 250 records of 10 ms are 20 s; four slots with 3 s each leave 8 s, besides 7.5 that come
     assert slots_for_the_next_batch(3.0, budget_s=3.0, waiting=250.0) == 6
     assert slots_for_the_next_batch(3.0, budget_s=6.0, waiting=250.0) == 4
+
+
+@pytest.mark.parametrize(("floor_s", "wanted"), [(0.6, 0), (0.04, 6)])
+def test_below_the_floor_what_waits_adds_no_slots(floor_s: float, wanted: int) -> None:
+    batch = times(same(0.00004), before_s=0.4)
+    options = {"bound_s": 0.05, "floor_s": floor_s, "slots_max": 4, "batch": batch}
+    first = view([1.0] * GROUPS, 1250.0, slots=2, **options)
+    law = FollowsRules(first, 0.1)
+    law.decide(0.9, first)
+    waiting = view([1.0] * GROUPS, 1250.0, slots=2, backlog=5.0, **options)
+    assert law._room(waiting, 1) == wanted

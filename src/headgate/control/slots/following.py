@@ -177,7 +177,8 @@ class FollowsRules:
             budget_s = view.slots * view.batch.budget_s
             next_s = max(waiting_s - budget_s, 0.0) + hindsight.rules.now * self._elapsed_s
             serving_s = view.bound_s / _BATCHES_WITHIN - view.batch.fixed_s
-            enough = next_s / max(serving_s, 0.1 * view.bound_s)
+            # below the floor no slot helps: for a tenth of the bound alone they would come and go
+            enough = next_s / max(serving_s, 0.1 * max(view.bound_s, view.floor_s))
             self._extra = max(0, math.ceil(min(enough, view.assignment.key_groups)) - slots)
             return self._extra
         usual_s = max(hindsight.waiting_s(self._chosen), _USUAL * within_s * slots)
