@@ -112,19 +112,20 @@ def test_other_names_of_keys_are_no_other_query(tmp_path: Path) -> None:
     Checkpoint(tmp_path).open(changed(*LIES, "keys", to=["key", "s"]))
 
 
-def test_a_branch_of_a_union_that_gets_another_column_is_refused(tmp_path: Path) -> None:
-    renamed = {"aggregate-0": {**AGGREGATE, "columns of unions": ["(k, v) | (k, w)"]}}
-    known = changed("meaning", to={"version": 1, "columns of unions": True, "operators": renamed})
+def test_exact_texts_are_compared_where_both_have_them(tmp_path: Path) -> None:
+    operators = {"aggregate-0": AGGREGATE}
+
+    def query(exact: dict[str, Any]) -> dict[str, Any]:
+        return changed("meaning", to={"version": 1, "operators": operators, "exact": exact})
+
+    renamed = {"aggregate-0": {**AGGREGATE, "aggregates": ["sum(v | w)"]}}
     Checkpoint(tmp_path / "earlier").open(IDENTITY)
-    Checkpoint(tmp_path / "earlier").open(known)  # an earlier release did not know the names
-    same = {**known["meaning"], "operators": {"aggregate-0": AGGREGATE}}
-    for old, new in ((known, changed("meaning", to=same)), (changed("meaning", to=same), known)):
-        place = tmp_path / str(len(list(tmp_path.iterdir())))
-        Checkpoint(place).open(old)
-        with pytest.raises(
-            CheckpointError, match=r"columns of unions: was .*\(k, w\)|now .*\(k, w\)"
-        ):
-            Checkpoint(place).open(new)
+    Checkpoint(tmp_path / "earlier").open(query(renamed))  # an earlier release wrote no exact texts
+    for number, (old, new) in enumerate([({}, renamed), (renamed, {})]):
+        place = tmp_path / str(number)
+        Checkpoint(place).open(query(old))
+        with pytest.raises(CheckpointError, match=r"`sum\(v \| w\)`"):
+            Checkpoint(place).open(query(new))
 
 
 def test_texts_of_another_version_are_not_compared(tmp_path: Path) -> None:

@@ -242,7 +242,10 @@ def test_records_that_get_later_and_later_are_held_back_at_the_source_whatever_t
     )
     assert found["do"][0] == "look at what feeds the source"
     assert found["do"][-1].startswith("and raise the bound to ")
-    assert later(50.0)["limit"]["cause"] == "floor"
+    slowly, recovers = later(50.0), later(-140.0)
+    assert slowly["limit"]["cause"] == recovers["limit"]["cause"] == "floor"
+    assert slowly["do"][0].startswith("raise the bound above ")
+    assert recovers["do"] == ["raise the bound to 1,400 ms or more"]
 
 
 @pytest.mark.parametrize(("bound_ms", "seldom"), [(19_999.0, False), (20_000.0, True)])

@@ -54,8 +54,13 @@ def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataF
 
 def means(frame: DataFrame, mode: str = "append") -> dict[str, Any]:
     """Return the texts of a query by operator."""
-    found: dict[str, Any] = meaning(frame.sparkSession, read(frame, mode).operators)["operators"]
+    found: dict[str, Any] = described(frame, mode)["operators"]
     return found
+
+
+def described(frame: DataFrame, mode: str) -> dict[str, Any]:
+    """Return the whole meaning of a query."""
+    return meaning(frame.sparkSession, read(frame, mode).operators)
 
 
 def test_an_aggregate_has_one_text_however_it_is_written(rows: DataFrame) -> None:
@@ -249,14 +254,24 @@ def test_a_column_of_a_union_has_the_name_of_each_branch(
             rows = spark.readStream.schema(schema).json(str(folder))
             branches.append(rows.select("k", column))
         sums = branches[0].union(branches[1]).groupBy("k").agg(F.sum("v"))
-        (found,) = means(sums, "update").values()
-        return found
+        return described(sums, "update")
 
     made, same = summed("v", "w"), summed("v", "v")
-    assert made["aggregates"] == same["aggregates"] == ["sum(v)"]
-    assert made["columns of unions"] == ["(k, v) | (k, w)"]
-    assert "columns of unions" not in same
-    assert made != summed("v", "x")
+    assert made["operators"] == same["operators"]
+    (exact,) = made["exact"].values()
+    assert exact["aggregates"] == ["sum(v | w)"]
+    assert same["exact"] == {}
+    assert made["exact"] != summed("v", "x")["exact"]
+
+
+def test_columns_of_two_static_tables_are_told_apart(spark: SparkSession, rows: DataFrame) -> None:
+    tables = [spark.createDataFrame([(1, 2)], "k int, p bigint").alias(name) for name in "ab"]
+    joined = rows.join(tables[0], "k").join(tables[1], "k").groupBy("k")
+    first, second = (described(joined.agg(F.sum(f"{name}.p")), "update") for name in "ab")
+    assert first["operators"] == second["operators"]
+    assert first["exact"] == {}
+    (exact,) = second["exact"].values()
+    assert exact["aggregates"] == ["sum(static2.p)"]
 
 
 def test_a_constant_moment_counts_with_the_zone_that_it_is_written_in(

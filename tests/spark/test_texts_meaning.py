@@ -320,7 +320,7 @@ def means(node: Any, **parts: Any) -> Any:
 
 def test_what_has_no_node_or_an_unknown_node_has_no_meaning() -> None:
     assert meaning_of(SPARK, [operator(None), operator(made(), 1)]) == {
-        "version": 1, "columns of unions": True, "operators": {},
+        "version": 1, "operators": {}, "exact": {},
     }  # fmt: skip
 
 

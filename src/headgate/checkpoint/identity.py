@@ -21,9 +21,9 @@ MEANING = "meaning"
 ARGUMENTS, BRANCHES, CONSTANTS = "arguments", "branches of unions", "time zone of constants"
 """Fields added to a meaning after its version was fixed; an older checkpoint lacks them."""
 
-OWN_NAMES = "columns of unions"
-"""Field with the columns of unions whose branches name them in different ways, and key of a meaning that
-has this field for each operator that needs it; without the key the field is not compared."""
+EXACT = "exact"
+"""Key of a meaning: texts by the operator's id, as under ``operators``, where a union or a static table
+makes these inexact. Without the key an earlier release wrote the meaning."""
 
 CASE = "case"
 """Key of a meaning if names are case-sensitive in the session."""
@@ -58,9 +58,9 @@ def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str
     meant, means = (_meaning(identity) for identity in (old, new))
     comparable = bool(meant and means) and meant["version"] == means["version"]
     if comparable:
-        parts = meant["operators"], means["operators"]
-        later = _LATER if OWN_NAMES in meant else (*_LATER, OWN_NAMES)
-        _compare_meanings(*parts, location, later, case=CASE in means)
+        exact = EXACT in meant and EXACT in means
+        texts = [{**part["operators"], **(part[EXACT] if exact else {})} for part in (meant, means)]
+        _compare_meanings(texts[0], texts[1], location, case=CASE in means)
     for field in sorted((old.keys() | new.keys()) - {MEANING}):
         was, now = old.get(field), new.get(field)
         if field == "operators":
@@ -78,25 +78,16 @@ def _meaning(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compare_meanings(
-    old: Mapping[str, Any],
-    new: Mapping[str, Any],
-    location: str,
-    later: Sequence[str],
-    *,
-    case: bool,
+    old: Mapping[str, Any], new: Mapping[str, Any], location: str, *, case: bool
 ) -> None:
-    """Compare texts.
-
-    `later`: fields that `old` may lack. `case`: names that differ only in upper and lower case are
-    different.
-    """
+    """Compare texts; `case`: names that differ only in upper and lower case are different."""
     if old.keys() != new.keys():
         _refuse("stateful operators", sorted(old), sorted(new), location)
     for operator in old:
         where = f" of {operator}" if len(old) > 1 else ""
         for field in [*old[operator], *(new[operator].keys() - old[operator].keys())]:
             was, now = old[operator].get(field), new[operator].get(field)
-            if field in later and was is None:
+            if field in _LATER and was is None:
                 continue
             if was != now and (case or _in_lower_case(was) != _in_lower_case(now)):
                 _refuse(f"{field}{where}", *_different(was, now), location)

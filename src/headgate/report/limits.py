@@ -118,17 +118,22 @@ class Case:
         first, last = (b.backlog + sum(b.lag.values()) for b in (recent[0], recent[-1]))
         return last > first and last > recent[-1].arrived
 
-    @property
-    def gets_later(self) -> bool:
-        """Return whether records get later while the query runs, by more than a fifth of the time."""
+    @cached_property
+    def growth(self) -> float:
+        """Growth of the latency per time, from the last batches; 0 with too few of them."""
         seen = [(b.at_ms, b.latency_ms.mean) for b in self.run.recent if b.latency_ms is not None]
         if len(seen) < _LATER_BATCHES:
-            return False
+            return 0.0
         halves = seen[: len(seen) // 2], seen[-(len(seen) // 2) :]
         (from_ms, early_ms), (to_ms, late_ms) = (
             map(fmean, zip(*half, strict=True)) for half in halves
         )
-        return late_ms - early_ms > _LATER * (to_ms - from_ms)
+        return (late_ms - early_ms) / max(to_ms - from_ms, 1.0)
+
+    @property
+    def gets_later(self) -> bool:
+        """Return whether records get later and later."""
+        return self.growth > _LATER
 
     @property
     def is_behind(self) -> bool:
@@ -368,7 +373,7 @@ def _below_floor(case: Case) -> Limit | None:
     least_ms, mean_ms = 2 * state.floor_ms, now_of(case.run).mean_ms or 0.0
     raised = f"raise the bound to {ms_text(least_ms)} ms or more"
     if not (case.piles_up or case.gets_later):
-        if mean_ms > least_ms:
+        if mean_ms > least_ms and case.growth >= -_LATER:
             why += f". Records now take {ms_text(mean_ms)} ms in the mean"
             raised = f"raise the bound above {ms_text(mean_ms)} ms"
         return Limit("floor", why, (raised,))

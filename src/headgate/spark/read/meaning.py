@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CASE, CONSTANTS, OWN_NAMES
+from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CASE, CONSTANTS, EXACT
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import WATERMARK
@@ -26,20 +26,26 @@ VERSION = 1
 
 def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
     """Return the meaning of the state of a query's operators, as JSON."""
-    parts = {op.id: _of_operator(spark, op) for op in operators}
-    named = {name: part for name, part in parts.items() if part}
-    said = {"version": VERSION, OWN_NAMES: True, "operators": named}
+    parts, exact = {}, {}
+    for op in operators:
+        part, inexact = _of_operator(spark, op, exact=False)
+        if part:
+            parts[op.id] = part
+        if inexact:
+            exact[op.id], _ = _of_operator(spark, op, exact=True)
+    said = {"version": VERSION, "operators": parts, EXACT: exact}
     sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
     return said | {CASE: True} if sensitive else said
 
 
-def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
-    if op.node is None:
-        return {}
-    describe = _KINDS.get(class_name(op.node))
+def _of_operator(
+    spark: SparkSession, op: PlannedOperator, *, exact: bool
+) -> tuple[dict[str, Any], bool]:
+    """Return the meaning of an operator's state, and whether `exact` would make it another one."""
+    describe = None if op.node is None else _KINDS.get(class_name(op.node))
     if describe is None:
-        return {}
-    texts = Texts(spark, op.node)
+        return {}, False
+    texts = Texts(spark, op.node, exact=exact)
     meaning: dict[str, Any] = describe(texts, op)
     if texts.lookups:
         meaning["lookups"] = sorted(texts.lookups)
@@ -52,9 +58,7 @@ def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
     branches = sorted(filter(None, (union.branches() for union in texts.unions)))
     if branches:
         meaning[BRANCHES] = branches
-    if texts.renaming:
-        meaning[OWN_NAMES] = sorted(union.own_branches() for union in texts.renaming)
-    return meaning
+    return meaning, bool(texts.inexact)
 
 
 def _aggregate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:

@@ -78,7 +78,9 @@ _ZONES = {"Etc/UTC": "UTC", "GMT": "UTC", "Z": "UTC", "+00:00": "UTC"}
 class Texts:
     """Writes expressions over the input of a plan's node.
 
-    `plan`: plan node. `shared`: texts of the node above, which share the attributes below.
+    `plan`: plan node. `shared`: texts of the node above, which share the attributes below. `exact`:
+    whether each branch of a union has its own names for columns, and each static table a name of its own;
+    texts of earlier releases have neither.
 
     Attributes
     ----------
@@ -86,11 +88,13 @@ class Texts:
     zones : set of str    Time zones of the session on which an expression depends.
     constant_zones : set of str    Time zones in which timestamp constants are written.
     arguments : set of str    Arguments that the SQL of a function omits.
-    unions : list of Texts    Unions whose branches compute a column in different ways.
-    renaming : list of Texts    Unions with a branch that has another name for a column.
+    unions : list of Texts    Unions that provide a column.
+    inexact : set of str    Texts that would be others with `exact`.
     """
 
-    def __init__(self, spark: SparkSession, plan: Jvm, shared: Texts | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, plan: Jvm, shared: Texts | None = None, *, exact: bool = False
+    ) -> None:
         self.spark = spark
         self.plan = plan
         self.name = class_name(plan)
@@ -99,9 +103,9 @@ class Texts:
         self.constant_zones: set[str] = set() if shared is None else shared.constant_zones
         self.arguments: set[str] = set() if shared is None else shared.arguments
         self.unions: list[Texts] = [] if shared is None else shared.unions
-        self.renaming: list[Texts] = [] if shared is None else shared.renaming
+        self.inexact: set[str] = set() if shared is None else shared.inexact
+        self.exact: bool = exact if shared is None else shared.exact
         self._united_columns: list[list[str]] = []
-        self._own_columns: list[list[str]] = []
         self._variables: dict[str, str] = {}
         self._common: dict[str, Jvm] = {}
         self._known: dict[str, str] = {}
@@ -172,28 +176,25 @@ class Texts:
 
     def _united(self, wanted: str, name: str) -> str:
         at = self._ids.index(wanted)
-        texts = [child._column(child._ids[at], name) for child in self._children]
-        own = [Texts(self.spark, child.plan)._own_column(at) for child in self._children]
-        self._own_columns.append(own)
-        if own != texts and self not in self.renaming:
-            self.renaming.append(self)
+        names = [str(child.plan.output().apply(at).name()) for child in self._children]
+        if set(names) != {name}:
+            self.inexact.add(name)
+        if not self.exact:
+            names = [name] * len(names)
+        pairs = zip(self._children, names, strict=True)
+        texts = [child._column(child._ids[at], own) for child, own in pairs]
         if len(set(texts)) > 1:
             if not self._united_columns:
                 self.unions.append(self)
             self._united_columns.append(texts)
         return " | ".join(sorted(set(texts)))
 
-    def _own_column(self, at: int) -> str:
-        """Return the text of an output column with the column's own name."""
-        return self._column(self._ids[at], str(self.plan.output().apply(at).name()))
-
     def branches(self) -> str:
         """Return the columns of each branch of a union, as rows; "" if fewer than two columns differ."""
-        return _rows(self._united_columns) if len(self._united_columns) > 1 else ""
-
-    def own_branches(self) -> str:
-        """Return the columns of each branch of a union, as rows, with the branch's own names."""
-        return _rows(self._own_columns)
+        if len(self._united_columns) <= 1:
+            return ""
+        rows = zip(*sorted(self._united_columns, key=sorted), strict=True)
+        return " | ".join(sorted({f"({', '.join(row)})" for row in rows}))
 
     def _from_below(self, wanted: str, name: str) -> str:
         there = [i for i, child in enumerate(self._children) if wanted in child._ids]
@@ -210,7 +211,18 @@ class Texts:
         if streams[at]:
             return text
         self._look_up()
-        return f"static.{_in_parentheses(text)}"
+        before = self._children[1 - at]._static_joins
+        if before:
+            self.inexact.add(text)
+        number = before + 1 if before and self.exact else ""
+        return f"static{number}.{_in_parentheses(text)}"
+
+    @cached_property
+    def _static_joins(self) -> int:
+        """Number of joins with a static table in the plan."""
+        children = [child for child in self._children if child.plan.isStreaming()]
+        below = sum(child._static_joins for child in children)
+        return below + (self.name == "Join" and len(children) == 1)
 
     def _look_up(self) -> None:
         """Add a join with a static table to `lookups`."""
@@ -444,12 +456,6 @@ def _quoted(name: str) -> str:
 
 def _in_parentheses(text: str) -> str:
     return text if re.fullmatch(r"[\w.`]+", text) else f"({_bare(text)})"
-
-
-def _rows(columns: list[list[str]]) -> str:
-    """Return columns, each a text per branch, as rows; the order of branches means nothing."""
-    rows = zip(*sorted(columns, key=sorted), strict=True)
-    return " | ".join(sorted({f"({', '.join(row)})" for row in rows}))
 
 
 def _short(text: str) -> str:
