@@ -1,4 +1,4 @@
-"""One workload under several methods: latencies, throughput, and the three overheads."""
+"""Compares methods on one workload: latencies, throughput, and the three overheads."""
 
 from __future__ import annotations
 

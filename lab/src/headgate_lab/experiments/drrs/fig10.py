@@ -1,4 +1,4 @@
-"""Figure 10: latency while scaling, against Megaphone and Meces.
+"""Reproduces figure 10: latency while scaling, against Megaphone and Meces.
 
 The paper shows [P]: against Megaphone and Meces, peak latency falls by 81.1 and 80.3 % on Q7 and 76.6
 and 62.8 % on Q8, mean latency by 95.5 and 94.2 %, 93.6 and 88.2 %, scaling time by 86 and 82.7 %,

@@ -1,4 +1,4 @@
-"""Figure 12: cumulative propagation delay and average dependency overhead.
+"""Reproduces figure 12: cumulative propagation delay and average dependency overhead.
 
 The paper shows [P]: Megaphone is far above the others in both; Meces, with one synchronisation, has the
 least propagation delay.

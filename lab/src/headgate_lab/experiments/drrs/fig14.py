@@ -1,4 +1,4 @@
-"""Figure 14: each mechanism alone, on Twitch.
+"""Reproduces figure 14: each mechanism alone, on Twitch.
 
 The paper shows [P]: against all of DRRS, decoupling and re-routing alone has a peak 30 % and a mean
 22 % higher, record scheduling alone 18 and 15 %, subscale division alone 23 and 18 % and the largest

@@ -1,4 +1,4 @@
-"""The four workloads of DRRS, at the paper's rates and sizes, on the dataflow simulator.
+"""Defines the four workloads of DRRS, at the paper's rates and sizes, on the dataflow simulator.
 
 Windows of Q7 and Q8 are in processing time and markers bypass them, so that no watermark flows and a
 window is its cost per record and its state. What the paper does not give is marked [I]: the cost of a

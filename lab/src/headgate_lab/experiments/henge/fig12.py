@@ -1,4 +1,4 @@
-"""Figure 12: two days of real web servers' loads: Henge, slots set by hand for the median, and none.
+"""Reproduces figure 12: two days of web servers' loads under Henge, fixed slots, and unmanaged.
 
 The paper shows [P]: five jobs with SDSC's day and five with EPA's, twice, an hour of it in ten
 minutes; latency 60 ms, utility 35. Mean SLO satisfaction 88.12 % (Henge), 87.77 % (set by hand for

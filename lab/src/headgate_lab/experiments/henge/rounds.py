@@ -1,4 +1,4 @@
-"""Measures the cost of a round with a hundred jobs: the simulation, and the decision.
+"""Measures the time of a round with a hundred jobs: the simulation, and the decision.
 
 No figure of the paper. A hundred PageLoads on 40 machines of 8 cores; 10 s of all their queues, then what
 the policy sees and decides.

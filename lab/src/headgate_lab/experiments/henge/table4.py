@@ -1,4 +1,4 @@
-"""Table 4: stateful and stateless word counts.
+"""Reproduces table 4: stateful and stateless word counts.
 
 The paper shows [P]: four jobs with T2's load, two of which write their state to a store (latency 240 ms)
 and two do not (60 ms); 5.5 reconfigurations (deviation 0.6) and 1358.7 s (58.1) to converge against 4

@@ -1,4 +1,4 @@
-"""Forecasts of the input of PSPS, and PSPS with its rivals, on the rates of real web servers.
+"""Forecasts the input of PSPS, and runs PSPS and its rivals, on the rates of real web servers.
 
 The paper shows [P]: nothing; it takes the last value for the next, and names a model of the input as
 future work (VI). So the last value is both the paper's forecast and the floor.

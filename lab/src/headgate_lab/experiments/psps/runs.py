@@ -1,4 +1,4 @@
-"""Runs side by side: the paper's four measures of each, and what they look like over time."""
+"""Runs policies side by side: the paper's four measures of each, and their course over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table IV: the length of an interval, td.
+"""Reproduces table IV: the length of an interval, td.
 
 The paper shows [P]: with longer intervals latency and degradation grow, because replicas are right
 later; what is processed and what is saved hardly change.

@@ -1,4 +1,4 @@
-"""Table VII: load-aware grouping against shuffle.
+"""Reproduces table VII: load-aware grouping against shuffle.
 
 The paper shows [P]: latency 60.18 % and degradation 57.73 % lower than with shuffle. Its row for
 shuffle equals, to the last digit, table IV's for load-aware grouping with td = 60 s: at least one of

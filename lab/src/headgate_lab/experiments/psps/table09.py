@@ -1,4 +1,4 @@
-"""Table IX: tweets that were not smoothed.
+"""Reproduces table IX: tweets that were not smoothed.
 
 The paper shows [P]: results as with smoothed tweets, less stable; PSPS processes several times what
 one replica does. Not in the paper: what the raw stream looks like. Here a factor that wanders from

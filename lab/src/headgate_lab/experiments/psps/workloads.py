@@ -1,4 +1,4 @@
-"""PSPS's applications and their input, made anew.
+"""Defines synthetic stand-ins for PSPS's applications and their input.
 
 The tweets, the DNS flows and the times of the operators are not to be had. What fixes the stand-ins
 is what the paper says of the runs without its own policy; its own rows fix nothing.

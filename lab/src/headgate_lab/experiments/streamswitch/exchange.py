@@ -1,4 +1,4 @@
-"""The four hours of stock trading that most of the paper's evaluation runs on."""
+"""Simulates the four hours of stock trading that most of the paper's evaluation uses."""
 
 from __future__ import annotations
 

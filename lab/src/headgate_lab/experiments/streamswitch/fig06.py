@@ -1,4 +1,4 @@
-"""Figures 6 and 18: four hours under Switch(0.2), on Samza and on Flink.
+"""Reproduces figures 6 and 18: four hours under Switch(0.2), on Samza and on Flink.
 
 The paper shows [P]: on Samza 96.28 % with 8.40 executors, on Flink 95.24 % with 8.39; mostly load
 balancing, scaling out at the openings and toward the close; mean and P99 latency mostly tens to

@@ -1,4 +1,4 @@
-"""Figures 7 to 9: what single decisions move, and what they do to latency.
+"""Reproduces figures 7 to 9: the load that single decisions move, and their effect on latency.
 
 The paper shows [P]: at minute 56.80 a scale-out that moves 6 substreams, about half of the load, at
 57.69 a balance that moves 3, about a quarter, and at 57.97 (caption) or 59.97 (text) a scale-in

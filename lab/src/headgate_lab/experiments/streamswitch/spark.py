@@ -1,4 +1,4 @@
-"""Figures 5 and 6 scaled down, on Spark: the runs that ``headgate bench slo`` kept, and the model.
+"""Shows figures 5 and 6 scaled down: runs on Spark kept by ``headgate bench slo``, and the model.
 
 The paper shows [P] Switch above Static, DRS and DRS-LB at equal slots (figure 5), and slots that
 follow the load while latency stays near and below its bound (figure 6). Differs: minutes, not hours;

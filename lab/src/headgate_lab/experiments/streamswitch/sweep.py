@@ -1,4 +1,4 @@
-"""Success against slots: the sweep of figures 5 and 17, and what it means to dominate."""
+"""Sweeps success against slots for figures 5 and 17, and judges which policy dominates."""
 
 from __future__ import annotations
 

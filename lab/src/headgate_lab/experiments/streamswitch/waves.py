@@ -1,4 +1,4 @@
-"""Sinusoidal load on one rate-limited operator: what figures 10 to 15 run."""
+"""Simulates sinusoidal load on one rate-limited operator, for figures 10 to 15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bench operators``, part `counts`: words and pairs, shared against partitioned, Spark's and Flink's.
+"""Runs part `counts` of ``bench operators``: words and pairs, shared, partitioned, on Spark and Flink.
 
 *shared* and *partitioned* are figure 6's: processes of this machine, a source and slots. Spark's rates
 have in them what Spark does besides: files read, batches planned, state written to a changelog; Flink's,

@@ -1,4 +1,4 @@
-"""Figure 6: words and pairs of words, shared against partitioned.
+"""Reproduces figure 6: words and pairs of words, shared against partitioned.
 
 The paper shows [P]: with every tweet written once and read by all threads, throughput is 17 % above
 Flink's for words, and 137, 237 and 283 % above for pairs at distances up to 3, 10 and any; latency is

@@ -1,4 +1,4 @@
-"""Figure 7: what sharing and ordering alone can do.
+"""Reproduces figure 7: the throughput and latency of sharing and ordering alone.
 
 The paper shows [P]: operator 6 hands every record of two inputs to every thread and keeps nothing;
 120,000 records/s with one thread fall to 100,000 as threads are added, where Flink, which copies each

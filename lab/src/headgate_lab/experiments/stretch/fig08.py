@@ -1,4 +1,4 @@
-"""Figure 8: ScaleJoin as an O+, beside ScaleJoin alone and one thread.
+"""Reproduces figure 8: ScaleJoin as an O+, beside ScaleJoin alone and one thread.
 
 The paper shows [P]: comparisons per second grow linearly with the threads, up to 36 cores, and are
 those of the special-purpose ScaleJoin; with one thread they are those of an optimised single-threaded

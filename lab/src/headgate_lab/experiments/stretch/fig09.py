@@ -1,4 +1,4 @@
-"""Figure 9: how long a reconfiguration takes, how even the load is, and what is copied.
+"""Reproduces figure 9: the time of a reconfiguration, the balance of load, and the bytes copied.
 
 The paper shows [P]: from the call of *reconfigure* to its completion less than 40 ms, always, with table
 4's numbers of threads; about 12 ms for 30 -> 52; the threads' load differs by at most 2 % (coefficient

@@ -1,4 +1,4 @@
-"""Figure 10 and table 4: one reconfiguration, up and down.
+"""Reproduces figure 10 and table 4: one reconfiguration, up and down.
 
 The paper shows [P]: after the rate has gone from 70 to 120 % of what n threads sustain, threads are
 provisioned in one step (table 4), throughput follows the input and latency stays as it was, while

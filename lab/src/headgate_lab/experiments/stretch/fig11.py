@@ -1,4 +1,4 @@
-"""Figures 11, 12 and 16 to 19: twenty minutes of random phases.
+"""Reproduces figures 11, 12 and 16 to 19: twenty minutes of random phases.
 
 The paper shows [P]: slots follow the rate, up and down; throughput stays within the band of what the
 slots can do; latency is about 20 ms on the mean, with a few spikes at abrupt changes that are gone

@@ -1,4 +1,4 @@
-"""Figure 13: a day of trades, joined with itself.
+"""Reproduces figure 13: a day of trades, joined with itself.
 
 The paper shows [P]: a few slots do most of the day, with abrupt changes between 0 and 8,000 records/s,
 a peak of about 7,600; latency is 1 ms on the mean of six hours, 21 ms around the highest peak.

@@ -1,4 +1,4 @@
-"""Hedged trades: synthetic ones, and STRETCH's predicate in the two forms its text allows."""
+"""Makes synthetic hedged trades, and STRETCH's predicate in the two forms its text allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ScaleJoin for real: processes of this machine on one tuple buffer and one mapped state.
+"""Runs ScaleJoin in processes of this machine on one tuple buffer and one mapped state.
 
 The benchmark of STRETCH 8.3: two inputs, x and y (a and b) uniform in [1, 10000], a match within 10 of
 both. One process feeds both inputs in turn; event times are when records are due.

@@ -1,4 +1,4 @@
-"""``bench operators``, part `scalejoin`: comparisons per second, every pair and with a band index.
+"""Runs part `scalejoin` of ``bench operators``: comparisons per second, all pairs and band index.
 
 Records as in STRETCH 8.3: two attributes uniform in [1, 10000], a match within 10 of both. Compared
 are the slots of ScaleJoin as an O+ (processes on one buffer and one state), the kernels alone in one

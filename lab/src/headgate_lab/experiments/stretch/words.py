@@ -1,4 +1,4 @@
-"""Words and pairs of words for real: a slot reads every tweet, or gets a copy for each of its keys."""
+"""Counts words and pairs in processes: a slot reads every tweet, or gets a copy for each of its keys."""
 
 from __future__ import annotations
 
