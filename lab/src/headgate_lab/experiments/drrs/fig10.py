@@ -33,7 +33,7 @@ PAPER: dict[str, dict[str, tuple[float | None, float | None, float]]] = {
     "q8": {"megaphone": (76.6, 93.6, 80.1), "meces": (62.8, 88.2, 72.8)},
     "twitch": {"megaphone": (None, None, 82.2)},
 }
-"""By how many percent DRRS is below a rival in peak, mean and time; None: not told in numbers."""
+"""Percentages by which DRRS is below a rival in peak, mean and time; None: no number is given."""
 
 
 def run(request: Request) -> dict[str, Any]:

@@ -39,7 +39,7 @@ VARIANTS = {
     "none": "otfs fluid",
 }
 PAPER = {"decoupling": (30.0, 22.0), "scheduling": (18.0, 15.0), "subscale": (23.0, 18.0)}
-"""By how many percent peak and mean are above those of all three."""
+"""Percentages by which peak and mean are above those of all three mechanisms together."""
 
 _WORKLOAD = "twitch"
 

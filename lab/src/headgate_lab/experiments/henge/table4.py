@@ -69,7 +69,7 @@ def measure(runs: int, *, rate: float = RATE, write_s: float = WRITE_S) -> dict[
 
 
 def _converged(run: FleetRun, name: str) -> tuple[int, float]:
-    """Return a job's reconfigurations, and from when on it met its SLO."""
+    """Return a job's reconfigurations, and the time from which it met its SLO."""
     shares = run.share_of(name)
     short = np.flatnonzero(shares < 1.0)
     acts = sum(name in acted.jobs for acted in run.actions)

@@ -43,14 +43,14 @@ _BLEND = "blend"
 
 @dataclass(frozen=True)
 class _Log:
-    """A file with one count per minute, and how it is cut.
+    """Describes a file with one count per minute, and the part of it that is used.
 
     Attributes
     ----------
     minutes : int
         Length of an interval.
     middle : int or None
-        The minute that the run lies around; None for the whole log.
+        The minute in the middle of the run; None for the whole log.
     """
 
     name: str
@@ -89,7 +89,7 @@ _LOGS = (
 
 
 def run(request: Request) -> dict[str, Any]:
-    """Return the error of each forecast, and what PSPS makes of it."""
+    """Return the error of each forecast, and the result of PSPS with it."""
     assert request.data is not None  # the registry asks for it
     return measure(request.data, days=1 if request.quick else 3)
 

@@ -40,10 +40,10 @@ PAPER = {
 }
 _BOUND_S = 1.0
 _LOOK_S = 30.0
-"""How long after a change its key groups are looked at."""
+"""Time after a change for which its key groups are observed."""
 _LENGTH_MIN = 70.0
 _CALM_MIN = 10.0
-"""The opening is left out of the medians: what moves there finds its new slot overloaded, too."""
+"""The opening is left out of the medians: there, a moved key group's new slot is overloaded, too."""
 
 
 def run(request: Request) -> dict[str, Any]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 WINDOW_S = 300.0
 COMPARISONS_PER_S = 4e7
-"""Of one thread [I]: with it, the 8,000 records/s of figure 11 need 64 of the paper's 72 threads."""
+"""Speed of one thread [I]: at it, figure 11's 8,000 records/s need 64 of the paper's 72 threads."""
 
 SLOTS_MAX = 72
 TABLE_4: Mapping[str, Mapping[int, int]] = {
@@ -157,7 +157,7 @@ def _outcome(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def plain(values: npt.NDArray[np.float64]) -> list[float | None]:
-    """Return numbers as JSON has them: five digits, None for NaN."""
+    """Return numbers for JSON: five digits, None for NaN."""
     return [None if math.isnan(v) else float(f"{v:.5g}") for v in values.tolist()]
 
 

@@ -37,7 +37,7 @@ PEAK_PER_S = 7600.0
 POLICY = f"predictive(window_s={WINDOW_S:g})"
 _ZOOM_S = 120.0
 _SAMPLE = 2000
-"""Trades of which all pairs are looked at."""
+"""Number of trades of which all pairs are compared."""
 
 PAPER = {
     "latency_ms_mean": "1; 21 around the highest peak",
