@@ -8,8 +8,8 @@ Parameters: as figure 10. A mechanism that is off is the generalised on-the-fly 
 injected at the sources and aligned, groups one after the other, no buffer [R]. Ours beside it: none of
 the three.
 
-Guessed, since the paper does not say [I]: 20 ms that a transfer takes beside its bytes, and a load of 0.7
-on the scaled slots before (0.85 elsewhere: the busiest slot here has more than the mean). Differs:
+Guessed, since the paper does not say [I]: a fixed 20 ms per transfer, and a load of 0.7 on the slots
+before scaling (0.85 elsewhere: the busiest slot here has more than the mean). Differs:
 every record is timed; the paper's code times every 1,000th [R]. With 5, 20 and 80 ms the order is the
 same: in the peak all, subscale, decoupling, scheduling, none, in the mean all, subscale, scheduling,
 decoupling, none (`compare.orders`, quick). The paper has scheduling before subscale in both; so has the

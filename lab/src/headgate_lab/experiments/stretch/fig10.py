@@ -6,11 +6,11 @@ ScaleJoin with its fixed 18 threads falls behind; after it has gone to 30 %, thr
 in one step and throughput stays the input's.
 
 Parameters: thresholds 90, 70 and 45 %, WS 5 minutes, the step after 6 minutes, 1,000 virtual keys [P];
-what a thread compares [I]. Two models of a record's cost. *constant*: it meets what the window holds at
-the full rate, always; so load is proportional to the rate, as table 4 has it (ceil(1.2 n / 0.7),
-floor(0.3 n / 0.7)). *window*: it meets what has arrived within WS, as operator 3 does; so the load of
-120 % of the rate is 144 %, reached only when the window has filled, in several reconfigurations, and
-table 4 does not follow.
+a thread's comparisons per second [I]. There are two models of a record's cost. *constant*: a record is
+always compared with a full window at the full rate; so load is proportional to the rate, as in table 4
+(ceil(1.2 n / 0.7), floor(0.3 n / 0.7)). *window*: it is compared with the records that arrived within
+WS, as in operator 3; so 120 % of the rate makes a load of 144 %, reached only when the window has
+filled, in several reconfigurations, and table 4 does not result.
 """
 
 from __future__ import annotations
